@@ -1,0 +1,135 @@
+"""Order and chance as pure functions (design decision 2).
+
+Nothing here holds state. A *key* is a 64-bit number folded from (seed, step, row, purpose); the draw at
+*index* i under a key is a fixed mixing of both (SplitMix64, Steele et al. 2014), so any draw can be made
+anywhere, in any order, on any device, with the same bits. Arrays may be numpy (uint64) or torch (int64,
+where multiplication wraps the same way); `index` decides which backend answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: consecutive indices land far apart
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def mix(value: int) -> int:
+    """SplitMix64's finaliser on one Python integer."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * _FIRST) & _MASK
+    value = ((value ^ (value >> 27)) * _SECOND) & _MASK
+    return value ^ (value >> 31)
+
+
+def fold(*parts: int | str) -> int:
+    """One key from several parts; order matters, strings are hashed."""
+    state = 0
+    for part in parts:
+        if isinstance(part, str):
+            part = int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
+        state = mix(state ^ mix(part + _GOLDEN))
+    return state
+
+
+def _signed(value: int) -> int:
+    """The same 64 bits read as a signed integer, which is all torch has."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def bits(key: Any, index: Any) -> Any:
+    """64 random bits for each index. numpy -> uint64, torch -> int64 with the same bits.
+
+    `key` is an int, or an array (of the same backend) that broadcasts with `index`.
+    """
+    if isinstance(index, np.ndarray):
+        with np.errstate(over="ignore"):
+            base = key.astype(np.uint64) if isinstance(key, np.ndarray) else np.uint64(key & _MASK)
+            x = base + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+            x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
+            x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
+            return x ^ (x >> np.uint64(31))
+    x = (_signed(key) if isinstance(key, int) else key) + (index.long() + 1) * _signed(_GOLDEN)
+    # torch shifts int64 arithmetically: the mask clears the copied sign bits
+    x = (x ^ ((x >> 30) & (_MASK >> 30))) * _signed(_FIRST)
+    x = (x ^ ((x >> 27) & (_MASK >> 27))) * _signed(_SECOND)
+    return x ^ ((x >> 31) & (_MASK >> 31))
+
+
+def uniform(key: Any, index: Any) -> Any:
+    """float32 in [0, 1): the top 24 bits, so every value is exact and equal on every device."""
+    x = bits(key, index)
+    if isinstance(x, np.ndarray):
+        return (x >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    return ((x >> 40) & ((1 << 24) - 1)).float() * 2.0**-24
+
+
+def below(key: Any, index: Any, limit: Any) -> Any:
+    """Integers in [0, limit), limit < 2^31; the bias of the multiply-shift is under limit / 2^32."""
+    x = bits(key, index)
+    if isinstance(x, np.ndarray):
+        limit = np.asarray(limit).astype(np.uint64)
+        return (((x >> np.uint64(32)) * limit) >> np.uint64(32)).astype(np.int64)
+    return (((x >> 32) & 0xFFFFFFFF) * limit) >> 32
+
+
+def gumbel(key: Any, index: Any) -> Any:
+    """-log(-log u) with u kept off 0 and 1, for sampling from logits by argmax."""
+    u = uniform(key, index) + 2.0**-25  # centres of the 2^24 cells: never 0, never 1
+    if isinstance(u, np.ndarray):
+        return -np.log(-np.log(u))
+    return -(-u.log()).log()
+
+
+class Permutation:
+    """A keyed permutation of range(size), evaluated at any place in O(1) (Feistel network, cycle-walking)."""
+
+    rounds = 6  # 4 suffice for a strong pseudo-random permutation; 6 because small domains have few bits a round
+
+    def __init__(self, size: int, key: int) -> None:
+        if size < 1:
+            raise ValueError(f"a permutation needs at least one element, not {size}")
+        self.size = size
+        self.half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self.keys = [fold(key, number) for number in range(self.rounds)]
+
+    def __call__(self, index: np.ndarray | int) -> Any:
+        if not isinstance(index, np.ndarray):
+            return int(self(np.asarray([index]))[0])
+        if index.size and (int(index.min()) < 0 or int(index.max()) >= self.size):
+            raise IndexError(f"permutation of {self.size}: an index lies outside")
+        value = self._encrypt(index.astype(np.uint64))
+        outside = value >= self.size  # the Feistel domain is a power of four: walk on until inside
+        while outside.any():
+            value[outside] = self._encrypt(value[outside])
+            outside = value >= self.size
+        return value.astype(np.int64)
+
+    def _encrypt(self, value: np.ndarray) -> np.ndarray:
+        half, low = np.uint64(self.half), np.uint64((1 << self.half) - 1)
+        left, right = value >> half, value & low
+        for key in self.keys:
+            left, right = right, left ^ (bits(key, right) & low)
+        return (left << half) | right
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The chance of one training step. Purposes are words: "mask", "replace", "negative"."""
+
+    seed: int
+    step: int
+
+    def key(self, purpose: str, row: int = 0) -> int:
+        return fold(self.seed, self.step, row, purpose)
+
+    def keys(self, purpose: str, rows: np.ndarray) -> np.ndarray:
+        """One key a row, uint64 (R,)."""
+        return np.fromiter((self.key(purpose, int(row)) for row in rows), dtype=np.uint64, count=len(rows))

@@ -1,0 +1,23 @@
+"""The one exception a user can cause.
+
+Its text is the whole answer: what is wrong, where (file and line), what to do. The command line prints
+it without a traceback and exits with code 2; from Python it is an ordinary exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input, said in one message: what, where, what to do."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: " Did you mean 'width'?", or the list of what there is."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    return f" Known: {', '.join(known)}." if known else ""

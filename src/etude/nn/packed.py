@@ -1,0 +1,77 @@
+"""Sequences without padding (design decision 1).
+
+All sequences of a batch lie end to end in flat tensors. `Layout` says where each one starts and ends; it
+keeps a copy on the host, because grouping by length (CPU attention) and counting FLOPs are host work, and
+reading a bound back from a GPU would stall it.
+
+Letters used in every shape comment: N tokens, S sequences, H heads, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Layout:
+    """Where the sequences of a flat batch lie."""
+
+    bounds: Tensor  # (S+1,) int32, on the device; trailing sequences may be empty (static shapes)
+    host: np.ndarray  # (S+1,) the same on the host
+    longest: int  # a constant bound on the length of a sequence, not the maximum of this batch
+
+    @classmethod
+    def of(cls, bounds: np.ndarray, longest: int) -> Self:
+        bounds = np.ascontiguousarray(bounds, dtype=np.int32)
+        return cls(torch.from_numpy(bounds), bounds, longest)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(S,) on the host."""
+        return np.diff(self.host)
+
+    @property
+    def total(self) -> int:
+        return int(self.host[-1])
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, bounds=self.bounds.to(device, non_blocking=True))
+
+
+@dataclass
+class Packed:
+    """What every model takes."""
+
+    tokens: Tensor  # (N,) int64
+    positions: Tensor  # (N,) int64, from 0 in each sequence
+    segments: Tensor | None  # (N,) int64, 0 or 1
+    layout: Layout
+
+    def to(self, device: torch.device | str) -> Self:
+        """Moves every tensor and layout; what lives on the host stays there."""
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (Tensor, Layout, Packed)):
+                moved[field.name] = value.to(device) if not isinstance(value, Tensor) else value.to(device, non_blocking=True)
+        return replace(self, **moved)
+
+
+def positions_of(bounds: np.ndarray) -> np.ndarray:
+    """(N,) the place of each token in its own sequence."""
+    lengths = np.diff(bounds)
+    return np.arange(int(bounds[-1]), dtype=np.int64) - np.repeat(bounds[:-1].astype(np.int64), lengths)
+
+
+def pack(sequences: list[list[int]] | list[np.ndarray], longest: int | None = None) -> Packed:
+    """A Packed from plain lists of ids: for prediction, tests and the Python interface."""
+    lengths = [len(sequence) for sequence in sequences]
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    flat = np.concatenate([np.asarray(s, dtype=np.int64) for s in sequences]) if sequences else np.zeros(0, np.int64)
+    layout = Layout.of(bounds, longest or max(lengths, default=0))
+    return Packed(torch.from_numpy(flat), torch.from_numpy(positions_of(bounds)), None, layout)

@@ -1,0 +1,148 @@
+"""The Objective contract: how text becomes rows, rows a batch, a batch a loss.
+
+An objective is one file. It owns everything between a corpus and a loss: the rows, the corruption, the
+heads, the loss terms, the metrics and the cost. The loop (`etude.train`) knows nothing else. A pretext
+task, a distillation and a downstream task are all objectives.
+
+    rows(corpus, seed)      a pure, seekable list of rows: rows[i] is the same whoever asks
+    batch(rows, chance)     corruption and targets, on the host, from hashes; counts known before backward
+    loss(model, batch)      named terms, each a *sum*; the loop divides by the count over the whole step
+    flops(model, batch)     forward and backward, by the stated convention
+    metrics(model, batch)   sums and counts, streamed over a held-out part
+    state(), restore(...)   only what must be carried from step to step (states of fixed lanes)
+    update(model, batch, rate)   only for models that update themselves (word vectors)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.nn.packed import Layout, Packed, positions_of
+
+IGNORE = -100  # the target of an unused prediction slot, as torch's cross_entropy has it
+
+
+@dataclass
+class Row:
+    """One row: whole sequences end to end, built alone."""
+
+    index: int  # its number; part of every hash drawn for it
+    tokens: np.ndarray  # (n,) int32
+    bounds: np.ndarray  # (s+1,) int32, from 0 to n
+    segments: np.ndarray | None = None  # (n,) uint8
+    slot: int = 0  # its place in the step, set by the loader: the lane of a stateful objective
+
+
+class Rows(Protocol):
+    """A pure function from a number to a row.
+
+    `len` is the rows of one epoch. Numbers at and beyond it are later epochs, and may give the same text
+    in another cut or pairing; `shuffle` False asks for fixed lanes (row j of every step continues row j of
+    the step before) in place of a permutation.
+    """
+
+    shuffle: bool
+    row_tokens: int | None  # tokens of every row; None where rows are labelled examples of their own length
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Row: ...
+
+
+@dataclass
+class Batch(Packed):
+    """A micro-batch. Objectives add their own fields (targets, slots, entities, a second stream)."""
+
+    rows: np.ndarray  # (R,) the numbers of its rows, on the host
+    slots: np.ndarray  # (R,) the place of each row in the step
+    counts: dict[str, int] = field(default_factory=dict)  # what each loss term is divided by, summed over the step
+
+    @property
+    def size(self) -> int:
+        """Real tokens, for budgets and speed."""
+        return self.layout.total
+
+
+@dataclass
+class Term:
+    """One named part of a loss: a sum over `count` things, weighted in the total."""
+
+    sum: Tensor
+    count: int
+    weight: float = 1.0
+
+
+@dataclass
+class Stat:
+    """A streaming mean: sums and counts add up."""
+
+    sum: Tensor | float
+    count: int
+
+    @property
+    def mean(self) -> float:
+        return float(self.sum) / max(1, self.count)
+
+    def __add__(self, other: Stat) -> Stat:
+        return Stat(self.sum + other.sum, self.count + other.count)
+
+
+class Objective(nn.Module):
+    """Derive, fill in what you need. Heads are sub-modules; a tied table is used from the model, never copied."""
+
+    couples_examples = False  # True where the loss joins examples of a batch: exempt from micro-batch invariance
+    nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte
+
+    def rows(self, corpus: Any, seed: int) -> Rows:
+        raise NotImplementedError
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> Batch:
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
+        raise NotImplementedError
+
+    def flops(self, model: nn.Module, batch: Any) -> int:
+        raise NotImplementedError
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
+        """By default the loss terms themselves."""
+        return {name: Stat(term.sum.detach(), term.count) for name, term in self.loss(model, batch).items()}
+
+    def state(self) -> dict[str, Tensor] | None:
+        return None
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        raise ValueError(f"{type(self).__name__} carries no state, yet a checkpoint holds {sorted(state)}")
+
+    def update(self, model: nn.Module, batch: Any, rate: float) -> dict[str, Term] | None:
+        return None
+
+
+def join(rows: Sequence[Row], sequences: int, longest: int) -> dict[str, Any]:
+    """The fields of Packed for several rows, `bounds` padded with empty sequences to a fixed count.
+
+    `sequences` is the most sequences a row can hold: with it, shapes depend on the number of rows alone.
+    """
+    tokens = np.concatenate([row.tokens for row in rows]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum([len(row.tokens) for row in rows])])
+    bounds = np.concatenate([[0], *(row.bounds[1:] + start for row, start in zip(rows, starts, strict=False))])
+    bounds = np.concatenate([bounds, np.full(max(0, len(rows) * sequences + 1 - len(bounds)), len(tokens))])
+    segments = None
+    if rows[0].segments is not None:
+        segments = torch.from_numpy(np.concatenate([row.segments for row in rows]).astype(np.int64))
+    return {
+        "tokens": torch.from_numpy(tokens),
+        "positions": torch.from_numpy(positions_of(bounds)),
+        "segments": segments,
+        "layout": Layout.of(bounds, longest),
+        "rows": np.array([row.index for row in rows]),
+        "slots": np.array([row.slot for row in rows]),
+    }
