@@ -1,0 +1,65 @@
+"""The command line. Each command family is one light module with `register(app)`.
+
+Nothing heavy is imported here or at the top of those modules: `etude --help` answers at once, and torch
+is loaded by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from etude.errors import UserError
+
+COMMANDS = ("recipes",)  # modules of this package, in the order in which help lists them
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a fault of ours shows a plain traceback, fit for a report
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"etude {version('etude')}")
+        raise typer.Exit
+
+
+@app.callback()
+def etude(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose; may stand anywhere.")] = False,
+) -> None:
+    """Learn language from plain text first and the task second."""
+
+
+for name in COMMANDS:
+    importlib.import_module(f"etude.cli.{name}").register(app)
+
+
+def main() -> None:
+    """The entry point: what a user can cause is one message and exit code 2."""
+    own = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)  # beyond it, words are not ours
+    debug = "--debug" in sys.argv[:own]
+    sys.argv[:own] = [word for word in sys.argv[:own] if word != "--debug"]
+    try:
+        app()
+    except UserError as error:
+        if debug:
+            raise
+        from rich.console import Console
+        from rich.text import Text
+
+        message = Text.assemble(("Error: ", "bold red"), str(error))
+        Console(stderr=True, soft_wrap=True).print(message, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
