@@ -1,0 +1,218 @@
+"""A recipe as written: YAML text, `extends`, overrides, and the place each value came from.
+
+Nothing here knows what the keys mean, save two rules of joining one layer onto another: a group whose
+`kind` changes starts empty, and a budget replaces a budget.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any
+
+import yaml
+
+from etude.errors import UserError, nearest
+
+FOLDER = File(__file__).parent
+BUDGETS = ("steps", "tokens", "flops", "minutes", "epochs")  # of the group `train`: one at a time
+
+Path = tuple[str, ...]
+Overrides = Mapping[str, Any] | Iterable[str]
+
+
+class Reader(yaml.SafeLoader):
+    """Safe YAML whose plain words mean what they look like: 3e-4 is a number, `no` and `on` are words."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):  # an alias can loop or explode; `extends` is the way to share
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not allowed here", problem_mark=self.peek_event().start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+class Writer(yaml.SafeDumper):
+    """Quotes every text that this or a standard YAML reader would take for something else."""
+
+    yaml_implicit_resolvers = dict(yaml.SafeDumper.yaml_implicit_resolvers)
+
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|\.inf|\.nan)$")
+_NUMBER_STARTS = list("-+0123456789.")
+Reader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|)$"), ["~", "n", ""])
+Reader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false)$"), ["t", "f"])
+Reader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), _NUMBER_STARTS)
+Reader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, _NUMBER_STARTS)
+Writer.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, _NUMBER_STARTS)
+
+
+@dataclass
+class Document:
+    """A tree of plain values, and for each path in it the place to name in a message."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[Path, str] = field(default_factory=dict)
+
+    def place(self, path: Path) -> str:
+        """The place of a path, or of the nearest thing around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, "")
+
+    def put(self, path: Path, value: Any, place: str) -> None:
+        branch = self.values
+        for key in path[:-1]:
+            if not isinstance(branch.setdefault(key, {}), dict):
+                branch[key] = {}
+            branch = branch[key]
+        self.drop(path)  # with the places of what it held
+        branch[path[-1]] = value
+        self.places[path] = place
+        for depth in range(1, len(path)):
+            self.places.setdefault(path[:depth], place)
+
+    def drop(self, path: Path) -> None:
+        branch: Any = self.values
+        for key in path[:-1]:
+            branch = branch.get(key) if isinstance(branch, dict) else None
+        if isinstance(branch, dict):
+            branch.pop(path[-1], None)
+        self.places = {known: place for known, place in self.places.items() if known[: len(path)] != path}
+
+    def under(self, top: Document) -> Document:
+        """This document with `top` laid over it."""
+        joined = Document(_copy(self.values), dict(self.places))
+        for name, group in top.values.items():
+            old = joined.values.get(name)
+            if not (isinstance(group, dict) and isinstance(old, dict)):
+                continue
+            if "kind" in group and group["kind"] != old.get("kind"):
+                joined.drop((name,))  # the settings of one kind mean nothing to another
+            if name == "train" and any(group.get(budget) is not None for budget in BUDGETS):
+                for budget in BUDGETS:
+                    joined.drop((name, budget))
+        for path, value in _leaves(top.values):
+            joined.put(path, value, top.place(path))
+        return joined
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _leaves(values: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def parse(text: str, where: str) -> Document:
+    """YAML text into a document; `where` names it in messages."""
+    reader = Reader(text)
+    document = Document()
+
+    def build(node: Any, path: Path) -> Any:
+        document.places[path] = f"{where}, line {node.start_mark.line + 1}"
+        if isinstance(node, yaml.SequenceNode):
+            return [build(item, (*path, str(number))) for number, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return reader.construct_object(node, deep=True)
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise UserError(f"{where}, line {line}: a key must be a plain word.")
+            if key in values:
+                raise UserError(f"{where}, line {line}: '{key}' stands here a second time. Keep one of the two.")
+            values[key] = build(value_node, (*path, key))
+            document.places[(*path, key)] = f"{where}, line {line}"
+        return values
+
+    try:
+        root = reader.get_single_node()
+        values = build(root, ()) if root is not None else {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', None) or error}.") from None
+    finally:
+        reader.dispose()
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: a recipe is a list of keys and values such as 'name: bert-base', not one value.")
+    document.values = values
+    return document
+
+
+def value_of(text: str, where: str) -> Any:
+    """One value as it would stand in a recipe: a number, true, null, a word, [a, list]."""
+    return parse(f"value: {text}", where).values["value"]
+
+
+def from_overrides(overrides: Overrides) -> Document:
+    """`["model.layers=6", ...]` or `{"model.layers": 6}` as a document of its own."""
+    document = Document()
+    pairs: Iterable[tuple[str, Any]]
+    if isinstance(overrides, Mapping):
+        pairs = [(key, value) for key, value in overrides.items()]
+    else:
+        pairs = [_split(override) for override in overrides]
+    for key, value in pairs:
+        path = tuple(key.split("."))
+        if not all(path):
+            raise UserError(f"the override '{key}' names no setting. Write group.name=value, such as model.layers=6.")
+        document.put(path, value, f"the override {key}={'null' if value is None else value}")
+    return document
+
+
+def _split(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"'{override}' is not an override. Write group.name=value, such as model.layers=6.")
+    return key.strip(), value_of(text, f"the override '{override}'")
+
+
+def shipped() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def find(name: str | File, beside: File | None = None) -> File:
+    """The file of a recipe: a path (also relative to the recipe that extends it) or a shipped name."""
+    text = str(name)
+    if text.endswith((".yaml", ".yml")) or "/" in text:
+        file = File(text) if beside is None or File(text).is_absolute() else beside / text
+        if not file.is_file():
+            raise UserError(f"There is no recipe file {file}. `etude recipes` lists the names that come with Etude.")
+        return file
+    file = FOLDER / f"{text}.yaml"
+    if not file.is_file():
+        raise UserError(f"There is no recipe named '{text}'.{nearest(text, shipped())} A file needs its .yaml ending.")
+    return file
+
+
+def read(file: File, seen: tuple[File, ...] = ()) -> Document:
+    """One recipe file with everything it extends."""
+    where = file.name if file.parent == FOLDER else str(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{where}: cannot be read as UTF-8 text: {error}.") from None
+    document = parse(text, where)
+    parent = document.values.pop("extends", None)
+    if parent is None:
+        return document
+    if not isinstance(parent, str):
+        raise UserError(f"{document.place(('extends',))}: 'extends' takes the name or the path of one recipe.")
+    parent_file = find(parent, beside=file.parent)
+    if parent_file.resolve() in (*seen, file.resolve()):
+        raise UserError(f"{document.place(('extends',))}: '{parent}' extends this recipe in turn; break the circle.")
+    base = read(parent_file, (*seen, file.resolve()))
+    base.drop(("name",))  # a name is never inherited: two recipes would share it
+    return base.under(document)

@@ -1,0 +1,264 @@
+"""Recipes: one YAML file is one published system at one size.
+
+    name: bert-base
+    system: BERT
+    paper: where it was published
+    follows: paper            # or the released code, where the two differ
+    note: what differs, and which side was taken
+    tokenizer: wordpiece:30522
+    model: {kind: transformer, layers: 12, ...}
+    objective: {kind: masked, ...}
+    train: {steps: 1_000_000, ...}
+
+`kind` is the name of a module: `etude.models.<kind>` and `etude.objectives.<kind>`. Each defines its own
+`Settings`, so a new model or objective is known here the moment its file exists. `extends: other` takes
+over another recipe and changes some of it; a resolved recipe is complete and extends nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as File
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from etude.errors import UserError, nearest
+from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
+from etude.settings import Strict
+from etude.train.settings import Settings as Train
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from etude.objectives.base import Objective
+    from etude.text.tokenizer import Specials
+
+TEXTS = ("name", "system", "paper", "follows", "note", "tokenizer")
+PARTS = {"model": "models", "objective": "objectives"}  # group in a recipe -> package that holds its kinds
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    tokenizer: str
+    model_kind: str
+    model: Any  # the Settings of its kind
+    objective_kind: str
+    objective: Any
+    train: Train
+    system: str = ""
+    paper: str = ""
+    follows: str = ""
+    note: str = ""
+    source: Document = field(default_factory=Document, compare=False, repr=False)  # for the places in messages
+
+    @classmethod
+    def load(cls, name: str | File, overrides: Overrides = ()) -> Self:
+        """A shipped recipe by name, or one from a file; `overrides` as on the command line or as a mapping."""
+        return cls.of(read(find(name)).under(from_overrides(overrides)))
+
+    @classmethod
+    def parse(cls, text: str, where: str = "the recipe") -> Self:
+        """A recipe from YAML text that extends nothing, such as a resolved one."""
+        return cls.of(parse(text, where))
+
+    @classmethod
+    def of(cls, document: Document) -> Self:
+        """Checks a document against the settings of its kinds."""
+        known = [*TEXTS, *PARTS, "train"]
+        for key in document.values:
+            if key not in known:
+                raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{nearest(key, known)}")
+        texts = {key: _text(document, key) for key in TEXTS if document.values.get(key) is not None}
+        for key in ("name", "tokenizer"):
+            if not texts.get(key):
+                raise UserError(f"{document.place(()) or 'the recipe'}: '{key}' is missing. Say for example "
+                                f"'{key}: {'my-bert' if key == 'name' else 'wordpiece:8000'}'.")  # fmt: skip
+        parts: dict[str, Any] = {}
+        for group in PARTS:
+            values = dict(_group(document, group))
+            kind = values.pop("kind", None)
+            parts[f"{group}_kind"] = kind
+            parts[group] = _checked(_kind(document, group, kind).Settings, values, document, group)
+        parts["train"] = _checked(Train, _group(document, "train", {}), document, "train")
+        return cls(**texts, **parts, source=document)
+
+    def resolve(self, vocab: int | None = None) -> Self:
+        """Fills everything that follows from something else; `vocab` is that of the corpus, where there is one.
+
+        Without a corpus the vocabulary is the size its tokenizer asks for.
+        """
+        wanted = vocab if vocab is not None else self.tokenizer_size
+        model = self.model
+        if "vocab" in type(model).model_fields:
+            if model.vocab is None and wanted is not None:
+                model = self._changed("model", model, vocab=wanted)
+            elif vocab is not None and model.vocab is not None and model.vocab < vocab:
+                raise self.fault(
+                    ("model", "vocab"),
+                    f"model.vocab is {model.vocab}, and the tokenizer of the corpus has {vocab} tokens. "
+                    f"Leave model.vocab out, or set it to {vocab} or more.",
+                )
+        return replace(self, model=model)
+
+    @property
+    def tokenizer_size(self) -> int | None:
+        """The vocabulary that a specification such as `wordpiece:30522` asks for; None where it is a folder."""
+        size = self.tokenizer.rpartition(":")[2]
+        return int(size) if size.isdigit() else None
+
+    def with_settings(self, overrides: Overrides) -> Self:
+        """The same recipe with some settings changed."""
+        document = parse(self.dump(), f"recipe {self.name}")
+        document.places.update(self.source.places)
+        return self.of(document.under(from_overrides(overrides)))
+
+    def dump(self) -> str:
+        """YAML that loads back equal."""
+        values: dict[str, Any] = {key: getattr(self, key) for key in TEXTS if getattr(self, key)}
+        for group in PARTS:
+            values[group] = {"kind": getattr(self, f"{group}_kind"), **getattr(self, group).model_dump(mode="json")}
+        values["train"] = self.train.model_dump(mode="json")
+        return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+
+    def build_model(self) -> nn.Module:
+        return importlib.import_module(f"etude.models.{self.model_kind}").build(self.model)
+
+    def build_objective(self, model: nn.Module, special: Specials) -> Objective:
+        return importlib.import_module(f"etude.objectives.{self.objective_kind}").build(self.objective, model, special)
+
+    def fault(self, path: Path, message: str) -> UserError:
+        """A message about one setting, with its place: for checks that need more than the recipe knows."""
+        return _fault(self.source, path, message)
+
+    def _changed(self, group: str, settings: Strict, **values: Any) -> Any:
+        return _checked(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
+
+
+def kinds(group: str) -> list[str]:
+    """The kinds there are: modules of the group's package that define Settings and build."""
+    package = importlib.import_module(f"etude.{PARTS[group]}")
+    names = [found.name for found in pkgutil.iter_modules(package.__path__)]
+    return [name for name in names if _is_kind(importlib.import_module(f"{package.__name__}.{name}"))]
+
+
+def _is_kind(module: ModuleType) -> bool:
+    return hasattr(module, "Settings") and hasattr(module, "build")
+
+
+def _kind(document: Document, group: str, kind: Any) -> Any:
+    if kind is None:
+        raise _fault(document, (group,), f"'{group}' names no kind. There are: {', '.join(kinds(group))}.")
+    if not isinstance(kind, str) or not kind.isidentifier():
+        raise _fault(document, (group, "kind"), f"{kind!r} is not a kind of {group}.{nearest(str(kind), kinds(group))}")
+    name = f"etude.{PARTS[group]}.{kind}"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # the module is there and lacks something itself
+            raise
+        module = None
+    if module is None or not _is_kind(module):
+        raise _fault(document, (group, "kind"), f"'{kind}' is not a kind of {group}.{nearest(kind, kinds(group))}")
+    return module
+
+
+def _group(document: Document, group: str, default: Any = None) -> dict[str, Any]:
+    values = document.values.get(group, default)
+    if values is None:
+        raise UserError(f"{document.place(()) or 'the recipe'}: the group '{group}' is missing.")
+    if not isinstance(values, dict):
+        raise _fault(document, (group,), f"'{group}' is a group of settings, not one value. Write {group}.name=value.")
+    return values
+
+
+def _text(document: Document, key: str) -> str:
+    value = document.values[key]
+    if not isinstance(value, str):
+        raise _fault(document, (key,), f"'{key}' is text, not {value!r}.")
+    return " ".join(value.split())  # however the file folds its lines
+
+
+def _checked(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:
+    """`values` as settings, or one message that names every fault and its place."""
+    try:
+        # as JSON: lists may fill tuples, yet true is no number and "6" is a word
+        return settings.model_validate_json(json.dumps(_whole(values)), strict=True)
+    except ValidationError as error:
+        faults = [_explain(settings, dict(fault), document, group) for fault in error.errors()]
+    except UserError as error:
+        faults = [_placed(settings, document, group, str(error))]
+    raise UserError("\n".join(dict.fromkeys(faults)))
+
+
+def _whole(value: Any) -> Any:
+    """1e9 and 64.0 as integers, so that they fit integer settings; number settings take integers anyway."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(item) for item in value]
+    return value
+
+
+def _explain(settings: type[BaseModel], fault: dict[str, Any], document: Document, group: str) -> str:
+    known, path = _fields(settings, fault["loc"])
+    full = (group, *path)
+    name = ".".join(full)
+    if fault["type"] == "extra_forbidden":
+        message = f"there is no setting '{name}'.{nearest(path[-1], known)}"
+    elif fault["type"] == "missing":
+        message = f"'{name}' is missing, and nothing else says it."
+    elif fault["type"] == "value_error":
+        message = str(fault["ctx"]["error"])
+        if not path:  # a rule over several settings
+            return _placed(settings, document, group, message)
+        message = message if path[-1] in message else f"{name}: {message}"
+    else:
+        message = f"'{name}' cannot be {json.dumps(fault['input'])}: {fault['msg'].lower()}."
+    return str(_fault(document, full, message))
+
+
+def _placed(settings: type[BaseModel], document: Document, group: str, message: str) -> str:
+    """A message about several settings, with the places of those it names."""
+    words = re.findall(r"\w+", message)
+    named = [(group, name) for name in settings.model_fields if name in words and (group, name) in document.places]
+    places = dict.fromkeys(document.place(path) for path in named or [(group,)])
+    return f"{'; '.join(places)}: {message}" if any(places) else message
+
+
+def _fields(settings: type[BaseModel], loc: tuple[Any, ...]) -> tuple[list[str], Path]:
+    """The names known where a fault lies, and its path without the marks of the alternatives of a union."""
+    known, path = list(settings.model_fields), []
+    for part in loc:
+        path.append(str(part))
+        if part in settings.model_fields:
+            known = list(settings.model_fields)
+            inner = [kind for kind in _types(settings.model_fields[part].annotation) if issubclass(kind, BaseModel)]
+            if inner:
+                settings, known = inner[0], list(inner[0].model_fields)
+        elif not isinstance(part, int) and part is not loc[-1]:
+            path.pop()
+    return known, tuple(path)
+
+
+def _types(annotation: Any) -> list[type]:
+    found = [annotation] if isinstance(annotation, type) else []
+    for inner in typing.get_args(annotation):
+        found += _types(inner)
+    return found
+
+
+def _fault(document: Document, path: Path, message: str) -> UserError:
+    place = document.place(path)
+    return UserError(f"{place}: {message}" if place else message)

@@ -1,0 +1,162 @@
+"""YAML as recipes read it: types of plain words, places, layers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.errors import UserError
+from etude.recipes.document import Document, Writer, find, from_overrides, parse, read, value_of
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("6", 6),
+        ("-6", -6),
+        ("1_000_000", 1_000_000),
+        ("3e-4", 3e-4),  # a word in YAML 1.1
+        ("1e9", 1e9),
+        ("1.5E+3", 1500.0),
+        (".5", 0.5),
+        ("0.0", 0.0),
+        ("true", True),
+        ("false", False),
+        ("null", None),
+        ("", None),
+        ("~", None),
+        ("[0.9, 0.95]", [0.9, 0.95]),
+        ("[]", []),
+        ("gelu", "gelu"),
+        ("no", "no"),  # false in YAML 1.1
+        ("on", "on"),
+        ("'6'", "6"),
+        ("007", 7.0),
+        ("2020-01-01", "2020-01-01"),
+        ("12:30", "12:30"),  # 750 in YAML 1.1
+        ("wordpiece:8000", "wordpiece:8000"),
+        ("e5", "e5"),
+        ("1e", "1e"),
+        ("-", "-"),
+        ("한국어", "한국어"),
+    ],
+)
+def test_plain_words_mean_what_they_look_like(text: str, value: Any) -> None:
+    if text == "-":
+        with pytest.raises(UserError):
+            value_of(text, "here")
+        return
+    read_value = value_of(text, "here")
+    assert read_value == value
+    assert type(read_value) is type(value)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(PLAIN)
+def test_what_is_written_reads_back(value: Any) -> None:
+    text = yaml.dump({"value": value}, Dumper=Writer, allow_unicode=True)
+    back = parse(text, "here").values["value"]
+    assert back == value
+    assert yaml.safe_load(text)["value"] == value  # and any other YAML reader agrees
+
+
+def test_places_are_lines_of_the_file() -> None:
+    document = parse("name: x\nmodel:\n  layers: 6\n  list: [1,\n    2]\n", "a.yaml")
+    assert document.place(("name",)) == "a.yaml, line 1"
+    assert document.place(("model", "layers")) == "a.yaml, line 3"
+    assert document.place(("model", "list", "1")) == "a.yaml, line 5"
+    assert document.place(("model", "unknown")) == "a.yaml, line 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", r"line 2: 'a' stands here a second time"),
+        ("a: [1\nb: 2\n", r"line 2: not valid YAML"),
+        ("a: &x {b: 1}\nc: *x\n", r"line 2: not valid YAML: aliases"),
+        ("a: &x [*x]\n", r"aliases"),
+        ("a: !!python/object:os.system x\n", r"not valid YAML"),
+        ("- 1\n", r"a list of keys and values"),
+        ("[1]: 2\n", r"plain word"),
+    ],
+)
+def test_bad_text_is_one_message_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(text, "a.yaml")
+
+
+def test_layers_join() -> None:
+    base = parse("model: {kind: t, layers: 6, sizes: [1, 2]}\ntrain: {steps: 5, lr: 0.1}\n", "a")
+    top = from_overrides(["model.layers=2", "model.sizes=[3]", "model.new.deep=true"])
+    joined = base.under(top)
+    assert joined.values["model"] == {"kind": "t", "layers": 2, "sizes": [3], "new": {"deep": True}}
+    assert joined.place(("model", "layers")) == "the override model.layers=2"
+    assert joined.place(("model", "sizes", "1")) == "the override model.sizes=[3]"
+    assert joined.place(("train", "lr")) == "a, line 2"
+    assert base.values["model"]["layers"] == 6  # nothing shared with what it was made from
+
+
+def test_a_budget_replaces_a_budget() -> None:
+    base = parse("train: {steps: 5, lr: 0.1}", "a")
+    assert base.under(from_overrides(["train.tokens=1e6"])).values["train"] == {"lr": 0.1, "tokens": 1e6}
+    assert base.under(from_overrides(["train.lr=1"])).values["train"] == {"steps": 5, "lr": 1}
+    both = base.under(from_overrides(["train.tokens=7", "train.minutes=3"])).values["train"]
+    assert both == {"lr": 0.1, "tokens": 7, "minutes": 3}  # one layer that says two is refused later
+
+
+def test_another_kind_starts_empty() -> None:
+    base = parse("objective: {kind: masked, rate: 0.15}", "a")
+    assert base.under(from_overrides(["objective.kind=causal"])).values["objective"] == {"kind": "causal"}
+    assert base.under(from_overrides(["objective.kind=masked"])).values["objective"]["rate"] == 0.15
+
+
+def test_overrides_as_a_mapping_keep_their_values() -> None:
+    document = from_overrides({"train.steps": 10, "model": {"layers": 2}})
+    assert Document().under(document).values == {"train": {"steps": 10}, "model": {"layers": 2}}
+
+
+@pytest.mark.parametrize("override", ["model.layers", "=3", ".layers=3", "model.=3", "model..layers=3"])
+def test_a_malformed_override_says_how_to_write_one(override: str) -> None:
+    with pytest.raises(UserError, match=r"such as model.layers=6"):
+        from_overrides([override])
+
+
+def test_extends_by_name_and_by_path(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("name: base\npaper: P\nmodel: {kind: t, layers: 6, width: 8}\n")
+    (tmp_path / "top.yaml").write_text("extends: ./base.yaml\nname: top\nmodel: {layers: 2}\n")
+    document = read(tmp_path / "top.yaml")
+    assert document.values == {"name": "top", "paper": "P", "model": {"kind": "t", "layers": 2, "width": 8}}
+    assert document.place(("model", "width")).endswith("base.yaml, line 3")
+    (tmp_path / "nameless.yaml").write_text("extends: base.yaml\n")
+    assert "name" not in read(tmp_path / "nameless.yaml").values
+
+
+def test_a_circle_of_extends_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    with pytest.raises(UserError, match="circle"):
+        read(tmp_path / "a.yaml")
+
+
+def test_unknown_recipes_are_named_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean 'bert-base'"):
+        find("bert-bse")
+    with pytest.raises(UserError, match="no recipe file"):
+        find("nowhere/x.yaml")
+
+
+def test_infinite_numbers_read_back() -> None:
+    assert parse(yaml.dump({"value": math.inf}, Dumper=Writer), "here").values["value"] == math.inf
