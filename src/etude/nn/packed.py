@@ -9,7 +9,7 @@ Letters used in every shape comment: N tokens, S sequences, H heads, D width, V 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +24,9 @@ class Layout:
     bounds: Tensor  # (S+1,) int32, on the device; trailing sequences may be empty (static shapes)
     host: np.ndarray  # (S+1,) the same on the host
     longest: int  # a constant bound on the length of a sequence, not the maximum of this batch
+    # What is worked out once a batch and used by every layer (nn/grouping.py). Not part of `replace`, so a
+    # layout moved to another device starts afresh.
+    cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, bounds: np.ndarray, longest: int) -> Self:
@@ -55,10 +58,12 @@ class Packed:
     def to(self, device: torch.device | str) -> Self:
         """Moves every tensor and layout; what lives on the host stays there."""
         moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, (Tensor, Layout, Packed)):
-                moved[field.name] = value.to(device) if not isinstance(value, Tensor) else value.to(device, non_blocking=True)
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, Tensor):
+                moved[part.name] = value.to(device, non_blocking=True)
+            elif isinstance(value, (Layout, Packed)):
+                moved[part.name] = value.to(device)
         return replace(self, **moved)
 
 

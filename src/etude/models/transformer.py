@@ -1,0 +1,260 @@
+"""One Transformer with a few axes: GPT-1, BERT, GPT-2, GPT-3, ALBERT, ELECTRA and their modern forms.
+
+Vaswani et al. 2017 is the frame; what each system changes is a setting:
+
+    direction   both: BERT, ALBERT, ELECTRA; causal: the GPTs
+    norm        post: GPT-1, BERT; pre, with a final norm: GPT-2 and later
+    share       which residual branches all layers have in common (ALBERT, table 4)
+    embedding_width   narrower than width: factorised (ALBERT, section 3.1)
+    window, dense_every   banded layers between dense ones (GPT-3, section 2.1)
+    init        how residual branches start (nn/initial.py)
+
+Tokens in, states out; it knows nothing of losses.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from etude.errors import UserError
+from etude.nn.block import Activation, AttentionBranch, FeedForwardBranch, Placement, pool_first
+from etude.nn.embedding import Embedding, Positions
+from etude.nn.initial import Scaling, fresh_key, initialise, residual_scale
+from etude.nn.norm import Kind, Norm
+from etude.nn.packed import Layout, Packed
+from etude.nn.rotary import Rotation, rotation
+from etude.nn.states import States
+from etude.settings import Strict
+
+__all__ = ["Settings", "States", "Transformer", "build"]
+
+
+class Settings(Strict):
+    layers: int = Field(ge=1)
+    width: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")
+    vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
+    context: int = Field(ge=1, description="the longest sequence")
+    direction: Literal["both", "causal"] = "both"
+
+    embedding_width: int | None = Field(default=None, ge=1, description="width of the tables; narrower = factorised")
+    positions: Positions = "learned"
+    rotary_base: float = Field(default=10_000.0, gt=1)
+    rotary_window_base: float | None = Field(default=None, gt=1, description="of banded layers; as the others if None")
+    segments: int = Field(default=0, ge=0, description="kinds of segment; 0 = none")
+    embedding_norm: bool = False
+
+    norm: Placement = "pre"
+    norm_kind: Kind = "layer"
+    first_norm: bool = Field(default=True, description="False: no norm before the first attention (ModernBERT)")
+    epsilon: float = Field(default=1e-5, gt=0)
+    activation: Activation = "gelu"
+    gated: bool = False
+    bias: bool = Field(default=True, description="biases of projections and norms")
+    share: Literal["none", "attention", "feedforward", "all"] = "none"
+    window: int | None = Field(default=None, ge=1, description="banded layers see keys at most this far away")
+    dense_every: int = Field(default=2, ge=1, description="with a window: layers 0, n, 2n ... stay dense")
+    pooler: bool = False
+
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the output of each residual branch")
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
+    embedding_dropout_on: Literal["states", "table"] = Field(
+        default="states", description="table: GPT-1's way, on the tables before the look-up"
+    )
+
+    init: Scaling = "none"
+    init_deviation: float = Field(default=0.02, gt=0)
+    init_truncated: bool = Field(default=False, description="cut at two deviations, as BERT")
+    position_deviation: float | None = Field(default=None, gt=0, description="of learned positions; GPT-2: 0.01")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.width % self.heads:
+            fitting = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
+            close = min(fitting, key=lambda heads: abs(heads - self.heads))
+            raise ValueError(
+                f"heads={self.heads} do not divide width={self.width}: "
+                f"set heads to {close}, or width to {self.heads * max(1, round(self.width / self.heads))}"
+            )
+        if self.positions == "rotary" and (self.width // self.heads) % 2:
+            raise ValueError(
+                f"rotary positions turn pairs, and a head of width {self.width} / heads {self.heads} = "
+                f"{self.width // self.heads} is odd: change heads or width so that the quotient is even"
+            )
+        if self.embedding_dropout_on == "table" and self.embedding_norm:
+            raise ValueError("embedding_dropout_on='table' goes without embedding_norm: set one of them otherwise")
+        if not self.first_norm and (self.norm == "post" or self.share in ("attention", "all")):
+            raise ValueError("first_norm=false needs norm='pre' and attention that is not shared: set first_norm=true")
+        if self.window is not None and self.dense_every == 1:
+            raise ValueError(
+                "with dense_every=1 every layer is dense and window has no effect: raise it, or drop window"
+            )
+        return self
+
+
+class Transformer(nn.Module):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        if settings.vocab is None:
+            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
+        self.settings = settings
+        self.width, self.context, self.vocab = settings.width, settings.context, settings.vocab
+        self.inner = settings.feedforward or 4 * settings.width
+        self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
+        table_width = settings.embedding_width or settings.width
+        self.embedding = Embedding(
+            settings.vocab,
+            settings.width,
+            table_width=table_width,
+            context=settings.context,
+            positions=settings.positions,
+            segments=settings.segments,
+            norm=self._norm(table_width) if settings.embedding_norm else None,
+            dropout=settings.embedding_dropout,
+            drop_table=settings.embedding_dropout_on == "table",
+            bias=settings.bias,
+        )
+        own_attention = 1 if settings.share in ("attention", "all") else settings.layers
+        own_feedforward = 1 if settings.share in ("feedforward", "all") else settings.layers
+        self.attention = nn.ModuleList(
+            AttentionBranch(
+                settings.width,
+                settings.heads,
+                placement=settings.norm,
+                norm=self._norm(settings.width) if layer or settings.first_norm else nn.Identity(),
+                bias=settings.bias,
+                dropout=settings.dropout,
+                attention_dropout=settings.attention_dropout,
+            )
+            for layer in range(own_attention)
+        )
+        self.feedforward = nn.ModuleList(
+            FeedForwardBranch(
+                settings.width,
+                self.inner,
+                placement=settings.norm,
+                norm=self._norm(settings.width),
+                activation=settings.activation,
+                gated=settings.gated,
+                bias=settings.bias,
+                dropout=settings.dropout,
+            )
+            for _ in range(own_feedforward)
+        )
+        self.norm = self._norm(settings.width) if settings.norm == "pre" else None
+        self.pooler = nn.Linear(settings.width, settings.width) if settings.pooler else None
+        self.reset()
+
+    def _norm(self, width: int) -> Norm:
+        return Norm(width, self.settings.epsilon, self.settings.bias, self.settings.norm_kind)
+
+    def reset(self, key: int | None = None) -> None:
+        """Draws all weights anew; from `torch.manual_seed`, or from a key."""
+        settings = self.settings
+        factors: dict[str, float] = {}
+        for kind, last, branches in (("attention", "out", self.attention), ("feedforward", "down", self.feedforward)):
+            for layer in range(len(branches)):
+                scale = residual_scale(settings.init, layer, settings.layers)
+                factors[f"{kind}.{layer}.{last}.weight"] = scale
+        if self.embedding.positions is not None and settings.position_deviation is not None:
+            factors["embedding.positions.weight"] = settings.position_deviation / settings.init_deviation
+        initialise(
+            self,
+            key=fresh_key() if key is None else key,
+            deviation=settings.init_deviation,
+            truncated=settings.init_truncated,
+            factors=factors,
+        )
+
+    def window_of(self, layer: int) -> int | None:
+        """The band of a layer, None where it is dense."""
+        return None if layer % self.settings.dense_every == 0 else self.settings.window
+
+    def forward(self, packed: Packed, layers: bool = False, weights: bool = False) -> States:
+        """States of all tokens; of all layers, and attention weights by the slow path, on request."""
+        self._check(packed.layout)
+        settings, layout = self.settings, packed.layout
+        x, table = self.embedding(packed.tokens, packed.positions, packed.segments)  # (N, D)
+        turns = self._turns(packed.positions)
+        kept: list[Tensor] = [x]
+        record: list[list[Tensor]] | None = [] if weights else None
+        for layer in range(settings.layers):
+            window = self.window_of(layer)
+            attention = self.attention[layer % len(self.attention)]
+            feedforward = self.feedforward[layer % len(self.feedforward)]
+            x = attention(
+                x,
+                layout,
+                causal=settings.direction == "causal",
+                window=window,
+                turn=turns[window is not None],
+                path=self.path,
+                record=record,
+            )
+            x = feedforward(x)
+            if layers:
+                kept.append(x)
+        if self.norm is not None:
+            x = self.norm(x)
+            kept[-1] = x
+        return States(last=x, layers=kept if layers else None, table=table, weights=record)
+
+    def _turns(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
+        """The rotations of dense and of banded layers."""
+        settings = self.settings
+        if settings.positions != "rotary":
+            return None, None
+        size = settings.width // settings.heads
+        dense = rotation(positions, size, settings.rotary_base)
+        if settings.window is None or settings.rotary_window_base is None:
+            return dense, dense
+        return dense, rotation(positions, size, settings.rotary_window_base)
+
+    def _check(self, layout: Layout) -> None:
+        if not torch.compiler.is_compiling() and len(layout.host) > 1:
+            longest = int(np.diff(layout.host).max())
+            if longest > self.context:
+                raise UserError(
+                    f"a sequence of {longest} tokens is longer than the model's context of {self.context}: "
+                    "cut the text, or build the model with a larger model.context"
+                )
+
+    def pool(self, last: Tensor, layout: Layout) -> Tensor:
+        """BERT's pooler: tanh of a projection of each sequence's first state, (S, D)."""
+        if self.pooler is None:
+            raise UserError("this model has no pooler: set model.pooler=true")
+        return torch.tanh(self.pooler(pool_first(last, layout)))
+
+    def flops(self, lengths: np.ndarray, pooled: bool = False) -> int:
+        """Of one forward pass: matrix products times 2; attention over real lengths, full where it is causal.
+
+        A banded layer counts the keys of its band. `pooled` adds the pooler.
+        """
+        settings = self.settings
+        lengths = np.asarray(lengths).astype(np.int64)
+        tokens, width = int(lengths.sum()), settings.width
+        table_width = settings.embedding_width or width
+        total = 2 * tokens * table_width * width if table_width != width else 0
+        projections = 4 * width * width + (3 if settings.gated else 2) * width * self.inner
+        for layer in range(settings.layers):
+            window = self.window_of(layer)
+            if window is None:
+                pairs = int((lengths * lengths).sum())
+            else:
+                band = window + 1 if settings.direction == "causal" else 2 * window + 1
+                pairs = int((lengths * np.minimum(lengths, band)).sum())
+            total += 2 * tokens * projections + 4 * pairs * width  # scores, and the sum of values
+        if pooled:
+            total += 2 * int((lengths > 0).sum()) * width * width
+        return total
+
+
+def build(settings: Settings) -> Transformer:
+    return Transformer(settings)

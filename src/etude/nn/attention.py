@@ -1,0 +1,160 @@
+"""Attention inside packed sequences: three paths, one meaning (design decision 4).
+
+    varlen      torch.nn.attention.varlen on a CUDA device, half precision, no attention dropout
+    grouped     dense batches of similar length (nn/grouping.py): CPU, float32, attention dropout anywhere
+    reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
+
+A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
+at most `window` tokens away. A query that may see nothing gives zeros. `choose_path` says which path runs.
+
+Scaled dot products: Vaswani et al. 2017, section 3.2.1. Bands: Child et al. 2019 (Sparse Transformers), as used
+by GPT-3.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.errors import UserError
+from etude.nn.grouping import attend_grouped
+from etude.nn.packed import Layout
+
+Path = Literal["varlen", "grouped", "reference"]
+Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    *,
+    causal: bool,
+    window: int | None = None,
+    dropout: float = 0.0,
+    path: str | None = None,
+) -> Tensor:
+    """Mixes values within each sequence. (N, H, d) each, and so the result."""
+    if query.shape[0] != layout.total:
+        raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
+    if path is None:
+        path = choose_path(query.device, query.dtype, query.shape[-1], dropout=dropout, window=window)
+    if path == "varlen":
+        if dropout:
+            raise UserError("varlen attention has no dropout: set attention_dropout to 0, or path to 'grouped'")
+        return attend_varlen(query, key, value, layout, causal=causal, window=window)
+    if path == "grouped":
+        return attend_grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
+    if path == "reference":
+        return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
+    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, reference.")
+
+
+def choose_path(
+    device: torch.device | str,
+    dtype: torch.dtype,
+    head_size: int,
+    *,
+    dropout: float = 0.0,
+    window: int | None = None,
+) -> Path:
+    """The path `attend` takes when none is named. Never "reference": that one is asked for."""
+    device = torch.device(device)
+    fits = dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256  # flash kernels
+    if device.type != "cuda" or not fits or dropout > 0 or not _has_flash(device.index):
+        return "grouped"
+    call = _varlen_call()
+    return "varlen" if call is not None and (window is None or "window_size" in call[1]) else "grouped"
+
+
+@cache
+def _has_flash(index: int | None) -> bool:
+    """Flash kernels need an Ampere card or a later one."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(index) >= (8, 0)
+
+
+@cache
+def _varlen_call() -> tuple[Callable[..., Any], frozenset[str]] | None:
+    """torch's function and the names it takes, looked up once."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # a build without it: choose_path then says "grouped"
+        return None
+    return varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) -> dict[str, Any]:
+    """How one meaning is said to the torch at hand.
+
+    Some versions say a mask with `is_causal`, later ones with `window_size=(back, ahead)` where -1 is no limit.
+    """
+    if "window_size" in names:
+        back = -1 if window is None else window
+        return {"window_size": (back, 0 if causal else back)}
+    if window is not None:
+        raise UserError(f"torch {torch.__version__} has no windows in varlen attention: set path to 'grouped'")
+    return {"is_causal": causal}
+
+
+def attend_varlen(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, *, causal: bool, window: int | None = None
+) -> Tensor:
+    call = _varlen_call()
+    if call is None:
+        raise UserError(f"torch {torch.__version__} has no varlen attention: set path to 'grouped'")
+    if query.shape[0] == 0:
+        return torch.zeros_like(value)
+    function, names = call
+    bounds, longest = layout.bounds, layout.longest
+    return function(query, key, value, bounds, bounds, longest, longest, **varlen_arguments(names, causal, window))
+
+
+def attend_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    dropout: float = 0.0,
+    allowed: Allowed | None = None,
+    weights: bool = False,
+) -> tuple[Tensor, list[Tensor] | None]:
+    """One sequence after the other, with any mask; and the weights (H, L, L) of each sequence if asked.
+
+    `allowed` narrows what `causal` and `window` leave: it gets the indices of queries (L, 1) and keys (1, L)
+    within a sequence and answers with a bool for each pair. The weights are those before dropout.
+    """
+    scale = query.shape[-1] ** -0.5
+    mixed, maps = [], []
+    for start, stop in zip(layout.host[:-1].tolist(), layout.host[1:].tolist(), strict=True):
+        queries, keys, values = (part[start:stop].transpose(0, 1) for part in (query, key, value))  # (H, L, d)
+        index = torch.arange(stop - start, device=query.device)
+        visible = visible_pairs(index[:, None], index[None, :], causal, window)
+        if allowed is not None:
+            visible = visible & allowed(index[:, None], index[None, :])
+        scores = (queries @ keys.transpose(1, 2)) * scale  # (H, L, L)
+        low = torch.finfo(scores.dtype).min
+        share = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
+        maps.append(share)
+        mixed.append((F.dropout(share, dropout) @ values).transpose(0, 1))  # (L, H, d)
+    return torch.cat(mixed) if mixed else torch.zeros_like(value), maps if weights else None
+
+
+def visible_pairs(query: Tensor, key: Tensor, causal: bool, window: int | None) -> Tensor:
+    """Which query sees which key, by their places in the sequence."""
+    distance = query - key
+    visible = torch.ones_like(distance, dtype=torch.bool)
+    if causal:
+        visible = visible & (distance >= 0)
+    if window is not None:
+        visible = visible & (distance.abs() <= window)
+    return visible

@@ -1,0 +1,128 @@
+"""The two residual branches of a Transformer layer, each one module with its own norm.
+
+Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
+Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
+
+A branch with its norm is the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward j".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.nn import norm as norms
+from etude.nn.attention import attend, attend_reference
+from etude.nn.packed import Layout
+from etude.nn.rotary import Rotation, rotate
+
+Placement = Literal["pre", "post"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),  # what GPT-1, GPT-2 and BERT's own code compute
+    "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
+    "silu": F.silu,
+}
+
+
+class AttentionBranch(nn.Module):
+    """Self-attention: project, attend, out. The three are apart, for a key/value cache to come between."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        placement: Placement,
+        norm: norms.Norm | nn.Identity,
+        bias: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.placement = heads, placement
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.norm = norm
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)  # rows in the order query, key, value
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: Layout,
+        *,
+        causal: bool,
+        window: int | None = None,
+        turn: Rotation | None = None,
+        path: str | None = None,
+        record: list[list[Tensor]] | None = None,
+    ) -> Tensor:
+        """(N, D) -> (N, D). With `record`, the weights of this layer are appended to it (slow path)."""
+        query, key, value = self.project(self.norm(x) if self.placement == "pre" else x, turn)
+        dropout = self.attention_dropout if self.training else 0.0
+        if record is None:
+            mixed = attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
+        else:
+            mixed, maps = attend_reference(
+                query, key, value, layout, causal=causal, window=window, dropout=dropout, weights=True
+            )
+            record.append(maps or [])
+        return self.join(x, mixed)
+
+    def project(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""
+        query, key, value = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
+        if turn is not None:
+            query, key = rotate(query, turn), rotate(key, turn)
+        return query, key, value
+
+    def join(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The output projection, and back onto the residual stream."""
+        branch = F.dropout(self.out(mixed.reshape(x.shape[0], -1)), self.dropout, self.training)
+        return x + branch if self.placement == "pre" else self.norm(x + branch)
+
+
+class FeedForwardBranch(nn.Module):
+    """down(activation(up(x))), or gated: down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        width: int,
+        inner: int,
+        *,
+        placement: Placement,
+        norm: norms.Norm,
+        activation: Activation = "gelu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.placement, self.dropout = placement, dropout
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+        self.up = nn.Linear(width, inner, bias=bias)
+        self.gate = nn.Linear(width, inner, bias=bias) if gated else None
+        self.down = nn.Linear(inner, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x) if self.placement == "pre" else x
+        if self.gate is None:
+            inner = self.activation(self.up(normed))
+        else:
+            inner = self.activation(self.gate(normed)) * self.up(normed)
+        branch = F.dropout(self.down(inner), self.dropout, self.training)
+        return x + branch if self.placement == "pre" else self.norm(x + branch)
+
+
+def pool_first(x: Tensor, layout: Layout) -> Tensor:
+    """The state of the first token of each sequence, (S, D); a row that means nothing for an empty one."""
+    first = layout.bounds[:-1].long().clamp(max=max(0, x.shape[0] - 1))
+    return x.index_select(0, first) if x.shape[0] else torch.zeros(len(first), x.shape[1], dtype=x.dtype)

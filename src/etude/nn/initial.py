@@ -1,0 +1,74 @@
+"""First values of the weights.
+
+Every matrix is drawn from a normal of standard deviation 0.02 (GPT-1), or the same cut at two deviations
+(BERT); biases are 0, gains 1. The last matrix of each residual branch may be drawn smaller, and here the notes
+of the field disagree, so it is a choice:
+
+    none    as every other matrix (GPT-1, BERT, and GPT-2's released code)
+    paper   times 1/sqrt(2 * layers), the same in every layer (GPT-2, section 2.3, N = number of residual branches)
+    depth   times 1/sqrt(2 * (l + 1)) in layer l, shrinking with the layer's index
+
+Each parameter has a random stream of its own, keyed by its name: adding a module does not move the others.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from etude.chance import fold
+
+Scaling = Literal["none", "paper", "depth"]
+
+
+def residual_scale(scaling: Scaling, layer: int, layers: int) -> float:
+    """What the standard deviation of a branch's last matrix is multiplied by."""
+    if scaling == "paper":
+        return float((2 * layers) ** -0.5)
+    if scaling == "depth":
+        return float((2 * (layer + 1)) ** -0.5)
+    return 1.0
+
+
+def fresh_key() -> int:
+    """A key drawn from torch's global generator: `torch.manual_seed` decides it, a second model gets another."""
+    return int(torch.randint(2**62, (), device="cpu"))
+
+
+def fill_normal(parameter: Tensor, key: int, deviation: float, truncated: bool) -> None:
+    """In place. Drawn on the CPU, so that every device starts from the same bits."""
+    if parameter.is_meta:
+        return
+    generator = torch.Generator().manual_seed(key)
+    drawn = torch.empty(parameter.shape, dtype=torch.float32)
+    if truncated:
+        nn.init.trunc_normal_(drawn, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+    else:
+        drawn.normal_(0.0, deviation, generator=generator)
+    with torch.no_grad():
+        parameter.copy_(drawn)
+
+
+def initialise(
+    module: nn.Module,
+    *,
+    key: int,
+    deviation: float = 0.02,
+    truncated: bool = False,
+    factors: dict[str, float] | None = None,
+) -> None:
+    """Draws every matrix of a module; sets biases to 0 and gains to 1.
+
+    `factors` maps the name of a parameter to what its deviation is multiplied by.
+    """
+    factors = factors or {}
+    unknown = set(factors) - {name for name, _ in module.named_parameters()}
+    if unknown:
+        raise ValueError(f"no parameter named {sorted(unknown)}")
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1:
+            fill_normal(parameter, fold(key, name), deviation * factors.get(name, 1.0), truncated)
+        elif not parameter.is_meta:
+            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
