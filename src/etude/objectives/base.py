@@ -85,13 +85,14 @@ class Stat:
 
     sum: Tensor | float
     count: int
+    weight: float | None = None  # set on the terms of the loss: the held-out loss is their weighted mean
 
     @property
     def mean(self) -> float:
         return float(self.sum) / max(1, self.count)
 
     def __add__(self, other: Stat) -> Stat:
-        return Stat(self.sum + other.sum, self.count + other.count)
+        return Stat(self.sum + other.sum, self.count + other.count, self.weight)
 
 
 class Objective(nn.Module):
@@ -114,9 +115,17 @@ class Objective(nn.Module):
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
         """By default the loss terms themselves."""
-        return {name: Stat(term.sum.detach(), term.count) for name, term in self.loss(model, batch).items()}
+        return {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in self.loss(model, batch).items()}
+
+    def set_lanes(self, lanes: int) -> None:
+        """Told once, before the first batch, how many rows a step has (only matters where rows do not shuffle)."""
+
+    def tokens_per_byte(self, corpus: Any) -> float:
+        """Predicted tokens for each byte of text: turns nats a token into bits a byte."""
+        return corpus.total / max(1, corpus.bytes)
 
     def state(self) -> dict[str, Tensor] | None:
+        """Named tensors, the first axis being the lanes; None where nothing is carried."""
         return None
 
     def restore(self, state: dict[str, Tensor]) -> None:

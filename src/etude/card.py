@@ -1,0 +1,61 @@
+"""The model card of a run: what it is, what it learnt from, what it cost, what it scored, how to repeat it."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from etude.run import Run
+    from etude.text.corpus import Corpus
+    from etude.train.loop import Outcome
+
+
+def hardware() -> str:
+    """The machine in words, without names of hosts or paths."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def versions() -> str:
+    from importlib.metadata import version
+
+    return f"etude {version('etude')}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
+    recipe, tally = run.recipe, outcome.tally
+    model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
+    scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in outcome.valid.items())
+    shape = ", ".join(f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model)
+    return f"""# {run.folder.name}
+
+{recipe.system or recipe.name}, pre-trained with Etude (recipe `{recipe.name}`). {recipe.note}
+
+| | |
+|---|---|
+| paper | {recipe.paper or "none"} |
+| model | {recipe.model_kind}: {shape} |
+| objective | {recipe.objective_kind}: {", ".join(f"{k} {v}" for k, v in objective.items() if v is not None)} |
+| text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{corpus.manifest["fingerprint"]}` |
+| tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
+| trained | {tally.step:,} steps, {tally.tokens:,} tokens, {tally.flops:.3e} FLOPs, {tally.seconds:,.0f} s |
+| seed | {recipe.train.seed} |
+| hardware | {hardware()} |
+| versions | {versions()} |
+| date | {datetime.now(UTC).date().isoformat()} |
+
+## Held-out scores
+| | |
+|---|---|
+{scores or "| none: the corpus has no held-out part | |"}
+
+## Repeat it
+    etude pretrain recipe.yaml CORPUS -o {run.folder.name}
+
+with the `recipe.yaml` of this folder and the corpus of the fingerprint above.
+"""

@@ -1,0 +1,179 @@
+"""`etude pretrain`: a recipe and a corpus become a Run. And the short trial that tells its speed beforehand."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etude.card import model_card
+from etude.errors import UserError
+from etude.objectives.base import Rows
+from etude.recipes.schema import Recipe
+from etude.run import Run, fresh, refuse_existing
+from etude.text.corpus import Corpus
+from etude.train import peak, schedule
+from etude.train.loop import Loop
+from etude.train.parallel import Ranks, connect
+from etude.train.progress import Progress
+
+
+def pretrain(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    out: str | Path,
+    *,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Run:
+    """Pre-trains `recipe` on `corpus` into the folder `out`. Overrides: `**{"train.steps": 1000}`.
+
+    Stopped by SIGTERM or Ctrl-C it leaves a checkpoint and returns an unfinished run; `resume` goes on.
+    """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    refuse_existing(Path(out))
+    resolved = resolve(recipe, corpus, overrides)
+    device = device_of(resolved)
+    with connect(device.type == "cuda") as ranks:
+        resolved = fix_budget(resolved, corpus, device)
+        run = Run.create(out, resolved, corpus) if ranks.first else Run(Path(out))
+        ranks.wait()
+        return _train(run, corpus, device, ranks, quiet)
+
+
+def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
+    """Goes on from the last complete checkpoint, or from step 0 where there is none."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    if run.finished:
+        return run
+    device = device_of(run.recipe)
+    with connect(device.type == "cuda") as ranks:
+        return _train(run, Corpus.open(run.corpus(corpus)), device, ranks, quiet)
+
+
+def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+    recipe = run.recipe
+    settings = recipe.train
+    make_deterministic(settings.deterministic)
+    model, objective = fresh(recipe, corpus.tokenizer)
+    rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
+    valid = held_out(corpus)
+    assert settings.steps is not None  # fix_budget stored it
+    progress = Progress(settings.steps, quiet=quiet or not ranks.first, peak=lambda: peak.measure(device, settings.precision))
+    with progress:
+        loop = Loop(
+            run.folder,
+            model,
+            objective,
+            rows,
+            settings,
+            total=settings.steps,
+            valid_rows=objective.rows(valid, settings.seed) if valid else None,
+            tokens_per_byte=objective.tokens_per_byte(valid) if valid else None,
+            device=device,
+            ranks=ranks,
+            progress=progress,
+        )
+        outcome = loop.run()
+    if outcome.finished and ranks.first:
+        run.finish(model.cpu(), objective.cpu(), model_card(run, corpus, outcome))
+    ranks.wait()
+    return run
+
+
+# --- what is settled before a run starts ------------------------------------------------------------
+
+
+def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Mapping[str, Any]) -> Recipe:
+    """The complete recipe for this corpus and this machine."""
+    loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
+    resolved = loaded.resolve(vocab=corpus.tokenizer.vocab)
+    settings = resolved.train
+    changes: dict[str, Any] = {}
+    if settings.device is None:
+        changes["train.device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    device = changes.get("train.device", settings.device)
+    if settings.precision == "auto":
+        fast = peak.faster_in_bf16_on_cpu() if device == "cpu" else True
+        changes["train.precision"] = "bf16" if fast else "float32"
+    return resolved.with_settings(changes) if changes else resolved
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    name = recipe.train.device or "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("This run wants a CUDA device and there is none here. Set train.device=cpu.")
+    return torch.device(name)
+
+
+def fix_budget(recipe: Recipe, corpus: Corpus, device: torch.device) -> Recipe:
+    """Turns the budget (tokens, FLOPs, minutes) into a number of steps, stored with the run."""
+    if recipe.train.steps is not None:
+        return recipe
+    speed = trial(recipe, corpus, device)
+    steps = schedule.total_steps(recipe.train, speed.row_tokens, speed.flops_per_token, speed.tokens_per_second)
+    return recipe.with_settings({"train.steps": steps})
+
+
+def checked_rows(recipe: Recipe, corpus: Corpus, rows: Rows) -> Rows:
+    if len(rows) == 0:
+        raise UserError(
+            f"{corpus.folder} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
+            "Prepare more text, or choose a smaller model.context and objective.row_tokens."
+        )
+    return rows
+
+
+def held_out(corpus: Corpus) -> Corpus | None:
+    return Corpus.open(corpus.folder, part="valid") if corpus.has_part("valid") else None
+
+
+def make_deterministic(wanted: bool) -> None:
+    if wanted:
+        import os
+
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it to repeat its sums
+        torch.use_deterministic_algorithms(True)
+
+
+# --- the trial --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Speed:
+    tokens_per_second: float
+    seconds_per_step: float
+    flops_per_token: float
+    row_tokens: int
+    loss: float  # at the start: near log(vocabulary) where all is well
+
+
+def trial(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float = 2.0) -> Speed:
+    """A few real micro-batches on a throw-away copy: what the run will cost, measured."""
+    settings = recipe.train
+    model, objective = fresh(recipe, corpus.tokenizer)
+    rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(Path(folder), model, objective, rows, settings, total=10**9, device=device)
+        loop.advance(loop.loader.step(0))  # first touches: allocation, compilation
+        first = loop.running.get("loss ")
+        begun, tokens, flops, number = time.perf_counter(), loop.tally.tokens, loop.tally.flops, 1
+        while number < 3 or (time.perf_counter() - begun < seconds and number < 50):
+            loop.advance(loop.loader.step(number))
+            number += 1
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        passed = time.perf_counter() - begun
+    tokens, flops = loop.tally.tokens - tokens, loop.tally.flops - flops
+    return Speed(
+        tokens_per_second=tokens / passed,
+        seconds_per_step=passed / (number - 1),
+        flops_per_token=flops / tokens,
+        row_tokens=rows.row_tokens or 0,
+        loss=float(first) if first is not None else float("nan"),
+    )

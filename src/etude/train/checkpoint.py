@@ -1,0 +1,142 @@
+"""Checkpoints: safetensors and JSON, complete or absent.
+
+A checkpoint is written to a hidden folder, flushed to the disk, and renamed into place: whatever moment
+the process dies at, what bears the name `step-000…` is whole. `state.json` is written last inside and
+names every file with its length and hash; loading checks both. No pickle is involved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from etude.errors import UserError
+
+FORMAT = 1
+
+
+def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+    """Writes checkpoint `step` under `folder`: one safetensors file a group of tensors, and the state."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"step-{step:012d}"
+    writing = folder / f".writing-{step:012d}-{os.getpid()}"
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir()
+    files = {}
+    for name, tensors in groups.items():
+        path = writing / f"{name}.safetensors"
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
+        flush(path)
+        files[path.name] = {"bytes": path.stat().st_size, "blake2b": fingerprint(path)}
+    content = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
+    write_text(writing / "state.json", json.dumps(content, indent=1))
+    flush(writing)
+    place(writing, target)
+    return target
+
+
+def place(writing: Path, target: Path) -> None:
+    """The rename that makes it exist; an older one of the same name steps aside first."""
+    if target.exists():
+        aside = target.with_name(f".old-{target.name}-{os.getpid()}")
+        os.rename(target, aside)
+        os.rename(writing, target)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.rename(writing, target)
+    flush(target.parent)
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps of all complete checkpoints, ascending."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name[5:]) for path in folder.iterdir() if path.name.startswith("step-"))
+
+
+def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """The tensors of each group and the state, after checking every file's length and hash."""
+    target = folder / f"step-{step:012d}"
+    try:
+        content = json.loads((target / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"The checkpoint {target} cannot be read: {error}. Remove it to resume from the one before.") from error
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, facts in content["files"].items():
+        path = target / name
+        if not path.is_file() or path.stat().st_size != facts["bytes"] or fingerprint(path) != facts["blake2b"]:
+            raise UserError(
+                f"The checkpoint file {path} is not what was written (length or hash differs). "
+                f"Remove {target} to resume from the checkpoint before it."
+            )
+        with safe_open(path, framework="pt") as file:
+            groups[path.stem] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    return groups, content["state"]
+
+
+def retain(folder: Path, keep: int, best: int | None) -> None:
+    """Removes all but the last `keep` checkpoints and the best; and what dead writers left behind."""
+    for path in folder.glob(".writing-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".old-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for step in steps(folder)[: -max(1, keep)]:
+        if step != best:
+            # renamed first, so that a kill in the middle of a removal leaves no half a checkpoint
+            doomed = folder / f".old-{step}"
+            os.rename(folder / f"step-{step:012d}", doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Copies tensors into a module; a missing, unexpected or misshapen one is an error that names it."""
+    own = dict(module.state_dict())
+    missing = sorted(set(own) - set(tensors))
+    unexpected = sorted(set(tensors) - set(own))
+    misshapen = [
+        f"{name} {tuple(tensors[name].shape)} where {tuple(own[name].shape)} is expected"
+        for name in own
+        if name in tensors and tensors[name].shape != own[name].shape
+    ]
+    if missing or unexpected or misshapen:
+        parts = [
+            f"missing: {', '.join(missing)}" if missing else "",
+            f"unexpected: {', '.join(unexpected)}" if unexpected else "",
+            f"wrong shape: {'; '.join(misshapen)}" if misshapen else "",
+        ]
+        raise UserError(f"The weights in {where} do not fit the model. " + ". ".join(part for part in parts if part) + ".")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes and flushes one small file; readers never see half of it (written aside, renamed)."""
+    aside = path.with_name(f".{path.name}.writing")
+    aside.write_text(text, encoding="utf-8")
+    flush(aside)
+    os.replace(aside, path)
+
+
+def flush(path: Path) -> None:
+    """Forces a file's content, or a folder's entries, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fingerprint(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

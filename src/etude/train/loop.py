@@ -1,0 +1,410 @@
+"""The one training loop: pre-training, fine-tuning and distillation all run through it.
+
+Each step is a pure function of (weights, optimiser state, seed, step): rows come from the loader, chance
+from hashes, dropout from a generator seeded by (seed, step, micro-batch). A checkpoint therefore needs
+weights, optimiser state and a few numbers, and N steps equal any split of N by kill and resume, bit for bit.
+
+Losses are sums; their counts are known on the host before the backward pass and are added up over all
+micro-batches and ranks first, so neither accumulation nor the number of processes changes the gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from etude.chance import Chance, fold
+from etude.errors import UserError
+from etude.objectives.base import Objective, Rows, Stat, Term
+from etude.train import checkpoint, memory, optim, schedule, trouble
+from etude.train.loader import Loader, Step, split
+from etude.train.metrics_log import MetricsLog
+from etude.train.parallel import Ranks
+from etude.train.progress import Progress
+from etude.train.settings import Settings
+
+EVALUATION = -1  # the step of Chance in evaluation: the same masks every time
+
+
+class Learner(nn.Module):
+    """Model and objective as one module, so that one wrapper (DDP) sees every parameter."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Any) -> dict[str, Term]:
+        return self.objective.loss(self.model, batch)
+
+
+@dataclass
+class Tally:
+    """What has happened so far; saved with every checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+    evaluated: int = 0  # the last step that was evaluated
+    best_step: int | None = None
+    best_loss: float = math.inf
+    window: int = 0  # steps since the last line of the log
+    sums: dict[str, float] = field(default_factory=dict)  # of the loss terms over that window
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    tally: Tally
+    finished: bool
+    valid: dict[str, float]
+
+
+class Loop:
+    def __init__(
+        self,
+        folder: Path,
+        model: nn.Module,
+        objective: Objective,
+        rows: Rows,
+        settings: Settings,
+        *,
+        total: int,
+        valid_rows: Rows | None = None,
+        tokens_per_byte: float | None = None,
+        device: torch.device | None = None,
+        ranks: Ranks | None = None,
+        progress: Progress | None = None,
+        depth_of: Callable[[str], int | None] | None = None,
+    ) -> None:
+        self.folder, self.settings, self.total = folder, settings, total
+        self.device, self.ranks = device or torch.device("cpu"), ranks or Ranks()
+        self.progress = progress or Progress(total, quiet=True)
+        self.objective, self.model = objective, model
+        self.rows, self.valid_rows, self.tokens_per_byte = rows, valid_rows, tokens_per_byte
+        self.learner = Learner(model, objective).to(self.device)
+        self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
+        self.optimizer = optim.build(settings, self.named, depth_of)
+        self.parallel: nn.Module = self.learner
+        if self.ranks.size > 1:
+            self.parallel = DistributedDataParallel(self.learner, find_unused_parameters=True)
+        self.loader = Loader(
+            objective,
+            rows,
+            seed=settings.seed,
+            batch_rows=lambda step: schedule.batch_rows(settings, rows.row_tokens, step),
+            rows_before=lambda step: schedule.rows_before(settings, rows.row_tokens, step),
+            micro_tokens=settings.micro_tokens,
+            rank=self.ranks.rank,
+            ranks=self.ranks.size,
+            workers=settings.workers,
+        )
+        self.tally = Tally()
+        self.running: dict[str, Tensor] = {}
+        self.valid: dict[str, float] = {}
+        self.log = MetricsLog(folder / "metrics.jsonl") if self.ranks.first else None
+        self.interrupted = False
+        self.saved: int | None = None
+        self.started = time.perf_counter()
+
+    # --- the loop -----------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Trains to the last step, or until a signal; always leaves a checkpoint behind."""
+        self.restore()
+        self.started = time.perf_counter() - self.tally.seconds
+        with self._signals(), contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps:
+            while True:
+                stop = self.ranks.any(self.interrupted)
+                if not stop and self._due(self.settings.eval_every) and self.tally.evaluated != self.tally.step:
+                    self.evaluate()
+                    stop = self.ranks.any(self.interrupted)
+                if stop or self._due(self.settings.save_every) or self.tally.best_step == self.tally.step:
+                    self.save()
+                if stop or self.tally.step >= self.total:
+                    return Outcome(self.tally, not stop, self.valid)
+                self._guarded(next(steps))
+
+    def _due(self, every: int | None) -> bool:
+        step = self.tally.step
+        return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
+
+    def _guarded(self, step: Step) -> None:
+        try:
+            self.advance(step)
+        except (RuntimeError, MemoryError) as error:
+            if not trouble.is_memory_error(error):
+                raise
+            raise UserError(memory.advice(self.settings, self.rows.row_tokens, self.device.type)) from error
+
+    def advance(self, step: Step) -> None:
+        """One update from all micro-batches of a step."""
+        rate = schedule.rate(self.settings, step.number, self.total)
+        facts = {name: float(count) for name, count in step.counts.items()}
+        cost = sum(self.objective.flops(self.model, batch) for batch in step.batches)
+        totals = self.ranks.total(facts | {"tokens ": float(step.tokens), "flops ": float(cost)})
+        tokens, flops = int(totals.pop("tokens ")), int(totals.pop("flops "))
+
+        self.learner.train()
+        sums = self._own_update(step, rate) or self._descend(step, totals, rate)
+        tally = self.tally
+        tally.step, tally.window = step.number + 1, tally.window + 1
+        tally.tokens, tally.flops = tally.tokens + tokens, tally.flops + flops
+        tally.seconds = time.perf_counter() - self.started
+        for name, value in sums.items():  # stays on the device: nothing waits for it here
+            self.running[name] = self.running[name] + value if name in self.running else value.double()
+        for name, count in totals.items():
+            tally.counts[name] = tally.counts.get(name, 0.0) + count
+        if tally.step % self.settings.log_every == 0 or tally.step == self.total:
+            self._write_line(rate)
+        self.progress.update(tally.step, tally.tokens, tally.flops, tally.seconds)
+
+    def _descend(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
+        sums = self._backward(step, totals)
+        norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip)
+        if not bool(torch.isfinite(norm)):
+            self.optimizer.zero_grad(set_to_none=True)
+            where = trouble.name_first_nonfinite(self.learner, lambda: self._replay(step, totals))
+            raise trouble.not_finite(where, step.number + 1, rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group.get("scale", 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return sums | {"norm ": norm.detach()}
+
+    def _backward(self, step: Step, totals: dict[str, float]) -> dict[str, Tensor]:
+        """Gradients of the whole step; returns this rank's sums of each term and of the loss."""
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(step.batches):
+            last = number == len(step.batches) - 1
+            torch.manual_seed(fold(self.settings.seed, step.number, int(batch.slots[0]), "dropout") >> 1)
+            with self._no_sync(last), self._precision():
+                terms = self.parallel(batch.to(self.device))
+                loss = total_loss(terms, totals)
+            # DDP averages over ranks; the sum is wanted
+            (loss * self.ranks.size).backward()
+            for name, value in [*((n, t.sum) for n, t in terms.items()), ("loss ", loss)]:
+                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
+        return sums
+
+    def _replay(self, step: Step, totals: dict[str, float]) -> None:
+        self._backward(step, totals)
+
+    def _own_update(self, step: Step, rate: float) -> dict[str, Tensor] | None:
+        """For models with their own update (word vectors): no gradients, no optimiser."""
+        sums: dict[str, Tensor] = {}
+        for batch in step.batches:
+            terms = self.objective.update(self.model, batch.to(self.device), rate)
+            if terms is None:
+                return None
+            for name, term in terms.items():
+                sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + term.sum.detach()
+        totals = self.ranks.total({name: float(count) for name, count in step.counts.items()})
+        sums["loss "] = torch.as_tensor(sum(float(value) / max(1.0, totals[name]) for name, value in sums.items()))
+        return sums
+
+    # --- evaluation ---------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and metrics on the held-out rows: same rows, same masks every time. Leaves no trace in training."""
+        if self.valid_rows is None:
+            return {}
+        carried = self.objective.state()
+        stats: dict[str, Stat] = {}
+        self.learner.eval()
+        with torch.no_grad(), self._precision():
+            for batch in self._valid_batches():
+                for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
+                    stats[name] = stats[name] + stat if name in stats else stat
+                if self.interrupted and self.ranks.size == 1:
+                    break
+        self.learner.train()
+        if carried is not None:
+            self.objective.set_lanes(self.loader.batch_rows(0))
+            self.objective.restore(carried)
+        if self.interrupted and self.ranks.size == 1:
+            return {}  # not evaluated: it is done again after the resume
+        self.valid = self._finish(stats)
+        self._note_best()
+        return self.valid
+
+    def _valid_batches(self) -> Iterator[Any]:
+        rows = self.valid_rows
+        assert rows is not None
+        if not rows.shuffle:  # lanes: carry states over the held-out text, from its start
+            lanes = min(self.loader.batch_rows(0), len(rows))
+            length = len(rows) // lanes
+            tokens = lanes * (rows.row_tokens or 1)
+            self.objective.set_lanes(lanes)
+            loader = Loader(
+                self.objective,
+                rows,
+                seed=self.settings.seed,
+                batch_rows=lambda _: lanes,
+                rows_before=lambda step: step * lanes,
+                micro_tokens=None,
+                workers=0,
+            )
+            for step in range(max(1, min(length, (self.settings.eval_tokens or tokens * length) // tokens))):
+                yield from loader.step(step).batches
+            return
+        count = len(rows)
+        if self.settings.eval_tokens and rows.row_tokens:
+            count = min(count, max(self.ranks.size, self.settings.eval_tokens // rows.row_tokens))
+        chance = Chance(self.settings.seed, EVALUATION)
+        share = (rows[i] for i in range(self.ranks.rank, count, self.ranks.size))
+        group: list[Any] = []
+        limit = self.settings.micro_tokens or self.settings.batch_tokens or 8192
+        for row in share:  # streamed: only one micro-batch of rows is held
+            if group and len(split([*group, row], limit)) > 1:
+                yield self.objective.batch(group, chance)
+                group = []
+            group.append(row)
+        if group:
+            yield self.objective.batch(group, chance)
+
+    def _finish(self, stats: dict[str, Stat]) -> dict[str, float]:
+        sums = self.ranks.total({name: float(stat.sum) for name, stat in stats.items()})
+        counts = self.ranks.total({name: float(stat.count) for name, stat in stats.items()})
+        means = {name: sums[name] / max(1.0, counts[name]) for name in stats}
+        weighted = [stat.weight * means[name] for name, stat in stats.items() if stat.weight is not None]
+        values = {"loss": sum(weighted), **{name: mean for name, mean in means.items() if name != "loss"}}
+        nats = self.objective.nats_per_token
+        if nats and self.tokens_per_byte:
+            values["bits_per_byte"] = means[nats] * self.tokens_per_byte / math.log(2)
+        return values
+
+    def _note_best(self) -> None:
+        tally = self.tally
+        tally.evaluated = tally.step
+        if self.valid["loss"] < tally.best_loss:
+            tally.best_loss, tally.best_step = self.valid["loss"], tally.step
+        tally.seconds = time.perf_counter() - self.started
+        if self.log:
+            self.log.write(self._place() | {"split": "valid"} | self.valid)
+        self.progress.note("valid", self.valid)
+
+    # --- the log ------------------------------------------------------------------------------------
+
+    def _place(self) -> dict[str, Any]:
+        tally = self.tally
+        return {"step": tally.step, "tokens": tally.tokens, "flops": tally.flops, "seconds": round(tally.seconds, 3)}
+
+    def _sums(self) -> dict[str, float]:
+        """The running sums of all ranks on the host (the one place where a GPU is waited for)."""
+        return self.ranks.total({name: float(value) for name, value in self.running.items()})
+
+    def _write_line(self, rate: float) -> None:
+        tally, sums = self.tally, self._sums()
+        loss = sums.pop("loss ") / tally.window
+        norm = sums.pop("norm ", None)
+        line = self._place() | {"split": "train", "loss": loss, "rate": rate}
+        if len(sums) > 1:
+            line |= {name: value / max(1.0, tally.counts[name]) for name, value in sums.items()}
+        if norm is not None:
+            line["norm"] = norm / tally.window / self.ranks.size  # every rank has the same one
+        if self.log:
+            self.log.write(line)
+        self.progress.note("train", {"loss": loss})
+        self.running, tally.counts, tally.window = {}, {}, 0
+
+    # --- saving and coming back ---------------------------------------------------------------------
+
+    def save(self) -> None:
+        """A complete checkpoint, or none."""
+        if self.saved == self.tally.step and self.tally.step > 0:
+            return
+        self.tally.sums = self._sums()
+        carried = self._carried()
+        if self.ranks.first:
+            assert self.log is not None
+            groups: dict[str, dict[str, Tensor]] = {
+                "weights": dict(self.learner.state_dict()),
+                "optimizer": optim.state_tensors(self.optimizer, self.named),
+            }
+            if carried:
+                groups["carried"] = carried
+            state = vars(self.tally) | {"metrics_bytes": self.log.position(), "valid": self.valid}
+            folder = self.folder / "checkpoints"
+            checkpoint.save(folder, self.tally.step, groups, state)
+            checkpoint.retain(folder, self.settings.keep, self.tally.best_step)
+        self.saved = self.tally.step
+        self.ranks.wait()
+
+    def _carried(self) -> dict[str, Tensor] | None:
+        state = self.objective.state()
+        if state is None or self.ranks.size == 1:
+            return state
+        share = self.loader.batch_rows(0) // self.ranks.size
+        mine = slice(self.ranks.rank * share, (self.ranks.rank + 1) * share)
+        return {name: self.ranks.gather(tensor[mine]) for name, tensor in state.items()}
+
+    def restore(self) -> None:
+        """Takes up the last complete checkpoint, if there is one; cuts the log back to where it was."""
+        found = checkpoint.steps(self.folder / "checkpoints")
+        if not found:
+            if self.log:
+                self.log.truncate(0)
+            return
+        groups, state = checkpoint.load(self.folder / "checkpoints", found[-1])
+        checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {found[-1]}")
+        optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"])
+        if "carried" in groups:
+            self.objective.restore({name: tensor.to(self.device) for name, tensor in groups["carried"].items()})
+        position, self.valid = state.pop("metrics_bytes"), state.pop("valid")
+        self.tally = Tally(**state)
+        # the sums of all ranks were saved: the first rank carries them on, the others start from nothing
+        own = {name: value if self.ranks.first else 0.0 for name, value in self.tally.sums.items()}
+        self.running = {n: torch.tensor(v, dtype=torch.float64, device=self.device) for n, v in own.items()}
+        self.saved = self.tally.step
+        if self.log:
+            self.log.truncate(position)
+
+    # --- surroundings -------------------------------------------------------------------------------
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.settings.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _no_sync(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        if isinstance(self.parallel, DistributedDataParallel) and not last:
+            return self.parallel.no_sync()
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C ask for a checkpoint at the end of the step; a second Ctrl-C is the usual one."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, _frame: Any) -> None:
+            self.interrupted = True
+            signal.signal(number, before[number])
+
+        before: dict[int, Any] = {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def total_loss(terms: dict[str, Term], totals: dict[str, float]) -> Tensor:
+    """Σ weight · sum / count, with the count of the whole step."""
+    parts = [term.weight * term.sum / max(1.0, totals[name]) for name, term in terms.items()]
+    return torch.stack([part.float() for part in parts]).sum()

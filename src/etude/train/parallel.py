@@ -1,0 +1,73 @@
+"""One process, or several started by `torchrun`: the same loop.
+
+Every rank builds its own share of each step's rows; gradients meet in DistributedDataParallel, counts and
+metrics in one small all-reduce. Without torchrun's variables nothing is initialised and every function
+here is the identity.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Ranks:
+    rank: int = 0
+    size: int = 1
+    local: int = 0  # the place on this machine: picks the GPU
+
+    @property
+    def first(self) -> bool:
+        """The rank that writes files and shows progress."""
+        return self.rank == 0
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        """Sums over all ranks, in float64; every rank must pass the same names."""
+        if self.size == 1:
+            return values
+        names = sorted(values)
+        tensor = torch.tensor([values[name] for name in names], dtype=torch.float64)
+        if dist.get_backend() == "nccl":
+            tensor = tensor.cuda(self.local)
+        dist.all_reduce(tensor)
+        return dict(zip(names, tensor.tolist(), strict=True))
+
+    def any(self, flag: bool) -> bool:
+        return bool(self.total({"flag": float(flag)})["flag"])
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Joins equal shares along the first axis, in rank order (states of lanes, for a checkpoint)."""
+        if self.size == 1:
+            return tensor
+        shares = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(shares, tensor.contiguous())
+        return torch.cat(shares)
+
+
+@contextmanager
+def connect(cuda: bool) -> Iterator[Ranks]:
+    """Joins the process group torchrun describes, and leaves it at the end."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or dist.is_initialized():
+        yield Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0"))) if (
+            dist.is_initialized()
+        ) else Ranks()
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if cuda:
+        torch.cuda.set_device(local)
+    dist.init_process_group("nccl" if cuda else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), size, local)
+    finally:
+        dist.destroy_process_group()

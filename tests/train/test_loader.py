@@ -1,0 +1,111 @@
+"""Order is a function of (seed, step): no state, any grouping, any depth."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.objectives.base import Batch, Objective, Row, join
+from etude.train.loader import Loader, split
+
+
+class Numbers:
+    """Rows whose tokens are their own number."""
+
+    row_tokens = 4
+
+    def __init__(self, size: int, shuffle: bool = True) -> None:
+        self.size, self.shuffle = size, shuffle
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Row:
+        return Row(index, np.full(4, index % self.size, dtype=np.int32), np.array([0, 4], dtype=np.int32))
+
+
+class Plain(Objective):
+    def batch(self, rows: list[Row], chance: Chance) -> Batch:  # type: ignore[override]
+        return Batch(**join(rows, 1, 4), counts={"tokens": 4 * len(rows)})
+
+
+def loader(size: int, batch: int, **changes: object) -> Loader:
+    settings = {"seed": 1, "batch_rows": lambda _: batch, "rows_before": lambda k: k * batch, "micro_tokens": None}
+    rows = Numbers(size, shuffle=bool(changes.pop("shuffle", True)))
+    return Loader(Plain(), rows, **(settings | changes))  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(1, 60), batch=st.integers(1, 17))
+def test_every_row_comes_once_an_epoch(size: int, batch: int) -> None:
+    numbers = np.concatenate([loader(size, batch).numbers(k) for k in range(2 * size)])
+    for epoch in range(len(numbers) // size):
+        part = numbers[epoch * size : (epoch + 1) * size]
+        assert sorted(part % size) == list(range(size))
+        assert (part // size == epoch).all()
+
+
+def test_epochs_differ_and_seeds_differ() -> None:
+    one = loader(500, 500)
+    assert not np.array_equal(one.numbers(0), one.numbers(1) - 500)
+    assert not np.array_equal(one.numbers(0), loader(500, 500, seed=2).numbers(0))
+
+
+def test_ranks_and_micro_batches_share_the_same_rows() -> None:
+    whole = loader(100, 12).step(5)
+    parts = [loader(100, 12, rank=rank, ranks=3, micro_tokens=8).step(5) for rank in range(3)]
+    assert [len(part.batches) for part in parts] == [2, 2, 2]
+    together = np.concatenate([batch.rows for part in parts for batch in part.batches])
+    assert np.array_equal(together, whole.batches[0].rows)
+    slots = np.concatenate([batch.slots for part in parts for batch in part.batches])
+    assert np.array_equal(slots, np.arange(12))
+    assert sum(part.counts["tokens"] for part in parts) == whole.counts["tokens"]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers_change_nothing(workers: int) -> None:
+    steps = list(loader(50, 6, workers=workers).steps(3, 20))
+    assert [step.number for step in steps] == list(range(3, 20))
+    expected = [loader(50, 6, workers=0).step(k).batches[0].tokens for k in range(3, 20)]
+    assert all(bool((step.batches[0].tokens == tokens).all()) for step, tokens in zip(steps, expected, strict=True))
+
+
+def test_a_billion_steps_ahead_is_as_near_as_the_first() -> None:
+    far = loader(10_000_019, 256)
+
+    def cost(step: int) -> float:
+        begun = time.perf_counter()
+        far.step(step)
+        return time.perf_counter() - begun
+
+    cost(0)
+    assert min(cost(10**9 + k) for k in range(3)) < 20 * min(cost(k) for k in range(3)) + 0.05
+    assert len(set(far.numbers(10**9).tolist())) == 256
+
+
+def test_lanes_go_on_where_they_stopped() -> None:
+    lanes = loader(23, 4, shuffle=False)
+    first, second = lanes.numbers(0), lanes.numbers(1)
+    assert np.array_equal(second, first + 1)
+    assert np.array_equal(lanes.numbers(5), first)  # 23 // 4 = 5 rows a lane, then from the start
+
+
+def test_what_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot be shared by 2"):
+        loader(10, 3, ranks=2)
+    with pytest.raises(UserError, match="fewer than the 30 lanes"):
+        loader(10, 30, shuffle=False)
+
+
+def test_split_keeps_whole_rows_in_order() -> None:
+    rows = [Numbers(9)[i] for i in range(9)]
+    groups = split(rows, 8)
+    assert [len(group) for group in groups] == [2, 2, 2, 2, 1]
+    assert [row.index for group in groups for row in group] == list(range(9))
+    assert [len(group) for group in split(rows, 1)] == [1] * 9  # a row larger than the limit stands alone
