@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from etude.pretraining import Speed, checked_rows, device_of, resolve, trial
+from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import fresh
 from etude.text.corpus import Corpus
@@ -31,7 +31,7 @@ class Check:
     problems: list[str] = field(default_factory=list)
 
 
-def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, **overrides: Any) -> Check:
+def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: Overrides = ()) -> Check:
     """Looks at a recipe on a corpus and measures a short trial; writes nothing."""
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     resolved = resolve(recipe, corpus, overrides)
@@ -40,7 +40,9 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, **overrides:
     rows = checked_rows(resolved, corpus, objective.rows(corpus, resolved.train.seed))
     speed = trial(resolved, corpus, device)
     settings = resolved.train
-    steps = settings.steps or schedule.total_steps(settings, speed.row_tokens, speed.flops_per_token, speed.tokens_per_second)
+    steps = schedule.total_steps(
+        settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second
+    )
     row_tokens = rows.row_tokens or 1
     tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
     parameters = sum(p.numel() for p in [*model.parameters(), *objective.parameters()])
@@ -83,7 +85,5 @@ def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: S
     uniform = math.log(corpus.tokenizer.vocab)
     if math.isfinite(speed.loss) and speed.loss > 3 * uniform + 3:
         found.append(f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation.")
-    warmup = recipe.train.warmup
-    if warmup >= steps:
-        found.append(f"train.warmup ({warmup:g}) is not shorter than the run ({steps} steps): the full rate is never reached.")
-    return found
+    slow = schedule.warning(recipe.train, steps)
+    return [*found, f"{slow}."] if slow else found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ import torch
 from etude.card import model_card
 from etude.errors import UserError
 from etude.objectives.base import Rows
+from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import Run, fresh, refuse_existing
 from etude.text.corpus import Corpus
-from etude.train import peak, schedule
+from etude.train import memory, peak, schedule
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
@@ -29,9 +29,9 @@ def pretrain(
     out: str | Path,
     *,
     quiet: bool = False,
-    **overrides: Any,
+    overrides: Overrides = (),
 ) -> Run:
-    """Pre-trains `recipe` on `corpus` into the folder `out`. Overrides: `**{"train.steps": 1000}`.
+    """Pre-trains `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
 
     Stopped by SIGTERM or Ctrl-C it leaves a checkpoint and returns an unfinished run; `resume` goes on.
     """
@@ -64,8 +64,9 @@ def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: 
     rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
     valid = held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it
-    progress = Progress(settings.steps, quiet=quiet or not ranks.first, peak=lambda: peak.measure(device, settings.precision))
-    with progress:
+    quiet = quiet or not ranks.first
+    best = None if quiet else peak.measured_peak(device, settings.precision) * ranks.size
+    with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.in_use(device)) as progress:
         loop = Loop(
             run.folder,
             model,
@@ -89,7 +90,7 @@ def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: 
 # --- what is settled before a run starts ------------------------------------------------------------
 
 
-def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Mapping[str, Any]) -> Recipe:
+def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides) -> Recipe:
     """The complete recipe for this corpus and this machine."""
     loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
     resolved = loaded.resolve(vocab=corpus.tokenizer.vocab)
@@ -116,7 +117,9 @@ def fix_budget(recipe: Recipe, corpus: Corpus, device: torch.device) -> Recipe:
     if recipe.train.steps is not None:
         return recipe
     speed = trial(recipe, corpus, device)
-    steps = schedule.total_steps(recipe.train, speed.row_tokens, speed.flops_per_token, speed.tokens_per_second)
+    steps = schedule.total_steps(
+        recipe.train, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second
+    )
     return recipe.with_settings({"train.steps": steps})
 
 

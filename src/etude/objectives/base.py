@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.chance import Chance
+from etude.errors import UserError
 from etude.nn.packed import Layout, Packed, positions_of
 
 IGNORE = -100  # the target of an unused prediction slot, as torch's cross_entropy has it
@@ -116,6 +117,14 @@ class Objective(nn.Module):
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
         """By default the loss terms themselves."""
         return {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in self.loss(model, batch).items()}
+
+    def logits(self, model: nn.Module, states: Any) -> Tensor:
+        """(N, V) scores of the vocabulary at every token, for models in use."""
+        raise UserError(f"{type(self).__name__} has no language-model head, so it gives no logits.")
+
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        """The ids of one text as a sequence of pre-training, cut to the context."""
+        return ids[:context]
 
     def set_lanes(self, lanes: int) -> None:
         """Told once, before the first batch, how many rows a step has (only matters where rows do not shuffle)."""

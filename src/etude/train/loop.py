@@ -113,7 +113,8 @@ class Loop:
         self.tally = Tally()
         self.running: dict[str, Tensor] = {}
         self.valid: dict[str, float] = {}
-        self.log = MetricsLog(folder / "metrics.jsonl") if self.ranks.first else None
+        board = folder / "tensorboard" if settings.tensorboard else None
+        self.log = MetricsLog(folder / "metrics.jsonl", board) if self.ranks.first else None
         self.interrupted = False
         self.saved: int | None = None
         self.started = time.perf_counter()
@@ -221,6 +222,7 @@ class Loop:
         if self.valid_rows is None:
             return {}
         carried = self.objective.state()
+        self.progress.state("evaluating…")
         stats: dict[str, Stat] = {}
         self.learner.eval()
         with torch.no_grad(), self._precision():
@@ -230,6 +232,7 @@ class Loop:
                 if self.interrupted and self.ranks.size == 1:
                     break
         self.learner.train()
+        self.progress.state(None)
         if carried is not None:
             self.objective.set_lanes(self.loader.batch_rows(0))
             self.objective.restore(carried)

@@ -1,0 +1,59 @@
+"""Etude: learn language from plain text first and the task second.
+
+    corpus = etude.prepare("books/*.txt", out="data/books", tokenizer="bpe:16000")
+    run = etude.pretrain("bert-small", corpus, out="runs/bert", **{"train.steps": 10_000})
+    model = etude.load("runs/bert")
+
+Everything heavy is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from etude.check import Check
+    from etude.loaded import Loaded
+    from etude.recipes.schema import Recipe
+    from etude.run import Run
+    from etude.text.corpus import Corpus
+
+__all__ = ["check", "load", "prepare", "pretrain", "resume"]
+
+
+def prepare(sources: str | Path | Sequence[str | Path], out: str | Path, tokenizer: str = "bpe:16000", **options: Any) -> Corpus:
+    """Text files become a Corpus; the options are those of `etude.text.prepare.prepare`."""
+    from etude.text.prepare import prepare as run
+
+    return run(sources, out, tokenizer=tokenizer, **options)
+
+
+def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, **overrides: Any) -> Check:
+    """What a run will be, before it is one."""
+    from etude.check import check as run
+
+    return run(recipe, corpus, overrides)
+
+
+def pretrain(recipe: str | Path | Recipe, corpus: str | Path | Corpus, out: str | Path, quiet: bool = False, **overrides: Any) -> Run:
+    """Pre-trains a recipe on a corpus: `**{"train.steps": 1000}` changes its settings."""
+    from etude.pretraining import pretrain as run
+
+    return run(recipe, corpus, out, quiet=quiet, overrides=overrides)
+
+
+def resume(run: str | Path, corpus: str | Path | None = None, quiet: bool = False) -> Run:
+    """Goes on with a run that was stopped."""
+    from etude.pretraining import resume as go_on
+
+    return go_on(run, corpus=corpus, quiet=quiet)
+
+
+def load(folder: str | Path) -> Loaded:
+    """A run (or a folder in the published format) as a model to use: states, logits, fill, encode."""
+    from etude.loaded import load as run
+
+    return run(folder)

@@ -1,0 +1,17 @@
+"""The words `RECIPE CORPUS key=value ...` that several commands share."""
+
+from __future__ import annotations
+
+from etude.errors import UserError
+
+
+def recipe_corpus_overrides(words: list[str]) -> tuple[str, str, list[str]]:
+    """Splits the words of a command line; a setting is a word with '=' whose left side has a dot."""
+    overrides = [word for word in words if "=" in word and "." in word.split("=", 1)[0]]
+    places = [word for word in words if word not in overrides]
+    if len(places) != 2:
+        raise UserError(
+            f"A recipe and a corpus are wanted, for example 'bert-small data/books'; got: {' '.join(places) or 'nothing'}. "
+            "'etude recipes' lists the recipes, 'etude prepare' makes a corpus."
+        )
+    return places[0], places[1], overrides

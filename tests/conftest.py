@@ -1,0 +1,36 @@
+"""What several tests share: prepared corpora of the built-in world, made once a test process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def world_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 200 KB of English about the built-in town."""
+    from etude.world import World
+
+    folder = tmp_path_factory.mktemp("world")
+    path = folder / "town.txt"
+    path.write_text("".join(World(seed=0, language="en").text(megabytes=0.2)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared(world_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function from a tokenizer's specification to the folder of a corpus with it."""
+    made: dict[str, Path] = {}
+
+    def prepare(tokenizer: str) -> Path:
+        if tokenizer not in made:
+            from etude.text.prepare import prepare as run
+
+            folder = tmp_path_factory.mktemp("corpora") / tokenizer.replace(":", "-")
+            run(str(world_text), folder, tokenizer=tokenizer, valid=0.1, workers=1)
+            made[tokenizer] = folder
+        return made[tokenizer]
+
+    return prepare
