@@ -1,0 +1,171 @@
+"""How much memory training takes, before it runs out; and what to change when it does.
+
+Parameters, gradients and optimiser state are exact. Activations of a Transformer are counted from what the backward
+pass keeps of each token and layer (D width, F feedforward; b bytes of the compute precision):
+
+    4 * 2D             the residual stream at both norms, which work in float32
+    b * 6D             the input of the projections, query, key, value, the mixed values, the input of the feedforward
+    b * 2D             query and key once more where positions are rotary
+    b * 2F             before and after the activation; F for relu, 4F gated
+    dropout masks, and attention weights where they are dropped out: no fused kernel keeps them small then
+
+Other models have no such count here; their estimate says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from etude.models import transformer
+from etude.nn.losses import chunk_of
+from etude.train.optim import role_of
+from etude.train.peak import Precision, resolved_precision
+from etude.train.schedule import micro_rows
+from etude.train.settings import Settings
+
+MASK_BYTES = {"cuda": 1}  # of a dropout mask's element; on a CPU torch keeps a scaled float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    casts: int  # weights in the compute precision, kept from the forward to the backward pass
+    activations: int | None  # None: not known for this model
+    output: int  # logits of one chunk of slots, with their gradient
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.casts + (self.activations or 0) + self.output
+
+    def __str__(self) -> str:
+        parts = [
+            f"weights {_gigabytes(self.parameters + self.casts)}",
+            f"gradients {_gigabytes(self.gradients)}",
+            f"optimiser {_gigabytes(self.optimizer)}",
+            f"activations {'not known' if self.activations is None else _gigabytes(self.activations)}",
+            f"output {_gigabytes(self.output)}",
+        ]
+        return f"{_gigabytes(self.total)} ({', '.join(parts)})"
+
+
+def estimate(
+    settings: Settings,
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    micro_tokens: int,
+    precision: Precision,
+    model: transformer.Settings | None = None,
+    predicted: float = 1.0,
+    device: str = "cpu",
+) -> Estimate:
+    """`model`: its settings, if a Transformer. `predicted`: the share of tokens the output layer sees (BERT 0.15)."""
+    named = list(named_parameters)
+    trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    stored = sum(parameter.nbytes for _, parameter in named)
+    vocab = (model.vocab or 0) if model else 0
+    slots = min(chunk_of(vocab), int(micro_tokens * predicted)) if vocab else 0
+    return Estimate(
+        parameters=stored,
+        gradients=sum(parameter.nbytes for _, parameter in trained),
+        optimizer=optimizer_bytes(settings, trained),
+        casts=stored // 2 if precision == "bf16" else 0,
+        activations=transformer_activations(model, micro_tokens, precision, device) if model else None,
+        output=2 * 4 * slots * vocab,
+    )
+
+
+def optimizer_bytes(settings: Settings, named: Iterable[tuple[str, nn.Parameter]]) -> int:
+    """Of the state each optimiser keeps (optimizers.py); a step counter has 4 bytes."""
+    total = 0
+    for name, parameter in named:
+        if settings.optimizer in ("adamw", "adam"):
+            total += 2 * parameter.nbytes + 4
+        elif settings.optimizer == "lamb":
+            total += 2 * parameter.nbytes
+        elif settings.optimizer == "sgd":
+            total += parameter.nbytes if settings.momentum else 0
+        elif settings.optimizer == "adagrad":
+            total += parameter.nbytes + 4
+        else:
+            matrix = role_of(name) == "hidden" and parameter.dim() == 2
+            total += parameter.nbytes if matrix else 2 * parameter.nbytes + 4
+    return total
+
+
+def transformer_activations(model: transformer.Settings, tokens: int, precision: Precision, device: str) -> int:
+    """What the backward pass keeps of `tokens` tokens; sequences of full context where attention weights are kept."""
+    bytes_each, mask = 2 if precision == "bf16" else 4, MASK_BYTES.get(device, 4)
+    width, inner = model.width, model.feedforward or 4 * model.width
+    shares = 6 * width + (2 * width if model.positions == "rotary" else 0)
+    if model.gated:
+        shares += 4 * inner
+    else:
+        shares += inner if model.activation == "relu" else 2 * inner
+    layer = 4 * 2 * width + bytes_each * shares
+    if model.dropout:
+        layer += 2 * width * mask
+    if model.attention_dropout:
+        layer += 12 * model.heads * model.context  # the weights, the mask and their product, in float32
+    embedding = (model.embedding_width or width) * (4 + (mask if model.embedding_dropout else 0))
+    return tokens * (model.layers * layer + embedding)
+
+
+def advice(
+    settings: Settings,
+    row_tokens: int | None,
+    device: str = "cpu",
+    *,
+    layers: int | None = None,
+    row_setting: str = "objective.row_tokens",
+) -> str:
+    """After memory ran out: three settings, each with a value to set, the least harmful first."""
+    changes: list[str] = []
+    if row_tokens is None:
+        held = (
+            f"train.batch_examples={settings.batch_examples}, train.micro_tokens={settings.micro_tokens or 'not set'}"
+        )
+        smaller = max(1, settings.micro_tokens // 2) if settings.micro_tokens else 2048  # 16 sentence pairs or so
+        changes.append(f"train.micro_tokens={smaller} (the result stays the same)")
+    else:
+        rows = micro_rows(settings, row_tokens)
+        held = f"{rows} row{'s' if rows > 1 else ''} of {row_tokens} tokens at once"
+        if rows > 1:
+            changes.append(f"train.micro_tokens={rows // 2 * row_tokens} (the result stays the same)")
+    if device != "cpu" and resolved_precision(settings.precision, device) == "float32":
+        changes.append("train.precision=bf16 (activations take half the memory)")
+    if row_tokens is not None and row_tokens > 1:
+        changes.append(f"{row_setting}={row_tokens // 2} (shorter rows; the longest sequence must fit into one)")
+    if row_tokens is None and (settings.batch_examples or 0) > 1:
+        changes.append(f"train.batch_examples={(settings.batch_examples or 0) // 2}")
+    if layers is not None and layers > 1:
+        changes.append(f"model.layers={layers // 2}")
+    if settings.optimizer in ("adamw", "adam", "lamb"):
+        changes.append("train.optimizer=muon (half the state for hidden matrices)")
+    changes += ["model.attention_dropout=0 (no attention weights are kept)", "model.dropout=0 (no masks are kept)"]
+    where = "on the GPU" if device == "cuda" else "on this machine"
+    return f"Memory ran out {where} ({held}). Set one of these, the first one first: {'; '.join(changes[:3])}."
+
+
+def in_use(device: torch.device | str) -> int | None:
+    """Bytes: of a GPU the most that torch has held, else what this process holds now; None where nobody says."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        with open("/proc/self/statm") as file:  # Linux; the second number is resident pages
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def _gigabytes(value: int) -> str:
+    return f"{value / 1e9:.2f} GB" if value >= 1e7 else f"{value / 1e6:.2f} MB"

@@ -1,0 +1,103 @@
+"""metrics.jsonl: one JSON object a line, `step tokens flops seconds loss` on every line.
+
+The file is the record; TensorBoard is fed beside it and can be made again from it. A checkpoint stores the
+length of the file; a resume cuts it back to that length, so a killed run's log is that of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etude.errors import UserError
+
+REQUIRED = ("step", "tokens", "flops", "seconds", "loss")
+
+
+class MetricsLog:
+    """Appends lines; each is handed to the operating system at once, so a killed process loses none."""
+
+    def __init__(self, path: Path | str, tensorboard: Path | str | None = None) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "ab")  # noqa: SIM115 (held for the length of the run)
+        self._folder = tensorboard
+        self._writer: Any = None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        missing = [name for name in REQUIRED if name not in line]
+        if missing:
+            raise ValueError(f"a line of metrics lacks {', '.join(missing)}")
+        # JSON has no NaN: what is not finite is written as null
+        values = {name: _finite(value) for name, value in line.items()}
+        self._file.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+        if self._folder is not None:
+            self._draw(values)
+
+    def _draw(self, values: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+            # after a resume, this hides what an earlier process drew beyond this step
+            self._writer = SummaryWriter(str(self._folder), purge_step=values["step"])
+        split = values.get("split", "train")
+        for name, value in values.items():
+            if name != "step" and isinstance(value, (int, float)):
+                self._writer.add_scalar(f"{split}/{name}", value, values["step"])
+
+    def position(self) -> int:
+        """The length in bytes, everything on the disk: for a checkpoint."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def truncate(self, position: int) -> None:
+        """Cuts the file back to the length a checkpoint noted, half-written line and all."""
+        size = os.fstat(self._file.fileno()).st_size
+        if size < position:
+            raise UserError(
+                f"{self.path} has {size} bytes, but had {position} when the checkpoint was saved: lines were removed. "
+                "Restore the file, or start a new run from the weights of this one."
+            )
+        with open(self.path, "rb") as file:
+            file.seek(max(0, position - 1))
+            if position and file.read(1) != b"\n":
+                raise UserError(
+                    f"{self.path} has no line end at byte {position}, its length in the checkpoint: it was changed. "
+                    "Restore it, or start a new run from the weights of this one."
+                )
+        self._file.truncate(position)
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """All lines; a half-written last one, of a run that was killed or is being written, is left out."""
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file. A run writes metrics.jsonl into its folder.") from error
+    values = []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is no whole line
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not JSON ({error}). Remove the line.") from error
+        if not isinstance(entry, dict):
+            raise UserError(f"{path}, line {number}: not a JSON object. Remove the line.")
+        values.append(entry)
+    return values

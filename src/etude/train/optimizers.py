@@ -1,0 +1,164 @@
+"""The optimisers torch does not have: BERT's Adam, LAMB, and Muon with AdamW beside it.
+
+All state exists from the start (zeros), not from the first step: memory is known at launch, and a checkpoint
+of any step, also of step 0, holds the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Groups = list[dict[str, Any]]
+
+# Adam's two corrections, 1 - beta^t, are exactly 1 for an optimiser this old; and a float32 counter stands still
+# here (2^24 + 1 is not a float32), so they stay so.
+_SETTLED = float(2**24)
+
+
+def start_adam(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
+    """Gives every parameter the state that torch would give it at its first step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            # torch's rule: the fused kernel counts on the device, the others on the host
+            device = parameter.device if group["fused"] else torch.device("cpu")
+            optimizer.state[parameter] = {
+                "step": torch.tensor(step, dtype=torch.float32, device=device),
+                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            }
+
+
+class Adam(torch.optim.AdamW):
+    """Adam as BERT's and ELECTRA's code has it: no bias correction, decoupled decay.
+
+        m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   p = p - lr (m / (sqrt v + eps) + decay p)
+
+    The first step is therefore (1 - b1) / sqrt(1 - b2) = 3.2 times as long as a corrected one, which the warm-up
+    hides. It is torch's AdamW, with its fused kernel, aged until the correction is gone.
+    """
+
+    def __init__(
+        self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, fused: bool | None = None
+    ) -> None:
+        super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=fused)
+        start_adam(self, _SETTLED)
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al. 2020, algorithm 2) as ALBERT's code has it, without bias correction.
+
+        u = m / (sqrt v + eps) + decay p;   p = p - lr |p| / |u| u
+
+    The correction of the paper's text scales u as a whole, which the ratio divides out again, but for eps and decay.
+    A group with adapt=False (norms and biases in ALBERT) has the ratio 1; so has a tensor with a norm of 0.
+    """
+
+    def __init__(self, groups: Groups, lr: float, betas: tuple[float, float], eps: float) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {
+                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                }
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(parameters, group)
+        return loss
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """All tensors of a group at once: on a GPU a few launches in place of some for each tensor, and no wait."""
+        first, second = group["betas"]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]  # all of them
+        means = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
+        torch._foreach_mul_(means, first)
+        torch._foreach_add_(means, gradients, alpha=1.0 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1.0 - second)
+        updates = torch._foreach_sqrt(squares)
+        torch._foreach_add_(updates, group["eps"])
+        torch._foreach_reciprocal_(updates)
+        torch._foreach_mul_(updates, means)
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        if group["adapt"]:
+            weights = torch.stack(torch._foreach_norm(parameters))  # (tensors of the group,)
+            lengths = torch.stack(torch._foreach_norm(updates))
+            ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
+            torch._foreach_mul_(updates, list(ratios.unbind()))
+        torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) for hidden matrices, AdamW for everything else, as one optimiser.
+
+    Both parts are torch's. They are handed this object's own groups and state, so a rate set on a group, a
+    state dictionary and a loaded state are those of the whole. Muon's step is scaled to the size of AdamW's
+    (Liu et al. 2025, "Muon is scalable", section 2.2), so that one rate and one decay serve both.
+    """
+
+    def __init__(
+        self,
+        matrices: Groups,
+        others: Groups,
+        *,
+        lr: float,
+        momentum: float,
+        nesterov: bool,
+        betas: tuple[float, float],
+        eps: float,
+        fused: bool | None = None,
+    ) -> None:
+        self._parts: list[torch.optim.Optimizer] = []
+        if matrices:
+            muon = torch.optim.Muon(
+                matrices, lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn="match_rms_adamw"
+            )
+            for group in muon.param_groups:
+                for parameter in group["params"]:
+                    muon.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+            self._parts.append(muon)
+        if others:
+            adamw = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused)
+            start_adam(adamw)
+            self._parts.append(adamw)
+        super().__init__([group for part in self._parts for group in part.param_groups], {})
+        for part in self._parts:
+            self.state.update(part.state)
+        self._link()
+
+    def _link(self) -> None:
+        """Makes the parts work on the groups and the state held here."""
+        taken = 0
+        for part in self._parts:
+            count = len(part.param_groups)
+            part.param_groups = self.param_groups[taken : taken + count]
+            part.state = self.state
+            taken += count
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)  # replaces both
+        self._link()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self._parts:
+            part.step()
+        return loss

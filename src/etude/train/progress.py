@@ -1,0 +1,177 @@
+"""One line that says how a run is doing, and is never silent for two seconds.
+
+A small thread draws it, so that it appears while the first step still compiles. On a terminal the line is redrawn
+in place a few times a second; elsewhere (a pipe, a CI log) a plain line is written every ten seconds.
+
+    step 120/2000  loss 6.312  48.1k tokens/s  41 % of peak  left 3m12s  memory 1.4 GB
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self, TextIO
+
+FIRST = 0.5  # seconds of silence at the start: short runs finish before it and print nothing in between
+TERMINAL = 0.25  # seconds between lines: more often cannot be read
+PLAIN = 10.0
+WINDOW = 30.0  # seconds over which speed is measured: long enough for steps of several seconds
+
+
+class Progress:
+    """Told of every step; draws by itself. Numbers passed in are totals since the start of the run.
+
+    `peak` is what the devices could do in FLOP/s; `memory` gives the bytes in use. `total_tokens` makes the
+    time left right where later steps are larger (a batch ramp).
+    """
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        quiet: bool = False,
+        peak: float | None = None,
+        memory: Callable[[], int | None] | None = None,
+        total_tokens: int | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total, self.quiet = total, quiet
+        self.peak, self.memory, self.total_tokens = peak, memory, total_tokens
+        self.stream = stream or sys.stderr
+        self.terminal = self.stream.isatty()
+        self._clock, self._started = clock, clock()
+        self._doing: str | None = "first step…"
+        self._step = 0
+        self._loss: float | None = None
+        self._valid: float | None = None
+        self._marks: deque[tuple[float, int, int, int]] = deque()  # (time, step, tokens, flops)
+        self._drawn = ""
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not quiet:
+            self._thread = threading.Thread(target=self._draw_on, name="etude-progress", daemon=True)
+            self._thread.start()
+
+    # What the loop tells
+
+    def state(self, doing: str | None) -> None:
+        """What takes so long: "compiling…", "evaluating…"; None when steps go on."""
+        self._doing = doing
+
+    def update(self, step: int, tokens: int, flops: int, seconds: float | None = None) -> None:
+        """After a step. The clock is this object's own; `seconds`, of the whole run, is not needed for a speed."""
+        now = self._clock()
+        with self._lock:
+            self._doing, self._step = None, step
+            self._marks.append((now, step, tokens, flops))
+            while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW:
+                self._marks.popleft()
+
+    def note(self, split: str, values: Mapping[str, float]) -> None:
+        """A loss came in; one of the held-out part gets a line of its own."""
+        if split == "train":
+            self._loss = values.get("loss", self._loss)
+            return
+        self._valid = values.get("loss", self._valid)
+        self.say(f"step {self._step}: {split} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
+
+    def say(self, message: str) -> None:
+        """A line that stays."""
+        if self.quiet:
+            return
+        with self._lock:
+            self._clear()
+            self.stream.write(message + "\n")
+            self.stream.flush()
+
+    def close(self) -> None:
+        """Leaves the last state of the line standing; a second call does nothing."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            if self._marks:
+                self.say(self.line())
+            else:
+                with self._lock:
+                    self._clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # What it makes of it
+
+    def line(self) -> str:
+        now = self._clock()
+        with self._lock:
+            marks, doing, step = list(self._marks), self._doing, self._step
+        parts = [f"step {step}/{self.total}"]
+        if doing:
+            parts.append(f"{doing} {_duration(now - (marks[-1][0] if marks else self._started))}")
+        if self._loss is not None:
+            parts.append(f"loss {self._loss:.4g}")
+        if self._valid is not None:
+            parts.append(f"valid {self._valid:.4g}")
+        # The first mark ends the first step: compiling and warming up are no part of a speed
+        if len(marks) > 1 and marks[-1][0] > marks[0][0]:
+            seconds = marks[-1][0] - marks[0][0]
+            steps, tokens, flops = (marks[-1][i] - marks[0][i] for i in (1, 2, 3))
+            parts.append(f"{_short(tokens / seconds)} tokens/s")
+            if self.peak:
+                parts.append(f"{100 * flops / seconds / self.peak:.0f} % of peak")
+            if self.total_tokens and tokens:
+                left = (self.total_tokens - marks[-1][2]) * seconds / tokens
+            else:
+                left = (self.total - step) * seconds / max(1, steps)
+            if step < self.total:
+                parts.append(f"left {_duration(left)}")
+        held = self.memory() if self.memory is not None else None
+        if held is not None:
+            parts.append(f"memory {held / 1e9:.1f} GB")
+        return "  ".join(parts)
+
+    def _draw_on(self) -> None:
+        wait = FIRST
+        while not self._stop.wait(wait):
+            wait = TERMINAL if self.terminal else PLAIN
+            line = self.line()
+            with self._lock:
+                if not self.terminal:
+                    self.stream.write(line + "\n")
+                elif line != self._drawn:
+                    width = shutil.get_terminal_size().columns - 1  # the last column would wrap
+                    self.stream.write("\r" + line[:width] + "\x1b[K")
+                    self._drawn = line
+                self.stream.flush()
+
+    def _clear(self) -> None:
+        if self.terminal and self._drawn:
+            self.stream.write("\r\x1b[K")
+            self._drawn = ""
+
+
+def _short(value: float) -> str:
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{whole % 60:02d}s" if minutes else f"{whole}s"

@@ -1,0 +1,186 @@
+"""Rates and batch sizes as pure functions of the step, so that a resume is a seek.
+
+Steps count from 0; `step` is the update about to be made. A rate is `lr` times a warm-up and a decay. With
+w warm-up steps, e the step at which the decay ends (decay_end times the total) and decay(p) falling from 1
+at p = 0 to final_lr at p = 1, the published schedules join the two in three ways:
+
+    shift     (t+1)/(w+1), then decay((t-w)/(e-w))     continuous, no update wasted: the usual reading of a paper
+    switch    t/w, then decay(t/e)                      BERT's code, GPT-1's pre-training: a small drop at t = w
+    multiply  min(1, t/w) * decay(t/e)                  ELECTRA's code, GPT-1's fine-tuning
+
+The last two have a rate of exactly 0 at the first update. inverse_sqrt is Vaswani et al., section 5.3, in terms
+of its peak: min((t+1)/w, sqrt(w/(t+1))). stable_decay stays at lr and decays over the last decay_share of the run.
+
+Batches are whole rows. A ramp is a flight of stairs, so the rows before any step are a sum over its few stairs.
+"""
+
+from __future__ import annotations
+
+import math
+
+from etude.errors import UserError
+from etude.train.settings import Settings
+
+
+def warmup_steps(settings: Settings, total: int) -> float:
+    """In steps; a share of the run may fall between two of them, as GPT-1's 0.002 does."""
+    return settings.warmup if settings.warmup >= 1 else settings.warmup * total
+
+
+def _decay(settings: Settings, progress: float) -> float:
+    """From 1 at progress 0 to final_lr at 1, and constant after it."""
+    progress = min(1.0, max(0.0, progress))
+    if settings.lr_schedule == "cosine":
+        shape = 0.5 * (1.0 + math.cos(math.pi * progress))
+    elif settings.lr_schedule == "stable_decay":
+        start = 1.0 - settings.decay_share
+        inside = (progress - start) / settings.decay_share if progress > start else 0.0
+        shape = 1.0 - (math.sqrt(inside) if settings.decay_shape == "sqrt" else inside)
+    else:
+        shape = 1.0 - progress
+    return settings.final_lr + (1.0 - settings.final_lr) * shape
+
+
+def rate(settings: Settings, step: int, total: int) -> float:
+    """The learning rate of the update `step`, of `total`."""
+    warm = warmup_steps(settings, total)
+    if settings.lr_schedule == "inverse_sqrt":
+        warm = max(1.0, warm)  # a share of a very short run
+        return settings.lr * min((step + 1) / warm, math.sqrt(warm / (step + 1)))
+    constant = settings.lr_schedule == "constant"
+    end = settings.decay_end * total
+    if settings.warmup_shape == "shift":
+        if step < warm:
+            return settings.lr * (step + 1) / (warm + 1)
+        # stable_decay's last share is one of the run, so its progress is not counted from the warm-up
+        origin = 0.0 if settings.lr_schedule == "stable_decay" else warm
+        return settings.lr * (1.0 if constant else _decay(settings, (step - origin) / max(1.0, end - origin)))
+    rising = step / warm if step < warm else 1.0
+    falling = 1.0 if constant else _decay(settings, step / end)
+    if settings.warmup_shape == "switch":
+        return settings.lr * (rising if step < warm else falling)
+    return settings.lr * rising * falling
+
+
+def warning(settings: Settings, total: int) -> str | None:
+    """The commonest way to learn nothing: a published warm-up on a short run."""
+    warm = warmup_steps(settings, total)
+    if total > 1 and warm >= total:
+        return (
+            f"train.warmup={warm:.0f} steps is no shorter than the run ({total} steps): the rate never reaches "
+            f"train.lr={settings.lr:g}. Set train.warmup below {total}, or to a share such as 0.1"
+        )
+    return None
+
+
+# Rows
+
+
+def full_rows(settings: Settings, row_tokens: int | None) -> int:
+    """Rows of a step at full size."""
+    if settings.batch_examples is not None:
+        return settings.batch_examples
+    if row_tokens is None:
+        raise UserError(
+            "The rows of this objective are labelled examples of their own length: set train.batch_examples "
+            "(examples a step, for instance 32) in place of train.batch_tokens."
+        )
+    if settings.batch_tokens < row_tokens:
+        raise UserError(
+            f"train.batch_tokens={settings.batch_tokens} is less than one row of {row_tokens} tokens: "
+            f"set train.batch_tokens to at least {row_tokens}, or shorten the rows of the objective."
+        )
+    return settings.batch_tokens // row_tokens
+
+
+def micro_rows(settings: Settings, row_tokens: int) -> int:
+    """Rows in memory at once, at least one; the last piece of a step may be smaller."""
+    full = full_rows(settings, row_tokens)
+    if settings.micro_tokens is None:
+        return full
+    if settings.micro_tokens < row_tokens:
+        raise UserError(
+            f"train.micro_tokens={settings.micro_tokens} is less than one row of {row_tokens} tokens, and a row is "
+            f"never cut: set train.micro_tokens to at least {row_tokens}, or shorten the rows of the objective."
+        )
+    return min(full, settings.micro_tokens // row_tokens)
+
+
+def _stairs(settings: Settings, row_tokens: int | None) -> list[tuple[int, int]]:
+    """(rows, steps) of each stair below the full batch."""
+    ramp, full = settings.batch_ramp, full_rows(settings, row_tokens)
+    if ramp is None or row_tokens is None:
+        return []
+    first = max(1, ramp.from_tokens // row_tokens)
+    stairs = []
+    for stage in range(ramp.stages):
+        rows = first + (full - first) * stage // ramp.stages
+        steps = -(-ramp.over_tokens // (ramp.stages * rows * row_tokens))  # rounded up: at least one step a stair
+        stairs.append((rows, steps))
+    return stairs
+
+
+def batch_rows(settings: Settings, row_tokens: int | None, step: int) -> int:
+    """Rows of the step."""
+    for rows, steps in _stairs(settings, row_tokens):
+        if step < steps:
+            return rows
+        step -= steps
+    return full_rows(settings, row_tokens)
+
+
+def rows_before(settings: Settings, row_tokens: int | None, step: int) -> int:
+    """Rows of all steps before `step`: where a resumed run goes on reading. Exact at any step."""
+    before = 0
+    for rows, steps in _stairs(settings, row_tokens):
+        taken = min(step, steps)
+        before += rows * taken
+        step -= taken
+    return before + step * full_rows(settings, row_tokens)
+
+
+def steps_within(settings: Settings, row_tokens: int | None, rows: int) -> int:
+    """The most whole steps that read no more than `rows`: the inverse of rows_before."""
+    before = 0
+    for size, steps in _stairs(settings, row_tokens):
+        if size * steps > rows:
+            return before + rows // size
+        before, rows = before + steps, rows - size * steps
+    return before + rows // full_rows(settings, row_tokens)
+
+
+def total_steps(
+    settings: Settings,
+    row_tokens: int | None,
+    flops_per_token: float | None = None,
+    *,
+    tokens_per_second: float | None = None,
+    epoch_rows: int | None = None,
+) -> int:
+    """The length of the run in steps, from whichever budget is set; at least 1.
+
+    Tokens, FLOPs and minutes are never overspent (but for that one step): compared runs stay within equal
+    compute. Epochs are rounded up, so that every example is seen. For labelled examples `row_tokens` is their
+    mean length where the budget needs one.
+    """
+    if settings.steps is not None:
+        return settings.steps
+    if settings.epochs is not None:
+        if epoch_rows is None:
+            raise ValueError("a budget in epochs needs epoch_rows")
+        rows = math.ceil(settings.epochs * epoch_rows)
+        whole = steps_within(settings, row_tokens, rows)
+        return max(1, whole + (rows_before(settings, row_tokens, whole) < rows))
+    if row_tokens is None:
+        raise ValueError("a budget in tokens, FLOPs or minutes needs the (mean) tokens of a row")
+    if settings.tokens is not None:
+        tokens = settings.tokens
+    elif settings.flops is not None:
+        if not flops_per_token:
+            raise ValueError("a budget in FLOPs needs flops_per_token")
+        tokens = int(settings.flops / flops_per_token)
+    else:
+        if not tokens_per_second or settings.minutes is None:
+            raise ValueError("a budget in minutes needs the measured tokens_per_second")
+        tokens = int(settings.minutes * 60 * tokens_per_second)
+    return max(1, steps_within(settings, row_tokens, tokens // row_tokens))
