@@ -13,14 +13,14 @@ from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import fresh
 from etude.text.corpus import Corpus
-from etude.train import memory, schedule
+from etude.train import memory, peak, schedule
 
 
 @dataclass(frozen=True)
 class Check:
     recipe: Recipe
     parameters: int
-    memory_bytes: int
+    needs: memory.Estimate
     steps: int
     tokens: int
     epochs: float
@@ -45,11 +45,20 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
     )
     row_tokens = rows.row_tokens or 1
     tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
-    parameters = sum(p.numel() for p in [*model.parameters(), *objective.parameters()])
+    named = [*model.named_parameters("model"), *objective.named_parameters("objective")]
+    parameters = sum(p.numel() for _, p in named)
+    needed = memory.estimate(
+        settings,
+        named,
+        micro_tokens=settings.micro_tokens or settings.batch_tokens,
+        precision=peak.resolved_precision(settings.precision, device),
+        model=resolved.model if resolved.model_kind == "transformer" else None,
+        device=device.type,
+    )
     return Check(
         recipe=resolved,
         parameters=parameters,
-        memory_bytes=memory.estimate(resolved.model, settings, parameters, row_tokens).total,
+        needs=needed,
         steps=steps,
         tokens=tokens,
         epochs=tokens / (len(rows) * row_tokens),
@@ -77,13 +86,19 @@ def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: S
     if duplicates > 0.05:
         found.append(f"{duplicates:.1%} of the documents are exact duplicates: prepare with --unique.")
     if report.get("nontext_share", 0.0) > 0.01:
-        found.append(f"{report['nontext_share']:.1%} of the characters are not text (control or private-use characters).")
+        found.append(
+            f"{report['nontext_share']:.1%} of the characters are not text (control or private-use characters)."
+        )
     if not corpus.has_part("valid"):
         found.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
     if epochs > 40:
-        found.append(f"The text is read {epochs:,.0f} times: expect it to be learnt by heart. Use more text or fewer steps.")
+        found.append(
+            f"The text is read {epochs:,.0f} times: expect it to be learnt by heart. Use more text or fewer steps."
+        )
     uniform = math.log(corpus.tokenizer.vocab)
     if math.isfinite(speed.loss) and speed.loss > 3 * uniform + 3:
-        found.append(f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation.")
+        found.append(
+            f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation."
+        )
     slow = schedule.warning(recipe.train, steps)
     return [*found, f"{slow}."] if slow else found

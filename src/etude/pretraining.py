@@ -98,10 +98,9 @@ def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides) -
     changes: dict[str, Any] = {}
     if settings.device is None:
         changes["train.device"] = "cuda" if torch.cuda.is_available() else "cpu"
-    device = changes.get("train.device", settings.device)
+    device = settings.device or changes["train.device"]
     if settings.precision == "auto":
-        fast = peak.faster_in_bf16_on_cpu() if device == "cpu" else True
-        changes["train.precision"] = "bf16" if fast else "float32"
+        changes["train.precision"] = peak.resolved_precision("auto", device)
     return resolved.with_settings(changes) if changes else resolved
 
 

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         for name, value in (
             ("recipe", f"{found.recipe.name}: {found.recipe.model_kind} + {found.recipe.objective_kind}"),
             ("parameters", f"{found.parameters:,}"),
-            ("memory", f"about {found.memory_bytes / 2**30:.2f} GiB on {settings.device} in {settings.precision}"),
+            ("memory", f"about {found.needs} on {settings.device} in {settings.precision}"),
             ("steps", f"{found.steps:,} of {settings.batch_tokens or 0:,} tokens"),
             ("tokens", f"{found.tokens:,}, {found.epochs:.2f} times through the text"),
             ("FLOPs", f"{found.flops:.3e} ({found.speed.flops_per_token:.3e} a token)"),

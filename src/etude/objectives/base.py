@@ -99,6 +99,7 @@ class Stat:
 class Objective(nn.Module):
     """Derive, fill in what you need. Heads are sub-modules; a tied table is used from the model, never copied."""
 
+    updates_itself = False  # True where `update` takes the place of gradients and optimiser
     couples_examples = False  # True where the loss joins examples of a batch: exempt from micro-batch invariance
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte
 
@@ -140,8 +141,8 @@ class Objective(nn.Module):
     def restore(self, state: dict[str, Tensor]) -> None:
         raise ValueError(f"{type(self).__name__} carries no state, yet a checkpoint holds {sorted(state)}")
 
-    def update(self, model: nn.Module, batch: Any, rate: float) -> dict[str, Term] | None:
-        return None
+    def update(self, model: nn.Module, batch: Any, rate: float) -> dict[str, Term]:
+        raise NotImplementedError
 
 
 def join(rows: Sequence[Row], sequences: int, longest: int) -> dict[str, Any]:

@@ -95,9 +95,11 @@ class Loop:
         self.rows, self.valid_rows, self.tokens_per_byte = rows, valid_rows, tokens_per_byte
         self.learner = Learner(model, objective).to(self.device)
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
-        self.optimizer = optim.build(settings, self.named, depth_of)
+        self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
+            if objective.updates_itself:
+                raise UserError(f"{type(objective).__name__} updates its model in place: run it in one process.")
             self.parallel = DistributedDataParallel(self.learner, find_unused_parameters=True)
         self.loader = Loader(
             objective,
@@ -158,7 +160,7 @@ class Loop:
         tokens, flops = int(totals.pop("tokens ")), int(totals.pop("flops "))
 
         self.learner.train()
-        sums = self._own_update(step, rate) or self._descend(step, totals, rate)
+        sums = self._descend(step, totals, rate) if self.optimizer else self._own_update(step, totals, rate)
         tally = self.tally
         tally.step, tally.window = step.number + 1, tally.window + 1
         tally.tokens, tally.flops = tally.tokens + tokens, tally.flops + flops
@@ -174,12 +176,12 @@ class Loop:
     def _descend(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
         sums = self._backward(step, totals)
         norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip)
+        assert self.optimizer is not None
         if not bool(torch.isfinite(norm)):
             self.optimizer.zero_grad(set_to_none=True)
             where = trouble.name_first_nonfinite(self.learner, lambda: self._replay(step, totals))
             raise trouble.not_finite(where, step.number + 1, rate)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group.get("scale", 1.0)
+        optim.set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return sums | {"norm ": norm.detach()}
@@ -202,18 +204,14 @@ class Loop:
     def _replay(self, step: Step, totals: dict[str, float]) -> None:
         self._backward(step, totals)
 
-    def _own_update(self, step: Step, rate: float) -> dict[str, Tensor] | None:
+    def _own_update(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
         """For models with their own update (word vectors): no gradients, no optimiser."""
         sums: dict[str, Tensor] = {}
         for batch in step.batches:
-            terms = self.objective.update(self.model, batch.to(self.device), rate)
-            if terms is None:
-                return None
-            for name, term in terms.items():
-                sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + term.sum.detach()
-        totals = self.ranks.total({name: float(count) for name, count in step.counts.items()})
-        sums["loss "] = torch.as_tensor(sum(float(value) / max(1.0, totals[name]) for name, value in sums.items()))
-        return sums
+            for name, term in self.objective.update(self.model, batch.to(self.device), rate).items():
+                sums[name] = sums[name] + term.sum if name in sums else term.sum.double()
+        loss = sum((value / max(1.0, totals[name]) for name, value in sums.items()), torch.zeros(()))
+        return sums | {"loss ": loss}
 
     # --- evaluation ---------------------------------------------------------------------------------
 
@@ -332,10 +330,9 @@ class Loop:
         carried = self._carried()
         if self.ranks.first:
             assert self.log is not None
-            groups: dict[str, dict[str, Tensor]] = {
-                "weights": dict(self.learner.state_dict()),
-                "optimizer": optim.state_tensors(self.optimizer, self.named),
-            }
+            groups = {"weights": dict(self.learner.state_dict())}
+            if self.optimizer:
+                groups["optimizer"] = optim.state_tensors(self.optimizer, self.named)
             if carried:
                 groups["carried"] = carried
             state = vars(self.tally) | {"metrics_bytes": self.log.position(), "valid": self.valid}
@@ -362,7 +359,8 @@ class Loop:
             return
         groups, state = checkpoint.load(self.folder / "checkpoints", found[-1])
         checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {found[-1]}")
-        optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"])
+        if self.optimizer:
+            optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"])
         if "carried" in groups:
             self.objective.restore({name: tensor.to(self.device) for name, tensor in groups["carried"].items()})
         position, self.valid = state.pop("metrics_bytes"), state.pop("valid")
