@@ -1,0 +1,144 @@
+"""The town: who lives where, works as what, owns which animal, keeps what where, is whose mother.
+
+Forty families of four, drawn from the seed. A fact is one triple (head, relation, tail) and one link
+`head.links[relation] = tail`; every document and every question is read off these links, so a fact is the
+same wherever it is told. People, streets and firms come in a rank drawn from the seed, and the first are
+spoken of most (Zipf), as in a real town.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from etude.chance import Permutation, below, fold
+from etude.world.lexicon import names
+from etude.world.lexicon.nouns import NOUNS
+from etude.world.lexicon.trades import TRADES
+from etude.world.words import Word, table
+
+
+class Triple(NamedTuple):
+    head: str
+    relation: str
+    tail: str
+
+
+FUNCTIONAL = (  # at most one tail a head: the rest of the world can be told to be wrong
+    "home", "trade", "firm", "village", "pet", "food", "treasure", "spot", "instrument",
+    "spouse", "mother", "father", "sister", "brother", "friend", "street", "owner", "kind", "eats", "habitat",
+    "makes", "tool", "place", "near", "famous", "flower",
+)  # fmt: skip
+
+
+def _shuffled(words: list[Word], seed: int, purpose: str) -> list[Word]:
+    order = Permutation(len(words), fold(seed, "town", purpose))
+    return [words[int(place)] for place in order(np.arange(len(words)))]
+
+
+def _spread(heads: list[Word], relation: str, tails: list[Word], seed: int) -> None:
+    """Give every head one tail, each tail about equally often, in an order drawn from the seed."""
+    ordered = _shuffled(tails, seed, relation)
+    order = Permutation(len(heads), fold(seed, "spread", relation))(np.arange(len(heads)))
+    for place, head in zip(order, heads, strict=True):
+        head.links[relation] = ordered[int(place) % len(ordered)]
+
+
+def _named(text: str, category: str, ner: str) -> list[Word]:
+    words = table(text, category, "PROPN")
+    for word in words:
+        word.ner = ner
+        word.key = f"{category}:{word.english}"
+    return words
+
+
+class Town:
+    """All named beings of one seed, and the facts among them."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.streets = _shuffled(_named(names.STREETS, "street", "LOC"), seed, "street")
+        self.villages = _shuffled(_named(names.VILLAGES, "village", "LOC"), seed, "village")
+        self.firms = _shuffled(_named(names.FIRMS, "firm", "ORG"), seed, "firm")
+        self.pets = _shuffled(_named(names.PETS, "pet name", "MISC"), seed, "pet")
+        self.trades = _shuffled(TRADES, seed, "trade")
+        self.people = self._families()
+        self._places()
+        self._lives()
+
+    def _families(self) -> list[Word]:
+        """Mother, father and two grown children; the family name is the father's."""
+        women = _shuffled(_named(names.WOMEN, "person", "PER"), self.seed, "women")
+        men = _shuffled(_named(names.MEN, "person", "PER"), self.seed, "men")
+        families = _shuffled(_named(names.FAMILIES, "family", "PER"), self.seed, "family")
+        for people, sex in ((women, "f"), (men, "m")):
+            for person in people:
+                person.sex = sex
+        for number, family in enumerate(families):
+            mother, daughter = women[2 * number : 2 * number + 2]
+            father, son = men[2 * number : 2 * number + 2]
+            mother.links["spouse"], father.links["spouse"] = father, mother
+            daughter.links["brother"], son.links["sister"] = son, daughter
+            for child in (daughter, son):
+                child.links["mother"], child.links["father"] = mother, father
+            mother.links["daughter"] = father.links["daughter"] = daughter
+            mother.links["son"] = father.links["son"] = son
+            for person in (mother, father, daughter, son):
+                person.full = (f"{person.english} {family.english}", f"{person.korean} {family.korean}")
+        people = _shuffled(women + men, self.seed, "people")
+        self.women = [person for person in people if person.sex == "f"]
+        self.men = [person for person in people if person.sex == "m"]
+        paired = _shuffled(people, self.seed, "friends")
+        for first, second in zip(paired[::2], paired[1::2], strict=True):
+            first.links["friend"], second.links["friend"] = second, first
+        return people
+
+    def _places(self) -> None:
+        landmarks = NOUNS["landmark"]
+        _spread(self.streets, "near", landmarks, self.seed)
+        _spread(self.villages, "famous", NOUNS["sight"], self.seed)
+        for firm, trade in zip(self.firms, self.trades, strict=True):
+            firm.links["trade"] = trade
+        _spread(self.firms, "street", self.streets, self.seed)
+
+    def _lives(self) -> None:
+        people = self.people
+        _spread(people, "home", self.streets, self.seed)
+        _spread(people, "firm", self.firms, self.seed)
+        _spread(people, "village", self.villages, self.seed)
+        _spread(people, "treasure", NOUNS["treasure"], self.seed)
+        _spread(people, "spot", NOUNS["spot"], self.seed)
+        _spread(people, "food", NOUNS["dish"], self.seed)
+        _spread(people, "instrument", NOUNS["instrument"], self.seed)
+        _spread(people, "flower", NOUNS["flower"], self.seed)
+        for person in people:
+            person.links["trade"] = person.links["firm"].links["trade"]
+        for firm in self.firms:
+            workers = [person for person in people if person.links["firm"] is firm]
+            firm.links["owner"] = workers[
+                int(below(fold(self.seed, "owner", firm.key), np.zeros(1, np.int64), len(workers))[0])
+            ]
+        _spread(self.pets, "kind", NOUNS["pet"], self.seed)
+        owners = _shuffled(people, self.seed, "owners")[: len(self.pets)]
+        for pet, owner in zip(self.pets, owners, strict=True):
+            owner.links["pet"], pet.links["owner"] = pet, owner
+
+    @property
+    def beings(self) -> list[Word]:
+        """Everything facts are told of, named or common."""
+        animals = [word for category in ("pet", "farm animal", "wild animal") for word in NOUNS[category]]
+        return self.people + self.pets + self.firms + self.streets + self.villages + self.trades + animals
+
+    def facts(self) -> list[Triple]:
+        return [
+            Triple(head.key, relation, tail.key)
+            for head in self.beings
+            for relation, tail in sorted(head.links.items())
+        ]
+
+
+@lru_cache(maxsize=4)
+def town(seed: int) -> Town:
+    return Town(seed)
