@@ -1,0 +1,30 @@
+"""How long a sequence and a row are: what a recipe says, what the model allows, and what follows from both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.errors import UserError
+
+
+def sequence_length(wanted: int | None, model: Any) -> int:
+    """`objective.length`, or all of the model's context."""
+    length = wanted or model.context
+    if length is None:
+        raise UserError("this model reads sequences of any length: say with objective.length how long they are to be")
+    if model.context is not None and length > model.context:
+        raise UserError(
+            f"objective.length={length} is more than model.context={model.context}. Lower the one or raise the other."
+        )
+    return int(length)
+
+
+def whole_rows(wanted: int | None, length: int, least: int) -> int:
+    """`objective.row_tokens`, or the smallest multiple of `length` that holds `least` tokens."""
+    row_tokens = wanted or length * max(1, -(-least // length))
+    if row_tokens % length:
+        raise UserError(
+            f"objective.row_tokens={row_tokens} is not a multiple of the {length} tokens of a sequence. "
+            f"Set it to {length * max(1, round(row_tokens / length))}."
+        )
+    return row_tokens
