@@ -7,7 +7,7 @@ pass keeps of each token and layer (D width, F feedforward; b bytes of the compu
     b * 6D             the input of the projections, query, key, value, the mixed values, the input of the feedforward
     b * 2D             query and key once more where positions are rotary
     b * 2F             before and after the activation; F for relu, 4F gated
-    dropout masks, and attention weights where they are dropped out: no fused kernel keeps them small then
+    dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does that
 
 Other models have no such count here; their estimate says so.
 """
@@ -113,8 +113,9 @@ def transformer_activations(model: transformer.Settings, tokens: int, precision:
     layer = 4 * 2 * width + bytes_each * shares
     if model.dropout:
         layer += 2 * width * mask
-    if model.attention_dropout:
-        layer += 12 * model.heads * model.context  # the weights, the mask and their product, in float32
+    if model.attention_dropout and device == "cpu":
+        # a weight and a mask for each pair in float32 (nn/dense.py); torch's own steps in bf16 keep a few copies
+        layer += (5 if precision == "float32" else 14) * model.heads * model.context
     embedding = (model.embedding_width or width) * (4 + (mask if model.embedding_dropout else 0))
     return tokens * (model.layers * layer + embedding)
 
@@ -127,7 +128,10 @@ def advice(
     layers: int | None = None,
     row_setting: str = "objective.row_tokens",
 ) -> str:
-    """After memory ran out: three settings, each with a value to set, the least harmful first."""
+    """After memory ran out: three settings, each with a value to set, the least harmful first.
+
+    `layers` of the model, where it has that setting; `row_setting` is what the objective calls the length of a row.
+    """
     changes: list[str] = []
     if row_tokens is None:
         held = (
@@ -143,14 +147,14 @@ def advice(
     if device != "cpu" and resolved_precision(settings.precision, device) == "float32":
         changes.append("train.precision=bf16 (activations take half the memory)")
     if row_tokens is not None and row_tokens > 1:
-        changes.append(f"{row_setting}={row_tokens // 2} (shorter rows; the longest sequence must fit into one)")
+        changes.append(f"{row_setting}={row_tokens // 2} (shorter rows, each still as long as the longest sequence)")
     if row_tokens is None and (settings.batch_examples or 0) > 1:
         changes.append(f"train.batch_examples={(settings.batch_examples or 0) // 2}")
     if layers is not None and layers > 1:
         changes.append(f"model.layers={layers // 2}")
     if settings.optimizer in ("adamw", "adam", "lamb"):
         changes.append("train.optimizer=muon (half the state for hidden matrices)")
-    changes += ["model.attention_dropout=0 (no attention weights are kept)", "model.dropout=0 (no masks are kept)"]
+    changes += ["model.dropout=0 (no masks are kept)", "model.attention_dropout=0 (no attention weights are kept)"]
     where = "on the GPU" if device == "cuda" else "on this machine"
     return f"Memory ran out {where} ({held}). Set one of these, the first one first: {'; '.join(changes[:3])}."
 

@@ -1,0 +1,117 @@
+"""Never silent for two seconds; silent altogether when asked."""
+
+import io
+import time
+
+import pytest
+
+from etude.train import progress as module
+from etude.train.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def wait_for(condition, seconds=2.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_something_is_said_within_two_seconds_of_the_start():
+    stream = io.StringIO()
+    with Progress(100, stream=stream):
+        assert wait_for(lambda: "\n" in stream.getvalue())
+    assert stream.getvalue().startswith("step 0/100  first step…")
+
+
+def test_a_terminal_is_redrawn_in_place():
+    stream = Terminal()
+    with Progress(100, stream=stream) as progress:
+        assert wait_for(lambda: "first step" in stream.getvalue())
+        progress.state("compiling…")
+        assert wait_for(lambda: "compiling…" in stream.getvalue())
+        assert "\n" not in stream.getvalue() and stream.getvalue().count("\r") <= 12
+        progress.update(1, 10, 10)
+    assert stream.getvalue().endswith("\n") and "step 1/100" in stream.getvalue().splitlines()[-1]
+
+
+def test_a_pipe_gets_few_plain_lines(monkeypatch):
+    monkeypatch.setattr(module, "FIRST", 0.02)
+    monkeypatch.setattr(module, "PLAIN", 0.3)
+    stream = io.StringIO()
+    with Progress(10**6, stream=stream) as progress:
+        for step in range(1, 100):
+            progress.update(step, step, step)
+            time.sleep(0.008)
+    lines = stream.getvalue().splitlines()
+    assert 2 <= len(lines) <= 6 and all(line.startswith("step ") for line in lines)
+    assert "\r" not in stream.getvalue() and "\x1b" not in stream.getvalue()
+
+
+def test_quiet_means_no_output_and_no_thread():
+    stream = io.StringIO()
+    progress = Progress(10, quiet=True, stream=stream)
+    progress.update(1, 10, 10, 0.1)
+    progress.note("valid", {"loss": 1.0})
+    progress.say("hello")
+    progress.close()
+    assert stream.getvalue() == "" and progress._thread is None
+
+
+def test_the_numbers_of_the_line():
+    clock = Clock()
+    progress = Progress(1000, quiet=True, peak=1e12, memory=lambda: 1_400_000_000, clock=clock)
+    clock.now += 60  # a first step that compiles for a minute is no part of the speed
+    progress.update(1, 1_000, 10**9)
+    for step in range(2, 12):
+        clock.now += 0.5
+        progress.update(step, 1_000 * step, 10**11 * (step - 1) + 10**9)
+    progress.note("train", {"loss": 6.31234})
+    line = progress.line()
+    # 10 steps of 1,000 tokens and 1e11 FLOPs in 5 seconds; 989 more at 0.5 s
+    assert line == "step 11/1000  loss 6.312  2k tokens/s  20 % of peak  left 8m14s  memory 1.4 GB"
+
+
+def test_time_left_follows_tokens_where_batches_grow():
+    clock = Clock()
+    progress = Progress(10, quiet=True, total_tokens=100_000, clock=clock)
+    for step in (1, 2, 3):
+        clock.now += 1
+        progress.update(step, 1_000 * step, 0)
+    assert "left 1m37s" in progress.line()  # 97,000 tokens at 1,000 a second, although only 7 steps are left
+
+
+def test_speed_is_that_of_the_last_half_minute():
+    clock = Clock()
+    progress = Progress(10**6, quiet=True, clock=clock)
+    for step in range(1, 200):
+        clock.now += 0.1 if step < 100 else 1.0
+        progress.update(step, 100 * step, 0)
+    assert "  100 tokens/s" in progress.line()
+
+
+def test_a_held_out_loss_stays_on_the_screen():
+    stream = Terminal()
+    with Progress(100, stream=stream) as progress:
+        progress.update(40, 10, 10)
+        progress.note("valid", {"loss": 3.25, "bits_per_byte": 1.5})
+        assert "step 40: valid loss 3.25  bits_per_byte 1.5\n" in stream.getvalue()
+    progress.close()  # a second time: nothing happens
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (61, "1m01s"), (3660, "1h01m"), (90_000, "1d01h")]
+)
+def test_durations(seconds, text):
+    assert module._duration(seconds) == text
