@@ -28,10 +28,12 @@ def versions() -> str:
 
 
 def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
-    recipe, tally = run.recipe, outcome.tally
+    recipe, tally, fingerprint = run.recipe, outcome.tally, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
     scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in outcome.valid.items())
-    shape = ", ".join(f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model)
+    shape = ", ".join(
+        f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
+    )
     return f"""# {run.folder.name}
 
 {recipe.system or recipe.name}, pre-trained with Etude (recipe `{recipe.name}`). {recipe.note}
@@ -41,7 +43,7 @@ def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
 | paper | {recipe.paper or "none"} |
 | model | {recipe.model_kind}: {shape} |
 | objective | {recipe.objective_kind}: {", ".join(f"{k} {v}" for k, v in objective.items() if v is not None)} |
-| text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{corpus.manifest["fingerprint"]}` |
+| text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
 | tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
 | trained | {tally.step:,} steps, {tally.tokens:,} tokens, {tally.flops:.3e} FLOPs, {tally.seconds:,.0f} s |
 | seed | {recipe.train.seed} |

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.pretraining import Speed, checked_rows, device_of, resolve, trial
+from etude.pretraining import Speed, checked_rows, device_of, held_out, resolve, trial
 from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import fresh
@@ -89,7 +89,7 @@ def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: S
         found.append(
             f"{report['nontext_share']:.1%} of the characters are not text (control or private-use characters)."
         )
-    if not corpus.has_part("valid"):
+    if held_out(corpus) is None:
         found.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
     if epochs > 40:
         found.append(

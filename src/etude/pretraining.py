@@ -53,7 +53,7 @@ def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bo
         return run
     device = device_of(run.recipe)
     with connect(device.type == "cuda") as ranks:
-        return _train(run, Corpus.open(run.corpus(corpus)), device, ranks, quiet)
+        return _train(run, run.corpus(corpus), device, ranks, quiet)
 
 
 def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
@@ -132,7 +132,9 @@ def checked_rows(recipe: Recipe, corpus: Corpus, rows: Rows) -> Rows:
 
 
 def held_out(corpus: Corpus) -> Corpus | None:
-    return Corpus.open(corpus.folder, part="valid") if corpus.has_part("valid") else None
+    """The part that is never trained on, where the corpus has one."""
+    part = corpus.manifest["parts"].get("valid")
+    return Corpus.open(corpus.folder, part="valid") if part and part["tokens"] else None
 
 
 def make_deterministic(wanted: bool) -> None:

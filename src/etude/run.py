@@ -31,7 +31,7 @@ from etude.chance import fold
 from etude.errors import UserError
 from etude.objectives.base import Objective
 from etude.recipes.schema import Recipe
-from etude.text.corpus import Corpus
+from etude.text.corpus import MANIFEST, Corpus
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.train.metrics_log import read_metrics
@@ -45,7 +45,9 @@ class Run:
     def open(cls, folder: str | Path) -> Run:
         folder = Path(folder)
         if not (folder / "recipe.yaml").is_file():
-            raise UserError(f"{folder} is not a run: it holds no recipe.yaml. 'etude pretrain RECIPE CORPUS -o {folder}' makes one.")
+            raise UserError(
+                f"{folder} is not a run: it holds no recipe.yaml. 'etude pretrain RECIPE CORPUS -o {folder}' makes one."
+            )
         return cls(folder)
 
     @classmethod
@@ -58,7 +60,7 @@ class Run:
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir()
         checkpoint.write_text(writing / "recipe.yaml", recipe.dump())
-        origin = {"corpus": str(corpus.folder.resolve()), "fingerprint": corpus.manifest["fingerprint"]}
+        origin = {"corpus": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint}
         checkpoint.write_text(writing / "origin.json", json.dumps(origin, indent=1))
         corpus.tokenizer.save(writing)
         checkpoint.flush(writing)
@@ -90,19 +92,19 @@ class Run:
         lines = read_metrics(self.folder / "metrics.jsonl")
         return [line for line in lines if split is None or line.get("split") == split]
 
-    def corpus(self, folder: str | Path | None = None) -> Path:
-        """Where its corpus lies, after checking that it is still the same one."""
+    def corpus(self, folder: str | Path | None = None) -> Corpus:
+        """Its corpus, after checking that it is still the same one."""
         origin = json.loads((self.folder / "origin.json").read_text(encoding="utf-8"))
         place = Path(folder or origin["corpus"])
-        manifest = place / "manifest.json"
-        if not manifest.is_file():
+        if not (place / MANIFEST).is_file():
             raise UserError(f"The corpus of {self.folder} is not at {place}. Say where it is now with --corpus FOLDER.")
-        if json.loads(manifest.read_text(encoding="utf-8")).get("fingerprint") != origin["fingerprint"]:
+        corpus = Corpus.open(place)
+        if corpus.fingerprint != origin["fingerprint"]:
             raise UserError(
                 f"{place} is not the corpus {self.folder} was started on (its fingerprint differs). "
                 "Point --corpus to the original, or start a new run."
             )
-        return place
+        return corpus
 
     def build(self) -> tuple[nn.Module, Objective]:
         """Model and objective with their final weights; before the end, with those of the last checkpoint."""
