@@ -26,14 +26,19 @@ def register(app: typer.Typer) -> None:
         from etude.recipes.document import shipped
         from etude.recipes.size import measure, short
 
+        console = Console()
+        with console.status("Counting"):
+            sizes = [(recipe, measure(recipe)) for recipe in map(Recipe.load, shipped())]
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("recipe", no_wrap=True)
         table.add_column("system", no_wrap=True)
         for heading in ("parameters", "FLOPs a token"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for recipe in map(Recipe.load, shipped()):
-            size = measure(recipe)
-            table.add_row(recipe.name, recipe.system, short(size.parameters), short(size.flops_per_token))
-        console = Console()
+        for recipe, size in sorted(sizes, key=lambda row: (row[0].system, row[1].parameters)):
+            parameters, flops = short(size.parameters, "KMBT"), short(size.flops_per_token, "KMGT")
+            table.add_row(recipe.name, recipe.system, parameters, flops)
         console.print(table)
-        console.print("FLOPs: forward and backward over full sequences. One in full: etude recipes NAME", style="dim")
+        console.print(
+            "Parameters of the model without heads; FLOPs forward and backward over full sequences.", style="dim"
+        )
+        console.print("One recipe in full: etude recipes NAME [model.layers=6 ...]", style="dim")

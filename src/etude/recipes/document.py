@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from etude.errors import UserError, nearest
+from etude.train.settings import BUDGETS
 
 FOLDER = File(__file__).parent
-BUDGETS = ("steps", "tokens", "flops", "minutes", "epochs")  # of the group `train`: one at a time
 
 Path = tuple[str, ...]
 Overrides = Mapping[str, Any] | Iterable[str]

@@ -22,7 +22,7 @@ import json
 import pkgutil
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as File
 from types import ModuleType
@@ -34,14 +34,23 @@ from pydantic import BaseModel, ValidationError
 from etude.errors import UserError, nearest
 from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
 from etude.settings import Strict
+from etude.text import training
+from etude.text.tokenizer import TRAINED_SPECIALS, Specials
+from etude.train import schedule
 from etude.train.settings import Settings as Train
 
 if TYPE_CHECKING:
     from torch import nn
 
     from etude.objectives.base import Objective
-    from etude.text.tokenizer import Specials
 
+# settings that follow from those of the model where they are left out, as etude.models and etude.objectives take them
+FOLLOWS: dict[str, Callable[[Any], Any]] = {
+    "feedforward": lambda model: 4 * model.width,
+    "embedding_width": lambda model: model.width,
+    "position_deviation": lambda model: model.init_deviation,
+    "activation": lambda model: model.activation,
+}
 TEXTS = ("name", "system", "paper", "follows", "note", "tokenizer")
 PARTS = {"model": "models", "objective": "objectives"}  # group in a recipe -> package that holds its kinds
 
@@ -81,8 +90,13 @@ class Recipe:
         texts = {key: _text(document, key) for key in TEXTS if document.values.get(key) is not None}
         for key in ("name", "tokenizer"):
             if not texts.get(key):
-                raise UserError(f"{document.place(()) or 'the recipe'}: '{key}' is missing. Say for example "
-                                f"'{key}: {'my-bert' if key == 'name' else 'wordpiece:8000'}'.")  # fmt: skip
+                example = "my-bert" if key == "name" else "wordpiece:8000"
+                raise _fault(document, (), f"'{key}' is missing. Say for example '{key}: {example}'.")
+        if not _is_path(texts["tokenizer"]):
+            try:
+                training.parse(texts["tokenizer"])
+            except UserError as error:
+                raise _fault(document, ("tokenizer",), str(error)) from None
         parts: dict[str, Any] = {}
         for group in PARTS:
             values = dict(_group(document, group))
@@ -95,26 +109,60 @@ class Recipe:
     def resolve(self, vocab: int | None = None) -> Self:
         """Fills everything that follows from something else; `vocab` is that of the corpus, where there is one.
 
-        Without a corpus the vocabulary is the size its tokenizer asks for.
+        Without a corpus the vocabulary is the size that the tokenizer is asked for. What contradicts itself only
+        when joined (a sequence longer than the context, a batch smaller than a row) is refused here.
         """
-        wanted = vocab if vocab is not None else self.tokenizer_size
+        wanted = self.tokenizer_size if vocab is None else vocab
         model = self.model
         if "vocab" in type(model).model_fields:
             if model.vocab is None and wanted is not None:
                 model = self._changed("model", model, vocab=wanted)
-            elif vocab is not None and model.vocab is not None and model.vocab < vocab:
-                raise self.fault(
-                    ("model", "vocab"),
-                    f"model.vocab is {model.vocab}, and the tokenizer of the corpus has {vocab} tokens. "
-                    f"Leave model.vocab out, or set it to {vocab} or more.",
-                )
-        return replace(self, model=model)
+            self._check_vocab(model.vocab, vocab)
+        model = self._changed("model", model, **_followed(model, model))
+        objective = self._changed("objective", self.objective, **_followed(self.objective, model))
+        resolved = replace(self, model=model, objective=objective)
+        return resolved._with_rows() if getattr(model, "vocab", 0) is not None else resolved
+
+    def _check_vocab(self, own: int | None, corpus: int | None) -> None:
+        if own is not None and own <= len(TRAINED_SPECIALS):
+            raise self.fault(
+                ("model", "vocab"),
+                f"model.vocab={own} leaves no token beside the {len(TRAINED_SPECIALS)} special ones "
+                f"({' '.join(TRAINED_SPECIALS)}). Leave it out: it follows from the tokenizer.",
+            )
+        if own is not None and corpus is not None and own < corpus:
+            raise self.fault(
+                ("model", "vocab"),
+                f"model.vocab={own} is smaller than the tokenizer of the corpus, which has {corpus} tokens. "
+                f"Leave it out, or set it to {corpus} or more.",
+            )
+
+    def _with_rows(self) -> Self:
+        """Length and size of rows as the objective takes them, learnt from one built without memory."""
+        import torch
+
+        special = Specials(*range(len(TRAINED_SPECIALS)))
+        try:
+            with torch.device("meta"):
+                objective = self.build_objective(self.build_model(), special)
+            taken = getattr(objective, "making", objective)  # the rules of rows, where the objective keeps them apart
+            row_tokens = getattr(taken, "row_tokens", None)
+            if row_tokens is not None:
+                schedule.micro_rows(self.train, row_tokens)
+        except UserError as error:
+            raise UserError(self._placed(str(error))) from None
+        fields = type(self.objective).model_fields
+        followed = {
+            name: getattr(taken, name)
+            for name in ("length", "row_tokens")
+            if name in fields and getattr(self.objective, name) is None and hasattr(taken, name)
+        }
+        return replace(self, objective=self._changed("objective", self.objective, **followed))
 
     @property
     def tokenizer_size(self) -> int | None:
-        """The vocabulary that a specification such as `wordpiece:30522` asks for; None where it is a folder."""
-        size = self.tokenizer.rpartition(":")[2]
-        return int(size) if size.isdigit() else None
+        """The vocabulary that a specification such as `wordpiece:30522` asks for; None where it is not said."""
+        return None if _is_path(self.tokenizer) else training.parse(self.tokenizer).size
 
     def with_settings(self, overrides: Overrides) -> Self:
         """The same recipe with some settings changed."""
@@ -134,7 +182,16 @@ class Recipe:
         return importlib.import_module(f"etude.models.{self.model_kind}").build(self.model)
 
     def build_objective(self, model: nn.Module, special: Specials) -> Objective:
+        ids, vocab = special.ids(), getattr(model, "vocab", None)
+        if vocab is not None and ids and ids[-1] >= vocab:
+            raise self.fault(("model", "vocab"), f"model.vocab={vocab} does not reach the special token {ids[-1]}.")
         return importlib.import_module(f"etude.objectives.{self.objective_kind}").build(self.objective, model, special)
+
+    def _placed(self, message: str) -> str:
+        """A message that names settings in full (`train.lr=...`), with the places of those that have one."""
+        paths = [tuple(name.split(".")) for name in re.findall(r"\b(?:model|objective|train)(?:\.\w+)+", message)]
+        places = dict.fromkeys(self.source.places[path] for path in paths if path in self.source.places)
+        return f"{'; '.join(places)}: {message}" if places else message
 
     def fault(self, path: Path, message: str) -> UserError:
         """A message about one setting, with its place: for checks that need more than the recipe knows."""
@@ -175,7 +232,7 @@ def _kind(document: Document, group: str, kind: Any) -> Any:
 def _group(document: Document, group: str, default: Any = None) -> dict[str, Any]:
     values = document.values.get(group, default)
     if values is None:
-        raise UserError(f"{document.place(()) or 'the recipe'}: the group '{group}' is missing.")
+        raise _fault(document, (), f"the group '{group}' is missing.")
     if not isinstance(values, dict):
         raise _fault(document, (group,), f"'{group}' is a group of settings, not one value. Write {group}.name=value.")
     return values
@@ -186,6 +243,17 @@ def _text(document: Document, key: str) -> str:
     if not isinstance(value, str):
         raise _fault(document, (key,), f"'{key}' is text, not {value!r}.")
     return " ".join(value.split())  # however the file folds its lines
+
+
+def _followed(settings: Strict, model: Any) -> dict[str, Any]:
+    """Values for what is left out and follows from the model's settings."""
+    missing = [name for name in FOLLOWS if getattr(settings, name, 0) is None]
+    return {name: FOLLOWS[name](model) for name in missing}
+
+
+def _is_path(tokenizer: str) -> bool:
+    """Whether a tokenizer is given as a file or folder; otherwise it is one to train, such as `bpe:16000`."""
+    return "/" in tokenizer or File(tokenizer).exists()
 
 
 def _checked(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:

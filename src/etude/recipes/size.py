@@ -1,0 +1,73 @@
+"""What a recipe costs, without a corpus and without memory: its parameters, and FLOPs a token.
+
+Model and objective are built on the meta device. FLOPs are what the objective itself counts (forward and
+backward, by the stated convention) on rows of a made-up text: long documents of sentences of 20 tokens,
+whose words are as uneven as those of a language (Zipf 1935), so that sequences are full and subsampling bites.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from etude.chance import Chance, uniform
+from etude.recipes.schema import Recipe
+from etude.text.corpus import Corpus
+from etude.text.tokenizer import TRAINED_SPECIALS, Tokenizer
+
+SENTENCE = 20  # tokens: about that of written English
+DOCUMENTS = 8  # of one row each and a bit: a sequence is rarely cut short by the end of a document
+WORDS = 4_000  # of the made-up text, unless the recipe's vocabulary is smaller
+
+
+@dataclass(frozen=True)
+class Size:
+    parameters: int  # of the model, as papers count them
+    head_parameters: int  # of the objective, thrown away after pre-training
+    flops_per_token: float
+
+
+def measure(recipe: Recipe) -> Size:
+    """The size of a recipe; its vocabulary is the one its tokenizer asks for."""
+    recipe = recipe.resolve()
+    tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
+    corpus = _text(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
+    with torch.device("meta"):
+        model = recipe.build_model()
+        objective = recipe.build_objective(model, corpus.tokenizer.special)
+    rows = objective.rows(corpus, seed=0)
+    batch = objective.batch([rows[index] for index in range(min(len(rows), DOCUMENTS))], Chance(seed=0, step=0))
+    return Size(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        head_parameters=sum(parameter.numel() for parameter in objective.parameters()),
+        flops_per_token=objective.flops(model, batch) / batch.size,
+    )
+
+
+@lru_cache(maxsize=4)
+def _text(tokens: int, words: int) -> Corpus:
+    """Documents of so many tokens each, over so many words."""
+    names = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(words))]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = Tokenizer(json.dumps({"model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}}))
+    draws = uniform(0, np.arange(DOCUMENTS * tokens))
+    ranks = np.floor(np.exp(draws * np.log(words + 1))).astype(np.int64) - 1  # probability about 1 / rank
+    ids = ranks + len(TRAINED_SPECIALS)
+    documents = [
+        [part[start : start + SENTENCE].tolist() for start in range(0, tokens, SENTENCE)]
+        for part in ids.reshape(DOCUMENTS, tokens)
+    ]
+    return Corpus.from_documents(documents, tokenizer)
+
+
+def short(number: float, letters: str) -> str:
+    """Three digits and a letter of thousands: 110M; `letters` such as "KMBT"."""
+    power = 0
+    while number >= 999.5 and power < len(letters):
+        number, power = number / 1000, power + 1
+    digits = 0 if number >= 99.5 else 1 if number >= 9.95 else 2
+    return f"{number:.{digits}f}{letters[power - 1] if power else ''}"
