@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpus import SPECIAL, SmallCorpus
+from small_corpus import SPECIAL, VOCAB, small_corpus
 from torch import Tensor
 
 from etude.chance import Chance
@@ -21,7 +21,6 @@ from etude.objectives.base import Row
 from etude.objectives.bilm import BiLM, LaneBatch, Settings, Stream, build
 
 END = SPECIAL.end
-VOCAB = 40
 
 
 def text(lengths: list[list[int]], seed: int = 0) -> list[list[list[int]]]:
@@ -63,7 +62,7 @@ def rows_of(rows: Any, step: int, lanes: int) -> list[Row]:
 @settings(max_examples=60, deadline=None)
 def test_the_stream_is_the_text_with_markers(lengths: list[list[int]], marker: str, data: st.DataObject) -> None:
     documents = text(lengths)
-    corpus = SmallCorpus(documents)
+    corpus = small_corpus(documents)
     stream = Stream(corpus, corpus.sentences if marker == "sentence" else corpus.documents, END)
     wanted = flat(documents, marker)
     assert stream.total == len(wanted)
@@ -75,7 +74,7 @@ def test_the_stream_is_the_text_with_markers(lengths: list[list[int]], marker: s
 def test_rows_of_both_directions_cover_the_text_once() -> None:
     documents = text([[4, 3], [6], [2, 2, 5]])
     _, objective = system(unroll=4)
-    rows = objective.rows(SmallCorpus(documents), seed=0)
+    rows = objective.rows(small_corpus(documents), seed=0)
     stream = flat(documents)
     assert not rows.shuffle and rows.row_tokens == 4 and len(rows) == (len(stream) - 1) // 4
     batch = objective.batch([rows[i] for i in range(len(rows))], Chance(0, 0))
@@ -102,7 +101,7 @@ def test_chunks_with_a_carried_state_equal_one_long_run(tied: bool) -> None:
     """Both directions: the model over the whole lane at once gives the sum of the chunks' losses."""
     documents = text([[9, 7, 12], [11, 3], [8, 8, 8]])
     model, objective = system(unroll=5, tied=tied)
-    rows = objective.rows(SmallCorpus(documents), seed=0)
+    rows = objective.rows(small_corpus(documents), seed=0)
     lanes = 2
     objective.set_lanes(lanes)
     length = len(rows) // lanes
@@ -123,7 +122,7 @@ def test_chunks_with_a_carried_state_equal_one_long_run(tied: bool) -> None:
 def test_the_state_matters() -> None:
     """The test above could not pass with states thrown away."""
     model, objective = system()
-    rows = objective.rows(SmallCorpus(text([[30]])), seed=0)
+    rows = objective.rows(small_corpus(text([[30]])), seed=0)
     objective.set_lanes(1)
     carried = run(model, objective, rows, 1, 4, 1)
     for step in range(1, 4):
@@ -136,7 +135,7 @@ def test_the_state_matters() -> None:
 def test_micro_batches_change_nothing(micro: int) -> None:
     documents = text([[9, 7, 12], [11, 3], [8, 8, 8]])
     model, objective = system()
-    rows = objective.rows(SmallCorpus(documents), seed=0)
+    rows = objective.rows(small_corpus(documents), seed=0)
     objective.set_lanes(3)
     whole = run(model, objective, rows, 3, 6, micro=3)
     state = objective.state()
@@ -149,7 +148,7 @@ def test_micro_batches_change_nothing(micro: int) -> None:
 
 def test_state_round_trip_is_exact() -> None:
     model, objective = system(dropout=0.2)
-    rows = objective.rows(SmallCorpus(text([[40], [40]])), seed=0)
+    rows = objective.rows(small_corpus(text([[40], [40]])), seed=0)
     objective.set_lanes(2)
     torch.manual_seed(5)
     run(model, objective, rows, 2, 3, micro=2)
@@ -175,7 +174,7 @@ def test_state_round_trip_is_exact() -> None:
 
 def test_the_same_batch_twice_gives_the_same_loss() -> None:
     model, objective = system()
-    rows = objective.rows(SmallCorpus(text([[40]])), seed=0)
+    rows = objective.rows(small_corpus(text([[40]])), seed=0)
     objective.set_lanes(1)
     for step in range(3):
         batch = objective.batch(rows_of(rows, step, 1), Chance(0, step))
@@ -185,7 +184,7 @@ def test_the_same_batch_twice_gives_the_same_loss() -> None:
 
 def test_a_lane_starts_anew_at_the_end_of_its_text() -> None:
     model, objective = system()
-    rows = objective.rows(SmallCorpus(text([[25], [24]])), seed=0)
+    rows = objective.rows(small_corpus(text([[25], [24]])), seed=0)
     objective.set_lanes(2)
     length = len(rows) // 2
     sums = run(model, objective, rows, 2, 2 * length, micro=2)
@@ -194,7 +193,7 @@ def test_a_lane_starts_anew_at_the_end_of_its_text() -> None:
 
 def test_gradients_stop_at_the_start_of_a_row() -> None:
     model, objective = system()
-    rows = objective.rows(SmallCorpus(text([[40]])), seed=0)
+    rows = objective.rows(small_corpus(text([[40]])), seed=0)
     objective.set_lanes(1)
     for step in range(2):
         batch = objective.batch(rows_of(rows, step, 1), Chance(0, step))
@@ -206,7 +205,7 @@ def test_gradients_stop_at_the_start_of_a_row() -> None:
 
 def test_flops_by_hand() -> None:
     model, objective = system(unroll=5)
-    rows = objective.rows(SmallCorpus(text([[40]])), seed=0)
+    rows = objective.rows(small_corpus(text([[40]])), seed=0)
     batch = objective.batch([rows[0], rows[1]], Chance(0, 0))
     lstm = 4 * 12 * 8 + 4 * 12 * 8 + 12 * 8
     assert objective.flops(model, batch) == 3 * 2 * 10 * 2 * (2 * lstm + 8 * VOCAB)
@@ -215,7 +214,7 @@ def test_flops_by_hand() -> None:
 def test_it_learns_both_ways() -> None:
     """A text that repeats is known by heart soon, forwards and backwards."""
     model, objective = system(unroll=6)
-    rows = objective.rows(SmallCorpus([[[6, 9, 7, 11, 8, 13, 12]] * 12]), seed=0)
+    rows = objective.rows(small_corpus([[[6, 9, 7, 11, 8, 13, 12]] * 12]), seed=0)
     objective.set_lanes(2)
     optimizer = torch.optim.Adam([*model.parameters(), *objective.parameters()], lr=0.02)
     first: dict[str, float] = {}
@@ -232,7 +231,7 @@ def test_it_learns_both_ways() -> None:
 def test_what_it_refuses() -> None:
     _, objective = system(unroll=50)
     with pytest.raises(UserError, match="unroll=50"):
-        objective.rows(SmallCorpus(text([[9]])), seed=0)
+        objective.rows(small_corpus(text([[9]])), seed=0)
     with pytest.raises(UserError, match="recurrent"):
         build(Settings(), static.build(static.Settings(width=4, vocab=9)), SPECIAL)
     objective.set_lanes(2)
@@ -256,7 +255,7 @@ def test_in_use_it_scores_what_follows() -> None:
 
 def test_a_batch_moves_as_a_whole() -> None:
     _, objective = system()
-    rows = objective.rows(SmallCorpus(text([[40]])), seed=0)
+    rows = objective.rows(small_corpus(text([[40]])), seed=0)
     moved = objective.batch([rows[0]], Chance(0, 0)).to("meta")
     assert isinstance(moved, LaneBatch)
     assert moved.tokens.is_meta and moved.targets.is_meta and moved.backward.tokens.is_meta

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpus import SPECIAL, SmallCorpus
+from small_corpus import SPECIAL, VOCAB, small_corpus
 
 from etude import chance as draw
 from etude.chance import Chance
@@ -19,8 +19,8 @@ from etude.errors import UserError
 from etude.models import recurrent, static
 from etude.objectives.base import Row
 from etude.objectives.skipgram import Frequencies, PairBatch, Settings, SkipGram, alias_table, build, pairs
+from etude.text.corpus import Corpus
 
-VOCAB = 40
 UNKNOWN = SPECIAL.unknown
 
 
@@ -30,7 +30,7 @@ def system(**options: Any) -> tuple[static.Static, SkipGram]:
     return model, build(Settings(**options), model, SPECIAL)
 
 
-def corpus_of(documents: int = 6, size: int = 30, seed: int = 0) -> SmallCorpus:
+def corpus_of(documents: int = 6, size: int = 30, seed: int = 0) -> Corpus:
     """Tokens 6..39 with falling frequency, a few unknown ones."""
     chance = np.random.default_rng(seed)
     found = []
@@ -38,7 +38,7 @@ def corpus_of(documents: int = 6, size: int = 30, seed: int = 0) -> SmallCorpus:
         tokens = np.minimum(6 + chance.geometric(0.15, size) - 1, VOCAB - 1)
         tokens[chance.random(size) < 0.05] = UNKNOWN
         found.append([tokens.tolist()])
-    return SmallCorpus(found, VOCAB)
+    return small_corpus(found)
 
 
 def batch_of(objective: SkipGram, rows: Any, numbers: list[int], step: int = 3) -> PairBatch:
@@ -88,14 +88,14 @@ def test_rows_cover_the_corpus_and_end_sequences_at_documents() -> None:
     rows = objective.rows(corpus, seed=0)
     assert len(rows) == 3 and rows.shuffle and rows.row_tokens == 50
     assert [rows[i].bounds.tolist() for i in range(3)] == [[0, 30, 50], [0, 10, 40, 50], [0, 20]]
-    assert np.concatenate([rows[i].tokens for i in range(3)]).tolist() == corpus.flat.tolist()
+    assert np.concatenate([rows[i].tokens for i in range(3)]).tolist() == corpus.tokens(0, corpus.total).tolist()
     later = rows[5]
     assert later.index == 5 and later.tokens.tolist() == rows[2].tokens.tolist()
 
 
 def test_no_pair_crosses_a_document_or_a_row() -> None:
     """Each document has tokens of its own."""
-    corpus = SmallCorpus([[[6 + number] * 9] for number in range(8)], VOCAB)
+    corpus = small_corpus([[[6 + number] * 9] for number in range(8)])
     _, objective = system(window=5, subsample=None, row_tokens=20)
     rows = objective.rows(corpus, seed=0)
     batch = batch_of(objective, rows, [0, 1, 2, 3])
@@ -136,7 +136,7 @@ def test_sub_sampling_rate(keep: str) -> None:
         ratio = threshold / (count / 10_000)
         wanted = min(1.0, math.sqrt(ratio) + (ratio if keep == "code" else 0))
         assert frequencies.kept[token] == pytest.approx(wanted, rel=1e-6)
-    corpus = SmallCorpus([[[6] * 9000 + [7] * 900 + [8] * 90 + [9] * 10]], VOCAB)
+    corpus = small_corpus([[[6] * 9000 + [7] * 900 + [8] * 90 + [9] * 10]])
     _, objective = system(window=1, subsample=threshold, keep=keep, row_tokens=10_000)
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0])
     share = float((batch.centres == 6).sum()) / 2 / 9000  # window 1: two pairs a centre
@@ -147,7 +147,7 @@ def test_sub_sampling_rate(keep: str) -> None:
 def test_unknown_words_are_neither_text_nor_noise() -> None:
     _, objective = system(subsample=None, row_tokens=60)
     corpus = corpus_of()
-    assert (corpus.flat == UNKNOWN).any()
+    assert (corpus.tokens(0, corpus.total) == UNKNOWN).any()
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0, 1, 2])
     for ids in (batch.centres, batch.contexts, batch.noise):
         assert (ids != UNKNOWN).all()
@@ -157,7 +157,7 @@ def test_unknown_words_are_neither_text_nor_noise() -> None:
 def test_windows_are_uniform() -> None:
     """With a fixed text of distinct places, distances 1..w appear in the ratio w : w-1 : ... : 1."""
     size, window = 4000, 4
-    corpus = SmallCorpus([[[6 + place % 34 for place in range(size)]]], VOCAB)  # distance < 17 can be read off the ids
+    corpus = small_corpus([[[6 + place % 34 for place in range(size)]]])  # distance < 17 can be read off the ids
     _, objective = system(window=window, subsample=None, row_tokens=size)
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0])
     distance = ((batch.contexts - batch.centres) % 34).numpy()
@@ -290,7 +290,7 @@ def test_words_of_the_same_company_become_neighbours() -> None:
     chance = np.random.default_rng(0)
     documents = [[(6 + 17 * (number % 2) + chance.integers(0, 17, 40)).tolist()] for number in range(60)]
     model, objective = system(window=4, subsample=None, row_tokens=200)
-    rows = objective.rows(SmallCorpus(documents, VOCAB), seed=0)
+    rows = objective.rows(small_corpus(documents), seed=0)
     start = objective.loss(model, batch_of(objective, rows, [0], 0))["loss"]
     # output vectors are 0, so every score is; one noise word in 34 is the context and is not counted
     assert float(start.sum.detach()) / start.count == pytest.approx((1 + 5 * 33 / 34) * math.log(2), rel=0.01)
@@ -307,7 +307,7 @@ def test_words_of_the_same_company_become_neighbours() -> None:
 
 def test_flops_by_hand() -> None:
     model, objective = system(window=1, negatives=3, subsample=None)
-    corpus = SmallCorpus([[[6, 7, 8]]], VOCAB)
+    corpus = small_corpus([[[6, 7, 8]]])
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0])
     assert batch.counts["loss"] == 4
     assert objective.flops(model, batch) == 4 * 4 * 7 * 2 * 3
@@ -315,7 +315,7 @@ def test_flops_by_hand() -> None:
 
 def test_a_single_word_gives_no_pair_and_no_error() -> None:
     model, objective = system()
-    batch = batch_of(objective, objective.rows(SmallCorpus([[[6]]], VOCAB), seed=0), [0])
+    batch = batch_of(objective, objective.rows(small_corpus([[[6]]]), seed=0), [0])
     assert batch.counts == {"loss": 0}
     assert float(objective.loss(model, batch)["loss"].sum.detach()) == 0.0
     assert float(objective.update(model, batch, 0.1)["loss"].sum) == 0.0
@@ -324,7 +324,7 @@ def test_a_single_word_gives_no_pair_and_no_error() -> None:
 def test_what_it_refuses() -> None:
     _, objective = system()
     with pytest.raises(UserError, match="no known words"):
-        objective.rows(SmallCorpus([[[UNKNOWN, UNKNOWN]]], VOCAB), seed=0)
+        objective.rows(small_corpus([[[UNKNOWN, UNKNOWN]]]), seed=0)
     other = recurrent.build(recurrent.Settings(width=4, cells=4, vocab=VOCAB))
     with pytest.raises(UserError, match="static"):
         build(Settings(), other, SPECIAL)

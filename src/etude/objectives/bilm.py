@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,9 +38,8 @@ from etude.nn.packed import Packed
 from etude.nn.states import States
 from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.settings import Strict
-
-if TYPE_CHECKING:
-    from etude.text.tokenizer import Specials
+from etude.text.corpus import Bounds, Corpus
+from etude.text.tokenizer import Specials
 
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
@@ -54,7 +53,7 @@ class Settings(Strict):
 class Stream:
     """All text of a corpus with a marker before the first part and after each."""
 
-    def __init__(self, corpus: Any, parts: Any, marker: int) -> None:
+    def __init__(self, corpus: Corpus, parts: Bounds, marker: int) -> None:
         self.corpus, self.parts, self.marker = corpus, parts, marker
         self.total = corpus.total + len(parts) + 1
 
@@ -175,10 +174,10 @@ class BiLM(Objective):
             nn.init.normal_(self.output.weight, std=model.settings.width**-0.5)  # as the released biLM [code]
         self.lanes = Lanes(0, self.shape)
 
-    def rows(self, corpus: Any, seed: int) -> LaneRows:
+    def rows(self, corpus: Corpus, seed: int) -> LaneRows:
         return LaneRows(Stream(corpus, self._parts(corpus), self.marker), self.settings.unroll)
 
-    def _parts(self, corpus: Any) -> Any:
+    def _parts(self, corpus: Corpus) -> Bounds:
         return corpus.sentences if self.settings.marker == "sentence" else corpus.documents
 
     def _table(self, model: Recurrent) -> Tensor:
@@ -221,7 +220,7 @@ class BiLM(Objective):
         """A marker on each side, where the text of pre-training has one too."""
         return np.concatenate([[self.marker], ids, [self.marker]])
 
-    def tokens_per_byte(self, corpus: Any) -> float:
+    def tokens_per_byte(self, corpus: Corpus) -> float:
         """Markers are predicted too."""
         return (corpus.total + len(self._parts(corpus))) / max(1, corpus.bytes)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,9 +36,8 @@ from etude.errors import UserError
 from etude.models.static import Static
 from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.settings import Strict
-
-if TYPE_CHECKING:
-    from etude.text.tokenizer import Specials
+from etude.text.corpus import Corpus
+from etude.text.tokenizer import Specials
 
 
 class Settings(Strict):
@@ -114,7 +113,7 @@ class Spans:
 
     shuffle = True
 
-    def __init__(self, corpus: Any, row_tokens: int, frequencies: Frequencies) -> None:
+    def __init__(self, corpus: Corpus, row_tokens: int, frequencies: Frequencies) -> None:
         self.corpus, self.span, self.frequencies = corpus, row_tokens, frequencies
         self.row_tokens: int | None = row_tokens
         self.count = -(-corpus.total // row_tokens)
@@ -146,8 +145,10 @@ class SkipGram(Objective):
         super().__init__()
         self.settings, self.unknown = settings, special.unknown
 
-    def rows(self, corpus: Any, seed: int) -> Spans:
-        frequencies = Frequencies.of(corpus.token_counts(), self.settings, self.unknown)
+    def rows(self, corpus: Corpus, seed: int) -> Spans:
+        # a held-out part is judged with the chance of the training text
+        known = corpus if corpus.part == "train" else Corpus.open(corpus.folder)
+        frequencies = Frequencies.of(known.token_counts(), self.settings, self.unknown)
         return Spans(corpus, self.settings.row_tokens, frequencies)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> PairBatch:
