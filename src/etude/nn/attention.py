@@ -42,7 +42,7 @@ def attend(
     path: str | None = None,
 ) -> Tensor:
     """Mixes values within each sequence. (N, H, d) each, and so the result."""
-    if query.shape[0] != layout.total:
+    if not torch.compiler.is_compiling() and query.shape[0] != layout.total:
         raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
     if path is None:
         path = choose_path(query.device, query.dtype, query.shape[-1], dropout=dropout, window=window)
@@ -110,7 +110,7 @@ def attend_varlen(
     if call is None:
         raise UserError(f"torch {torch.__version__} has no varlen attention: set path to 'grouped'")
     if query.shape[0] == 0:
-        return torch.zeros_like(value)
+        return value.clone()  # no tokens, yet a part of the graph
     function, names = call
     bounds, longest = layout.bounds, layout.longest
     return function(query, key, value, bounds, bounds, longest, longest, **varlen_arguments(names, causal, window))
@@ -146,7 +146,7 @@ def attend_reference(
         share = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
         maps.append(share)
         mixed.append((F.dropout(share, dropout) @ values).transpose(0, 1))  # (L, H, d)
-    return torch.cat(mixed) if mixed else torch.zeros_like(value), maps if weights else None
+    return torch.cat(mixed) if mixed else value.clone(), maps if weights else None
 
 
 def visible_pairs(query: Tensor, key: Tensor, causal: bool, window: int | None) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -47,7 +46,7 @@ class AttentionBranch(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.heads, self.placement = heads, placement
+        self.heads, self.size, self.placement = heads, width // heads, placement
         self.dropout, self.attention_dropout = dropout, attention_dropout
         self.norm = norm
         self.qkv = nn.Linear(width, 3 * width, bias=bias)  # rows in the order query, key, value
@@ -78,14 +77,14 @@ class AttentionBranch(nn.Module):
 
     def project(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""
-        query, key, value = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
+        query, key, value = self.qkv(x).view(x.shape[0], 3, self.heads, self.size).unbind(1)
         if turn is not None:
             query, key = rotate(query, turn), rotate(key, turn)
         return query, key, value
 
     def join(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The output projection, and back onto the residual stream."""
-        branch = F.dropout(self.out(mixed.reshape(x.shape[0], -1)), self.dropout, self.training)
+        branch = F.dropout(self.out(mixed.reshape(x.shape[0], self.heads * self.size)), self.dropout, self.training)
         return x + branch if self.placement == "pre" else self.norm(x + branch)
 
 
@@ -125,4 +124,4 @@ class FeedForwardBranch(nn.Module):
 def pool_first(x: Tensor, layout: Layout) -> Tensor:
     """The state of the first token of each sequence, (S, D); a row that means nothing for an empty one."""
     first = layout.bounds[:-1].long().clamp(max=max(0, x.shape[0] - 1))
-    return x.index_select(0, first) if x.shape[0] else torch.zeros(len(first), x.shape[1], dtype=x.dtype)
+    return x.index_select(0, first) if x.shape[0] else x.new_zeros(len(first), x.shape[1])

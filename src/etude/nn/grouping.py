@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from etude.nn.dense import attend_dense
 from etude.nn.packed import Layout
 
-# What one more bucket costs, in units of one padded slot of attention (length x length): measured on two CPU
-# cores, a call of 4 heads of 64 costs about as much as 4,000 further scores.
-_BUCKET = 4000
+# What one more bucket costs, in units of one padded score (of all heads): on a CPU core a call takes as long as about
+# a thousand; a GPU makes scores a thousand times faster and calls hardly so.
+_PRICE_CPU, _PRICE_GPU = 1e3, 1e6
 _GRAIN = 8  # lengths are rounded up to a multiple of this: fewer distinct lengths, aligned rows
 
 
@@ -96,7 +96,7 @@ def make_plan(bounds: np.ndarray, device: torch.device) -> Plan:
 
     order = real[np.argsort(lengths[real], kind="stable")]
     buckets, tokens = [], []
-    for members, length in _cut(order, lengths[order]):
+    for members, length in _cut(order, lengths[order], _PRICE_CPU if device.type == "cpu" else _PRICE_GPU):
         place = np.arange(length)[None, :]
         inside = place < lengths[members][:, None]
         tokens.append(np.where(inside, bounds[members].astype(np.int64)[:, None] + place, -1).ravel())
@@ -112,7 +112,7 @@ def _send(array: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
-def _cut(order: np.ndarray, lengths: np.ndarray) -> list[tuple[np.ndarray, int]]:
+def _cut(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:
     """Cuts sequences sorted by length into buckets of least cost: padded scores plus a price for each bucket.
 
     Dynamic programming over the distinct (rounded) lengths; few after rounding, so this is microseconds each.
@@ -123,7 +123,7 @@ def _cut(order: np.ndarray, lengths: np.ndarray) -> list[tuple[np.ndarray, int]]
     best = np.zeros(len(sizes) + 1)
     cut_at = np.zeros(len(sizes) + 1, np.int64)
     for end in range(1, len(sizes) + 1):
-        cost = best[:end] + (starts[end] - starts[:end]) * float(sizes[end - 1]) ** 2 + _BUCKET
+        cost = best[:end] + (starts[end] - starts[:end]) * float(sizes[end - 1]) ** 2 + price
         cut_at[end] = int(cost.argmin())
         best[end] = cost[cut_at[end]]
     pieces: list[tuple[np.ndarray, int]] = []
@@ -173,7 +173,7 @@ def attend_grouped(
     """Attention within each sequence, over dense buckets. (N, H, d) each, and so the result."""
     plan = plan_of(layout, query.device)
     if not plan.buckets:
-        return torch.zeros_like(value)
+        return value.clone()  # no tokens, yet a part of the graph
     heads, size = query.shape[1:]
     if plan.token_of_slot is None:
         return _dense(query, key, value, plan, 0, causal, window, dropout)
@@ -195,7 +195,5 @@ def _dense(
     length = plan.buckets[number].length
     query, key, value = (part.view(-1, length, heads, size).transpose(1, 2) for part in (query, key, value))
     mask = plan.mask(number, causal, window, query.dtype)
-    mixed = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
-    )  # (S, H, L, d)
+    mixed = attend_dense(query, key, value, mask, causal, dropout)  # (S, H, L, d)
     return mixed.transpose(1, 2).reshape(-1, heads, size)

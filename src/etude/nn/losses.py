@@ -14,13 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from etude.nn.precision import wide
+
 IGNORE = -100  # torch's own default for "no target"
 _LOGITS = 2**25  # logits held at once: 128 MiB in float32
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
     """(M, V), (M,) -> the sum over used slots, in float32."""
-    return F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
+    return F.cross_entropy(wide(logits), targets, ignore_index=IGNORE, reduction="sum")
 
 
 def linear_cross_entropy(
@@ -59,8 +61,8 @@ def _dtype_for(states: Tensor) -> torch.dtype:
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    logits = (states @ weight.t()).float()
-    return logits if bias is None else logits.add_(bias.float())
+    logits = wide(states @ weight.t())
+    return logits if bias is None else logits.add_(bias.to(logits.dtype))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -76,9 +78,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         wants = ctx.needs_input_grad
         grad_states = torch.empty_like(states) if wants[0] else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and wants[2] else None
-        total = torch.zeros((), dtype=torch.float32, device=states.device)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        grad_weight = torch.zeros_like(weight, dtype=wide) if wants[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wants[2] else None
+        total = torch.zeros((), dtype=wide, device=states.device)
         table = weight.to(dtype)
         with torch.autocast(states.device.type, enabled=False):
             for start in range(0, states.shape[0], chunk):

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.nn.precision import wide
+
 Kind = Literal["layer", "rms"]
 
 
@@ -23,10 +25,12 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias and kind == "layer" else None
 
     def forward(self, x: Tensor) -> Tensor:
+        inner = wide(x)
+        weight = self.weight.to(inner.dtype)
         if self.kind == "rms":
-            return F.rms_norm(x.float(), (self.width,), self.weight.float(), self.epsilon).to(x.dtype)
-        bias = None if self.bias is None else self.bias.float()
-        return F.layer_norm(x.float(), (self.width,), self.weight.float(), bias, self.epsilon).to(x.dtype)
+            return F.rms_norm(inner, (self.width,), weight, self.epsilon).to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(inner.dtype)
+        return F.layer_norm(inner, (self.width,), weight, bias, self.epsilon).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.width}, epsilon={self.epsilon}, kind={self.kind}"

@@ -1,0 +1,311 @@
+"""Three attention paths, one meaning."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from etude.errors import UserError
+from etude.nn import attention
+from etude.nn.attention import attend, attend_reference, attend_varlen, choose_path, varlen_arguments
+from etude.nn.packed import Layout
+
+LENGTHS = st.lists(st.integers(0, 33), min_size=1, max_size=12)  # with empty and one-token sequences
+WINDOWS = st.sampled_from([None, 1, 2, 5, 40])
+
+
+def layout_of(lengths: list[int], longest: int = 64) -> Layout:
+    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), longest)
+
+
+def parts_of(layout: Layout, heads: int = 2, size: int = 4, seed: int = 0) -> Tensor:
+    """Queries, keys and values as one projection gives them, (N, 3, H, d)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(layout.total, 3, heads, size, generator=generator, dtype=torch.float64)
+
+
+def by_loops(parts: Tensor, layout: Layout, causal: bool, window: int | None) -> Tensor:
+    """Attention from its definition, one number at a time: independent of every path."""
+    tokens, _, heads, size = parts.shape
+    out = torch.zeros(tokens, heads, size, dtype=parts.dtype)
+    for start, stop in zip(layout.host[:-1], layout.host[1:], strict=True):
+        for query in range(start, stop):
+            seen = [
+                key
+                for key in range(start, stop)
+                if (not causal or key <= query) and (window is None or abs(query - key) <= window)
+            ]
+            for head in range(heads):
+                scores = [float(parts[query, 0, head] @ parts[key, 1, head]) / math.sqrt(size) for key in seen]
+                weights = [math.exp(score) for score in scores]
+                for key, weight in zip(seen, weights, strict=True):
+                    out[query, head] += weight / sum(weights) * parts[key, 2, head]
+    return out
+
+
+@pytest.mark.parametrize("path", ["grouped", "reference"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 2])
+def test_a_path_is_the_definition(path: str, causal: bool, window: int | None) -> None:
+    layout = layout_of([5, 0, 1, 9, 5, 0])
+    parts = parts_of(layout)
+    found = attend(*parts.unbind(1), layout, causal=causal, window=window, path=path)
+    torch.testing.assert_close(found, by_loops(parts, layout, causal, window), rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(LENGTHS, st.booleans(), WINDOWS, st.integers(0, 99))
+def test_grouped_is_reference_forward_and_backward(
+    lengths: list[int], causal: bool, window: int | None, seed: int
+) -> None:
+    layout = layout_of(lengths)
+    parts = parts_of(layout, seed=seed).requires_grad_()
+    slope = parts_of(layout, seed=seed + 1)[:, 0]
+    found, expected = (
+        attend(*parts.unbind(1), layout, causal=causal, window=window, path=path) for path in ("grouped", "reference")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    gradients = [torch.autograd.grad((out * slope).sum(), parts)[0] for out in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+def test_grouped_is_reference_in_float32() -> None:
+    layout = layout_of([64, 3, 64, 17, 40, 1])
+    parts = parts_of(layout, heads=4, size=16).float()
+    for causal in (False, True):
+        found, expected = (
+            attend(*parts.unbind(1), layout, causal=causal, path=path) for path in ("grouped", "reference")
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["grouped", "reference"])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 2), (True, 2)])
+@pytest.mark.parametrize("lengths", [[6, 6, 6], [6, 0, 3, 9, 1, 6]])
+def test_no_leak(path: str, causal: bool, window: int | None, lengths: list[int]) -> None:
+    """Moving one token moves exactly the outputs of those that may see it, and no other bit."""
+    layout = layout_of(lengths)
+    parts = parts_of(layout)
+    before = attend(*parts.unbind(1), layout, causal=causal, window=window, path=path)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    for token in range(layout.total):
+        moved = parts.clone()
+        moved[token, 1:] += 1.0  # its key and its value, not its query
+        after = attend(*moved.unbind(1), layout, causal=causal, window=window, path=path)
+        changed = (after != before).any(dim=(1, 2)).numpy()
+        query = np.arange(layout.total)
+        sees = (owner == owner[token]) & ((query >= token) | (not causal))
+        sees &= True if window is None else np.abs(query - token) <= window
+        np.testing.assert_array_equal(changed, sees)
+
+
+def test_an_outsider_of_any_size_does_not_leak() -> None:
+    """A mask that only adds a large number would let a huge score through."""
+    layout = layout_of([4, 7, 2])
+    parts = parts_of(layout).float()
+    before = attend(*parts.unbind(1), layout, causal=False, path="grouped")
+    parts[layout.host[1] : layout.host[2], 1:] *= 1e6
+    after = attend(*parts.unbind(1), layout, causal=False, path="grouped")
+    outside = np.r_[0:4, 11:13]
+    assert torch.equal(before[outside], after[outside])
+
+
+def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
+    layout = layout_of([3, 2])
+    parts = parts_of(layout).requires_grad_()
+    out, weights = attend_reference(
+        *parts.unbind(1), layout, allowed=lambda query, key: (query != key) & (query > 0), weights=True
+    )
+    assert torch.equal(out[[0, 3]], torch.zeros_like(out[[0, 3]]))
+    assert weights is not None
+    assert [tuple(share.shape) for share in weights] == [(2, 3, 3), (2, 2, 2)]
+    torch.testing.assert_close(weights[0].sum(-1), torch.tensor([[0.0, 1.0, 1.0]] * 2, dtype=torch.float64))
+    out.square().sum().backward()
+    assert parts.grad is not None
+    assert torch.isfinite(parts.grad).all()
+
+
+def test_an_allowed_function_narrows_causality() -> None:
+    layout = layout_of([6])
+    parts = parts_of(layout)
+    strict, weights = attend_reference(
+        *parts.unbind(1), layout, causal=True, allowed=lambda query, key: key >= query - 1, weights=True
+    )
+    banded, _ = attend_reference(*parts.unbind(1), layout, causal=True, window=1)
+    torch.testing.assert_close(strict, banded)
+    assert weights is not None
+    assert torch.equal(weights[0] > 0, torch.ones(6, 6).tril().triu(-1).bool().expand(2, 6, 6))
+
+
+def test_a_batch_of_no_tokens() -> None:
+    layout = layout_of([0, 0])
+    parts = parts_of(layout)
+    for path in ("grouped", "reference"):
+        assert attend(*parts.unbind(1), layout, causal=True, path=path).shape == (0, 2, 4)
+
+
+def test_padding_behind_the_last_bound_is_refused() -> None:
+    layout = layout_of([3])
+    parts = torch.zeros(4, 3, 1, 8)
+    with pytest.raises(ValueError, match="4 tokens, yet the layout ends at 3"):
+        attend(*parts.unbind(1), layout, causal=False)
+
+
+@pytest.mark.parametrize("path", ["grouped", "reference"])
+@pytest.mark.parametrize("lengths", [[40, 40, 40, 40], [40, 13, 25, 40, 39]])
+def test_dropout_keeps_the_mean_and_the_mask(path: str, lengths: list[int]) -> None:
+    layout = layout_of(lengths)
+    parts = torch.ones(layout.total, 3, 8, 16)  # every value is 1: a row of weights sums to 1 on average
+    torch.manual_seed(3)
+    out = attend(*parts.unbind(1), layout, causal=False, dropout=0.25, path=path)[..., 0]
+    deviation = math.sqrt(0.25 / 0.75 / 40)  # of one row of 40 equal weights
+    assert abs(float(out.mean()) - 1) < 4 * deviation / math.sqrt(out.numel())
+    assert 0.8 * deviation < float(out.std()) < 1.4 * deviation
+
+
+def test_dropout_has_the_gradient_of_what_it_drew() -> None:
+    layout = layout_of([4, 4, 3])
+    parts = parts_of(layout, heads=1).requires_grad_()
+
+    def drawn(parts: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        return attend(*parts.unbind(1), layout, causal=True, dropout=0.3, path="grouped")
+
+    assert torch.autograd.gradcheck(drawn, (parts,))
+
+
+def test_the_same_seed_drops_the_same() -> None:
+    layout = layout_of([9, 4])
+    parts = parts_of(layout).float()
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(attend(*parts.unbind(1), layout, causal=False, dropout=0.5))
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+
+
+class Recorder:
+    """Stands in for torch's function and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def older(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor,
+        max_q: int,
+        max_k: int,
+        is_causal: bool = False,
+        return_aux: Any = None,
+    ) -> Tensor:
+        self.calls.append({"bounds": (cu_seq_q, cu_seq_k), "longest": (max_q, max_k), "is_causal": is_causal})
+        return value
+
+    def newer(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor | None,
+        max_q: int,
+        max_k: int,
+        *,
+        return_aux: Any = None,
+        scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        self.calls.append({"bounds": (cu_seq_q, cu_seq_k), "longest": (max_q, max_k), "window_size": window_size})
+        return value
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Recorder:
+    recorder = Recorder()
+    import torch.nn.attention.varlen as module
+
+    monkeypatch.setattr(module, "varlen_attn", getattr(recorder, request.param))
+    attention._varlen_call.cache_clear()
+    yield recorder
+    attention._varlen_call.cache_clear()
+
+
+@pytest.mark.parametrize("recorder", ["newer"], indirect=True)
+def test_the_newer_signature_gets_windows(recorder: Recorder) -> None:
+    layout = layout_of([3, 0, 2], longest=9)
+    parts = parts_of(layout)
+    for causal, window in ((False, None), (True, None), (False, 4), (True, 4)):
+        attend(*parts.unbind(1), layout, causal=causal, window=window, path="varlen")
+    assert [call["window_size"] for call in recorder.calls] == [(-1, -1), (-1, 0), (4, 4), (4, 0)]
+    assert all(call["bounds"] == (layout.bounds, layout.bounds) for call in recorder.calls)
+    assert all(call["longest"] == (9, 9) for call in recorder.calls)
+
+
+@pytest.mark.parametrize("recorder", ["older"], indirect=True)
+def test_the_older_signature_gets_is_causal_and_no_window(recorder: Recorder) -> None:
+    layout = layout_of([3, 2])
+    parts = parts_of(layout)
+    for causal in (False, True):
+        attend(*parts.unbind(1), layout, causal=causal, path="varlen")
+    assert [call["is_causal"] for call in recorder.calls] == [False, True]
+    with pytest.raises(UserError, match="no windows in varlen attention"):
+        attend_varlen(*parts.unbind(1), layout, causal=True, window=2)
+
+
+def test_a_version_with_both_words_says_it_in_one() -> None:
+    assert varlen_arguments(frozenset({"is_causal", "window_size"}), True, None) == {"window_size": (-1, 0)}
+
+
+def test_varlen_has_no_dropout() -> None:
+    layout = layout_of([3, 2])
+    with pytest.raises(UserError, match="attention_dropout to 0"):
+        attend(*parts_of(layout).unbind(1), layout, causal=True, dropout=0.1, path="varlen")
+
+
+def test_an_unknown_path_is_named() -> None:
+    layout = layout_of([3, 2])
+    with pytest.raises(UserError, match="no attention path 'flash'"):
+        attend(*parts_of(layout).unbind(1), layout, causal=True, path="flash")
+
+
+def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_path("cpu", torch.float32, 64) == "grouped"
+    assert choose_path("cpu", torch.bfloat16, 64) == "grouped"
+    monkeypatch.setattr(attention, "_has_flash", lambda index: True)
+    monkeypatch.setattr(attention, "_varlen_call", lambda: (lambda: None, frozenset({"window_size"})))
+    assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
+    assert choose_path("cuda", torch.float16, 64, window=128) == "varlen"
+    assert choose_path("cuda", torch.float32, 64) == "grouped"
+    assert choose_path("cuda", torch.bfloat16, 64, dropout=0.1) == "grouped"
+    assert choose_path("cuda", torch.bfloat16, 60) == "grouped"  # flash kernels want multiples of 8
+    assert choose_path("cuda", torch.bfloat16, 512) == "grouped"
+    monkeypatch.setattr(attention, "_varlen_call", lambda: (lambda: None, frozenset({"is_causal"})))
+    assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
+    assert choose_path("cuda", torch.bfloat16, 64, window=128) == "grouped"
+    monkeypatch.setattr(attention, "_has_flash", lambda index: False)
+    assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 16), (True, 16)])
+def test_varlen_is_reference_on_a_gpu(causal: bool, window: int | None) -> None:
+    layout = layout_of([64, 3, 0, 17, 40, 1]).to("cuda")
+    parts = parts_of(layout, heads=4, size=64).cuda()
+    half = parts.bfloat16()
+    assert choose_path("cuda", half.dtype, 64, window=window) == "varlen"
+    found = attend(*half.unbind(1), layout, causal=causal, window=window)
+    expected = attend(*half.double().unbind(1), layout, causal=causal, window=window, path="reference")
+    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)

@@ -1,0 +1,157 @@
+"""The loss in chunks is the plain loss, gradients and all; first values are what the papers say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from etude.nn.initial import fill_normal, fresh_key, initialise, residual_scale
+from etude.nn.losses import IGNORE, chunk_of, cross_entropy_sum, linear_cross_entropy, linear_scores
+
+
+def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(23, 8, generator=generator, dtype=dtype, requires_grad=True)
+    weight = torch.randn(31, 8, generator=generator, dtype=dtype, requires_grad=True)
+    bias = torch.randn(31, generator=generator, dtype=dtype, requires_grad=True)
+    targets = torch.randint(0, 31, (23,), generator=generator)
+    targets[[0, 5, 22]] = IGNORE
+    return states, weight, bias, targets
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 23, 100, None])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_chunks_are_the_plain_loss(chunk: int | None, with_bias: bool) -> None:
+    states, weight, bias, targets = example()
+    inputs = (states, weight, bias) if with_bias else (states, weight)
+    logits = states @ weight.T + (bias if with_bias else 0.0)
+    plain = cross_entropy_sum(logits, targets)
+    found = linear_cross_entropy(states, weight, bias if with_bias else None, targets, chunk)
+    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(
+        torch.autograd.grad(found * 0.37, inputs), torch.autograd.grad(plain * 0.37, inputs), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_chunks_are_the_plain_loss_in_float32() -> None:
+    states, weight, bias, targets = example(torch.float32)
+    plain = cross_entropy_sum(states @ weight.T + bias, targets)
+    found = linear_cross_entropy(states, weight, bias, targets, 5)
+    torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (states, weight, bias)),
+        torch.autograd.grad(plain, (states, weight, bias)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_no_chunk_ever_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.nn import losses
+
+    rows = []
+    original = losses._logits
+    monkeypatch.setattr(losses, "_logits", lambda *given: rows.append(len(given[0])) or original(*given))
+    states, weight, bias, targets = example()
+    linear_cross_entropy(states, weight, bias, targets, 6).backward()
+    assert rows == [6, 6, 6, 5], "and each chunk once: the backward pass computes no logits anew"
+
+
+def test_unused_slots_add_nothing() -> None:
+    states, weight, bias, targets = example()
+    used = targets != IGNORE
+    assert torch.allclose(
+        linear_cross_entropy(states, weight, bias, targets),
+        linear_cross_entropy(states[used], weight, bias, targets[used]),
+    )
+    nothing = linear_cross_entropy(states, weight, bias, torch.full_like(targets, IGNORE))
+    nothing.backward()
+    assert nothing.item() == 0.0
+    assert states.grad is not None
+    assert float(states.grad.abs().sum()) == 0.0
+    assert linear_cross_entropy(states[:0], weight, bias, targets[:0]).item() == 0.0
+
+
+def test_only_what_needs_a_gradient_gets_one() -> None:
+    states, weight, _, targets = example()
+    loss = linear_cross_entropy(states, weight.detach(), None, targets)
+    loss.backward()
+    assert states.grad is not None
+    assert weight.grad is None
+    assert not linear_cross_entropy(states.detach(), weight.detach(), None, targets).requires_grad
+
+
+def test_a_large_logit_does_not_overflow() -> None:
+    states, weight, _, targets = example(torch.float32)
+    assert torch.isfinite(linear_cross_entropy(states * 1e4, weight, None, targets))
+
+
+def test_autocast_keeps_the_softmax_in_float32() -> None:
+    states, weight, bias, targets = example(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_cross_entropy(states, weight, bias, targets, 5)
+        rounded = (states.bfloat16() @ weight.bfloat16().T).float() + bias
+        plain = cross_entropy_sum(rounded, targets)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
+    found.backward()
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.float32
+
+
+def test_scores_of_every_slot() -> None:
+    states, weight, bias, targets = example()
+    losses, likeliest = linear_scores(states, weight, bias, targets, 4)
+    logits = states @ weight.T + bias
+    torch.testing.assert_close(losses.sum(), cross_entropy_sum(logits, targets).detach())
+    assert float(losses[0]) == 0.0
+    assert torch.equal(likeliest, logits.argmax(-1))
+    assert not losses.requires_grad
+
+
+def test_a_chunk_fits_its_memory() -> None:
+    assert chunk_of(50_257) * 50_257 <= 2**25 < (chunk_of(50_257) + 1) * 50_257
+    assert chunk_of(10**9) == 1
+
+
+def test_truncated_normals_end_at_two_deviations() -> None:
+    drawn = torch.empty(400, 500)
+    fill_normal(drawn, 3, 0.02, truncated=True)
+    assert float(drawn.abs().max()) <= 0.04
+    # the deviation of a unit normal cut at 2 is 0.8796
+    assert abs(float(drawn.std()) / 0.02 - 0.8796) < 0.005
+    fill_normal(drawn, 3, 0.02, truncated=False)
+    assert abs(float(drawn.std()) / 0.02 - 1) < 0.005
+    assert float(drawn.abs().max()) > 0.06
+
+
+def test_residual_scaling_of_the_three_notes() -> None:
+    assert [residual_scale("none", layer, 12) for layer in (0, 11)] == [1.0, 1.0]
+    assert [residual_scale("paper", layer, 12) for layer in (0, 11)] == pytest.approx([1 / math.sqrt(24)] * 2)
+    shrinking = [residual_scale("depth", layer, 12) for layer in (0, 1, 11)]
+    assert shrinking == pytest.approx([1 / math.sqrt(2), 1 / 2, 1 / math.sqrt(24)])
+
+
+def test_a_further_module_does_not_move_the_others() -> None:
+    first, second = nn.ModuleDict({"a": nn.Linear(4, 4)}), nn.ModuleDict({"b": nn.Linear(9, 9), "a": nn.Linear(4, 4)})
+    initialise(first, key=5)
+    initialise(second, key=5)
+    assert torch.equal(first["a"].weight, second["a"].weight)
+    assert second["b"].bias.abs().sum().item() == 0.0
+
+
+def test_a_factor_for_no_parameter_is_refused() -> None:
+    with pytest.raises(ValueError, match="no parameter named"):
+        initialise(nn.Linear(2, 2), key=1, factors={"wieght": 0.5})
+
+
+def test_the_global_seed_decides_the_key_and_a_second_model_gets_another() -> None:
+    torch.manual_seed(11)
+    keys = fresh_key(), fresh_key()
+    torch.manual_seed(11)
+    assert (fresh_key(), fresh_key()) == keys
+    assert keys[0] != keys[1]
