@@ -1,4 +1,7 @@
-"""How long a sequence and a row are: what a recipe says, what the model allows, and what follows from both."""
+"""How long a sequence and a row are: what a recipe says, what the model allows, and what follows from both.
+
+And the name of a corpus in messages about what it lacks for an objective.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,11 @@ def whole_rows(wanted: int | None, length: int, least: int) -> int:
             f"Set it to {length * max(1, round(row_tokens / length))}."
         )
     return row_tokens
+
+
+def name_of(corpus: Any) -> str:
+    """The folder of a corpus, or its size where it lies in memory."""
+    try:
+        return str(corpus.folder)
+    except ValueError:
+        return repr(corpus)

@@ -1,0 +1,188 @@
+"""The causal language model: every token from those before it (GPT-1, section 3.1; GPT-2; GPT-3, appendix B).
+
+The text is one stream: each document, then end-of-text, and around from the last end-of-text to the first
+document. A row is `row_tokens` inputs of the stream and, one further, as many targets; every token of the
+stream is a target exactly once an epoch, and the places where rows begin differ from epoch to epoch.
+
+    documents: join     sequences of `length` tokens span documents, without a mask between them (GPT-2, GPT-3)
+    documents: split    a sequence ends where a document does; the next begins with its end-of-text as the start
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance, fold
+from etude.errors import UserError
+from etude.nn.losses import linear_cross_entropy, linear_scores
+from etude.objectives.base import IGNORE, Batch, Objective, Row, Stat, Term, join
+from etude.objectives.heads import CausalHead
+from etude.objectives.sizes import name_of, sequence_length, whole_rows
+from etude.settings import Strict
+
+ROW = 512  # rows shorter than this cost more Python than numpy: short sequences share one
+
+
+class Settings(Strict):
+    length: int | None = Field(default=None, ge=1, description="tokens of a sequence; the model's context unless given")
+    row_tokens: int | None = Field(default=None, ge=1, description="a multiple of length; one of 512 or more if None")
+    documents: Literal["join", "split"] = "join"
+    bias: bool = Field(default=False, description="a bias a token on the logits; no GPT has one")
+
+
+@dataclass
+class CausalRow(Row):
+    targets: np.ndarray | None = None  # (n,) int64, the token after each; IGNORE where the epoch is over
+    most: int = 0  # no row of this corpus holds more sequences
+
+
+@dataclass
+class CausalBatch(Batch):
+    targets: Tensor | None = None  # (N,) int64
+
+
+class Stream:
+    """The documents of a corpus with end-of-text after each; read at any place in O(log documents)."""
+
+    def __init__(self, corpus: Any) -> None:
+        if corpus.tokenizer.special.end is None:
+            raise UserError(
+                f"{name_of(corpus)}: the {corpus.tokenizer.kind} tokenizer of this corpus has no end-of-text token, "
+                "which a causal model needs between documents. Prepare the text with a tokenizer that has one; "
+                "those that `etude prepare` trains do."
+            )
+        self.corpus, self.end = corpus, int(corpus.tokenizer.special.end)
+        self.total = corpus.total + len(corpus.documents)
+
+    def ends_before(self, place: int) -> int:
+        """End-of-text tokens before a place: as many as documents have begun and ended there."""
+        return int(self.corpus.documents.find(place, extra=1))
+
+    def read(self, start: int, size: int) -> np.ndarray:
+        """(size,) int32, from any place on and around the end."""
+        parts = []
+        start %= self.total
+        while size:
+            stop = min(start + size, self.total)
+            parts.append(self._read(start, stop))
+            start, size = stop % self.total, size - (stop - start)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        first, last = self.ends_before(start), self.ends_before(stop)
+        text = self.corpus.tokens(start - first, stop - last)
+        if first == last:
+            return text
+        # the end of document k stands at bound k + 1, moved on by the k ends before it
+        ends = self.corpus.documents.slice(first + 1, last + 1) + np.arange(first, last) - start
+        return np.insert(text, ends - np.arange(last - first), self.end)
+
+
+class StreamRows:
+    shuffle = True
+
+    def __init__(self, stream: Stream, seed: int, row_tokens: int, length: int, split: bool) -> None:
+        self.stream, self.seed, self.length, self.split = stream, seed, length, split
+        self.row_tokens: int | None = row_tokens
+        self.size = row_tokens
+        self.count = -(-stream.total // row_tokens)
+        self.most = row_tokens // length
+        if split:  # every document cuts once more, and the row's start too
+            self.most += 1 + most_within(stream.corpus.documents, row_tokens)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> CausalRow:
+        epoch, place = divmod(index, self.count)
+        # the first target of the first epoch is the first token of the text, read from the last end-of-text
+        cut = fold(self.seed, epoch, "cut") % self.stream.total if epoch else 0
+        start = place * self.size
+        text = self.stream.read(cut + start - 1, self.size + 1)
+        targets = text[1:].astype(np.int64)
+        targets[self.stream.total - start :] = IGNORE  # around the end: these were targets of the first row
+        tokens = text[:-1]
+        return CausalRow(index, tokens, self._bounds(tokens), None, 0, targets, self.most)
+
+    def _bounds(self, tokens: np.ndarray) -> np.ndarray:
+        if not self.split:
+            return np.arange(0, self.size + 1, self.length, dtype=np.int32)
+        starts = np.union1d([0], np.flatnonzero(tokens == self.stream.end))
+        sizes = np.diff(starts, append=self.size)
+        pieces = -(-sizes // self.length)  # sequences a document is cut into
+        nth = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        return np.append(np.repeat(starts, pieces) + nth * self.length, self.size).astype(np.int32)
+
+
+def most_within(documents: Any, tokens: int) -> int:
+    """The most ends of documents in any `tokens` consecutive places of the stream, around its end too."""
+    count, block, most = len(documents), 1 << 20, 1
+    total = int(documents[count]) + count
+    for start in range(0, count, block):
+        # places of the ends; a row shorter than the stream sees each at most once around
+        stop = min(count, start + block + tokens)
+        places = documents.slice(start + 1, stop + 1) + np.arange(start, stop)
+        if stop == count:
+            reach = min(count, tokens)
+            places = np.concatenate([places, documents.slice(1, reach + 1) + np.arange(reach) + total])
+        begin = np.arange(min(block, count - start))
+        most = max(most, int((np.searchsorted(places, places[begin] + tokens) - begin).max()))
+    return most * -(-tokens // total)
+
+
+class Causal(Objective):
+    nats_per_token = "loss"
+
+    def __init__(self, settings: Settings, model: Any) -> None:
+        super().__init__()
+        direction = getattr(model, "direction", None) or model.settings.direction
+        if direction != "causal":
+            raise UserError(
+                f"objective.kind=causal with model.direction={direction}: every token would see the one it predicts. "
+                "Set model.direction=causal, or objective.kind=masked."
+            )
+        self.length = sequence_length(settings.length, model)
+        self.row_tokens = whole_rows(settings.row_tokens, self.length, ROW)
+        self.split = settings.documents == "split"
+        self.head = CausalHead(model, settings.bias)
+
+    def rows(self, corpus: Any, seed: int) -> StreamRows:
+        return StreamRows(Stream(corpus), seed, self.row_tokens, self.length, self.split)
+
+    def tokens_per_byte(self, corpus: Any) -> float:
+        """End-of-text is predicted too."""
+        return (corpus.total + len(corpus.documents)) / max(1, corpus.bytes)
+
+    def batch(self, rows: Sequence[Any], chance: Chance) -> CausalBatch:
+        targets = np.concatenate([row.targets for row in rows])
+        counts = {"loss": int((targets != IGNORE).sum())}
+        packed = join(rows, rows[0].most, self.length)
+        return CausalBatch(**packed, counts=counts, targets=torch.from_numpy(targets))
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
+        last, table = self.head(model, model(batch))
+        total = linear_cross_entropy(last, table, self.head.bias, batch.targets)
+        return {"loss": Term(total, batch.counts["loss"])}
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
+        last, table = self.head(model, model(batch))
+        losses, likeliest = linear_scores(last, table, self.head.bias, batch.targets)
+        count = batch.counts["loss"]
+        return {
+            "loss": Stat(losses.sum(), count, 1.0),
+            "accuracy": Stat((likeliest == batch.targets).sum(), count),
+        }
+
+    def flops(self, model: Any, batch: Any) -> int:
+        return 3 * (model.flops(batch.layout.lengths) + self.head.flops(model, batch.counts["loss"]))
+
+
+def build(settings: Settings, model: Any, special: Any) -> Causal:
+    return Causal(settings, model)
