@@ -37,7 +37,8 @@ class Small(nn.Module):
 def gradients(small, step):
     torch.manual_seed(1000 + step)
     for parameter in small.parameters():
-        parameter.grad = torch.randn_like(parameter) * (0.1 + 0.3 * step)
+        drawn = torch.randn(parameter.shape) * (0.1 + 0.3 * step)  # on the host, so that a GPU gets the same
+        parameter.grad = drawn.to(parameter.device)
 
 
 def rate_at(step):
@@ -378,3 +379,23 @@ def test_the_first_tensor_that_is_not_finite():
     assert optim.first_nonfinite([("a", good), ("ids", torch.arange(3)), ("b", bad), ("c", bad)]) == "b"
     assert optim.first_nonfinite([("a", good), ("c", torch.tensor(math.inf))]) == "c"
     assert optim.first_nonfinite([("a", good)]) is None and optim.first_nonfinite([]) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_gpu_does_the_same_and_nothing_waits_for_it(kind):
+    here, there = Small(), Small().cuda()
+    for small in (here, there):
+        optimizer = build(small, optimizer=kind)
+        for step in range(STEPS):
+            gradients(small, step)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                optim.clip_gradients(small.parameters(), 0.5)
+                optim.set_rate(optimizer, rate_at(step))
+                optimizer.step()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    loose = 0.01 if kind == "muon" else 1e-5  # Muon's products round in bfloat16, in another order
+    for (name, mine), theirs in zip(here.named_parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(theirs.cpu(), mine, rtol=loose, atol=loose, msg=lambda text, n=name: f"{n}: {text}")

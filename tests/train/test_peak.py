@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from etude.models import transformer
+from etude.nn.losses import linear_cross_entropy
 from etude.nn.packed import pack
 from etude.train import memory, optim, peak
 from etude.train.settings import Settings
@@ -133,3 +134,39 @@ def test_memory_in_use_grows_with_what_is_held():
         pytest.skip("this system does not say how much memory a process holds")
     held = torch.ones(20_000_000)
     assert memory.in_use("cpu") - before > 0.5 * held.nbytes
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+def test_a_gpu_reaches_a_good_part_of_its_published_peak():
+    published = peak.published_peak(torch.cuda.get_device_name())
+    started = time.perf_counter()
+    measured = peak.measured_peak("cuda", "bf16")
+    print(f"{measured / 1e12:.0f} TFLOP/s in {time.perf_counter() - started:.2f} s")
+    if published is None:
+        pytest.skip("no published figure for this GPU")
+    assert 0.5 < measured / published < 1.05
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("values", [{}, {"norm": "post", "dropout": 0.1}, {"gated": True, "positions": "rotary"}])
+def test_the_estimate_is_near_what_a_gpu_holds_at_its_height(values):
+    settings = tiny(layers=12, width=768, heads=12, vocab=30_000, context=512, **values)
+    train = Settings(steps=1, precision="bf16")
+    model = transformer.build(settings).cuda().train()
+    named = [(f"model.{name}", parameter) for name, parameter in model.named_parameters()]
+    optimizer = optim.build(train, named)
+    tokens = 64 * 512
+    packed = pack([np.arange(512) % 30_000] * 64).to("cuda")
+    torch.cuda.reset_peak_memory_stats()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        states = model(packed)
+        loss = linear_cross_entropy(states.last, model.embedding.tokens.weight, None, packed.tokens)
+    loss.backward()
+    optimizer.step()
+    height = torch.cuda.max_memory_allocated()
+    estimate = memory.estimate(train, named, micro_tokens=tokens, precision="bf16", model=settings, device="cuda")
+    print(f"{values}: held {height / 1e9:.2f} GB, estimated {estimate}")
+    assert 0.7 < estimate.total / height < 1.4

@@ -101,6 +101,27 @@ def test_speed_is_that_of_the_last_half_minute():
     assert "  100 tokens/s" in progress.line()
 
 
+def test_an_evaluation_is_no_part_of_the_speed():
+    clock = Clock()
+    progress = Progress(100, quiet=True, clock=clock)
+    for step in range(1, 4):
+        clock.now += 1
+        progress.update(step, 500 * step, 0)
+    progress.state("evaluating…")
+    clock.now += 25
+    assert progress.line().startswith("step 3/100  evaluating… 25s  500 tokens/s")
+    progress.state(None)
+    clock.now += 1
+    progress.update(4, 2_000, 0)
+    assert progress.line().startswith("step 4/100  500 tokens/s")
+
+
+def test_a_resumed_run_starts_where_it_was():
+    progress = Progress(100, quiet=True)
+    progress.state("first step…", step=40)
+    assert progress.line().startswith("step 40/100  first step…")
+
+
 def test_a_held_out_loss_stays_on_the_screen():
     stream = Terminal()
     with Progress(100, stream=stream) as progress:

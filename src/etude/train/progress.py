@@ -45,7 +45,7 @@ class Progress:
         self.peak, self.memory, self.total_tokens = peak, memory, total_tokens
         self.stream = stream or sys.stderr
         self.terminal = self.stream.isatty()
-        self._clock, self._started = clock, clock()
+        self._clock, self._since = clock, clock()  # since when it is doing what it says
         self._doing: str | None = "first step…"
         self._step = 0
         self._loss: float | None = None
@@ -61,9 +61,17 @@ class Progress:
 
     # What the loop tells
 
-    def state(self, doing: str | None) -> None:
-        """What takes so long: "compiling…", "evaluating…"; None when steps go on."""
-        self._doing = doing
+    def state(self, doing: str | None, *, step: int | None = None) -> None:
+        """What takes so long: "compiling…", "evaluating…"; None when steps go on. `step`: where a resumed run is."""
+        now = self._clock()
+        with self._lock:
+            if self._doing is None:
+                self._since = now
+            elif doing is None:  # the pause is no part of the speed: the marks move up to its end
+                pause = now - self._since
+                self._marks = deque((at + pause, number, tokens, flops) for at, number, tokens, flops in self._marks)
+            self._doing = doing
+            self._step = self._step if step is None else step
 
     def update(self, step: int, tokens: int, flops: int, seconds: float | None = None) -> None:
         """After a step. The clock is this object's own; `seconds`, of the whole run, is not needed for a speed."""
@@ -114,10 +122,10 @@ class Progress:
     def line(self) -> str:
         now = self._clock()
         with self._lock:
-            marks, doing, step = list(self._marks), self._doing, self._step
+            marks, doing, since, step = list(self._marks), self._doing, self._since, self._step
         parts = [f"step {step}/{self.total}"]
         if doing:
-            parts.append(f"{doing} {_duration(now - (marks[-1][0] if marks else self._started))}")
+            parts.append(f"{doing} {_duration(now - since)}")
         if self._loss is not None:
             parts.append(f"loss {self._loss:.4g}")
         if self._valid is not None:
