@@ -1,0 +1,91 @@
+"""The official scores of tasks, from streamed counts where counts are enough.
+
+Classification needs only the confusion matrix: accuracy, F1 of one class (GLUE's MRPC and QQP: the positive
+one), macro F1, Matthews correlation (CoLA; of several classes: Gorodkin 2004, as scikit-learn has it).
+Correlations rank all pairs, so those are kept: two floats each, and scipy's own functions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import stats
+
+
+class Confusion:
+    """Counts of (gold, predicted) classes; adding is all it does with data."""
+
+    def __init__(self, classes: int) -> None:
+        self.counts = np.zeros((classes, classes), dtype=np.int64)  # [gold, predicted]
+
+    def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
+        np.add.at(self.counts, (np.asarray(gold), np.asarray(predicted)), 1)
+
+    @property
+    def total(self) -> int:
+        total = int(self.counts.sum())
+        if not total:
+            raise ValueError("no prediction was added, so there is no score")
+        return total
+
+    @property
+    def accuracy(self) -> float:
+        return float(np.trace(self.counts)) / self.total
+
+    def f1(self, positive: int = 1) -> float:
+        """Of one class against all others; 0 where it is neither there nor predicted."""
+        right = float(self.counts[positive, positive])
+        all_of_it = int(self.counts[positive].sum() + self.counts[:, positive].sum())
+        return 2 * right / all_of_it if all_of_it else 0.0
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean over the classes that occur, in gold or prediction; a class that does neither has no F1."""
+        occurs = self.counts.sum(0) + self.counts.sum(1) > 0
+        return float(np.mean([self.f1(number) for number in np.flatnonzero(occurs).tolist()]))
+
+    @property
+    def mcc(self) -> float:
+        """Covariance of gold and predicted classes over their deviations; 0 if one of them is constant."""
+        counts = self.counts.astype(np.float64)
+        total, gold, predicted = float(self.total), counts.sum(1), counts.sum(0)
+        joint = np.trace(counts) * total - gold @ predicted
+        spread = math.sqrt(total**2 - gold @ gold) * math.sqrt(total**2 - predicted @ predicted)
+        return float(joint / spread) if spread else 0.0
+
+
+class Correlation:
+    """Pairs of real values, gold and predicted."""
+
+    def __init__(self) -> None:
+        self.gold: list[np.ndarray] = []
+        self.predicted: list[np.ndarray] = []
+
+    def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
+        gold, predicted = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+        if gold.shape != predicted.shape or gold.ndim != 1:
+            raise ValueError(f"gold {gold.shape} and predicted {predicted.shape} are not pairs")
+        self.gold.append(gold)
+        self.predicted.append(predicted)
+
+    @property
+    def pearson(self) -> float:
+        gold, predicted = self._pairs()
+        return 0.0 if _constant(gold, predicted) else float(stats.pearsonr(gold, predicted).statistic)
+
+    @property
+    def spearman(self) -> float:
+        """Pearson of ranks, ties at their mean rank."""
+        gold, predicted = self._pairs()
+        return 0.0 if _constant(gold, predicted) else float(stats.spearmanr(gold, predicted).statistic)
+
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        if sum(map(len, self.gold)) < 2:
+            raise ValueError("a correlation needs at least two pairs")
+        return np.concatenate(self.gold), np.concatenate(self.predicted)
+
+
+def _constant(gold: np.ndarray, predicted: np.ndarray) -> bool:
+    """A degenerate run: nothing varies, so nothing correlates, and 0 is told as for Matthews."""
+    return bool(np.ptp(gold) == 0 or np.ptp(predicted) == 0)
