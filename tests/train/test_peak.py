@@ -169,4 +169,4 @@ def test_the_estimate_is_near_what_a_gpu_holds_at_its_height(values):
     height = torch.cuda.max_memory_allocated()
     estimate = memory.estimate(train, named, micro_tokens=tokens, precision="bf16", model=settings, device="cuda")
     print(f"{values}: held {height / 1e9:.2f} GB, estimated {estimate}")
-    assert 0.7 < estimate.total / height < 1.4
+    assert 0.85 < estimate.total / height < 1.15
