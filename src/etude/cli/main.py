@@ -14,7 +14,7 @@ import typer
 
 from etude.errors import UserError
 
-COMMANDS = ("recipes",)  # modules of this package, in the order in which help lists them
+COMMANDS = ("recipes", "check", "pretrain", "world")  # modules of this package, in the order of the help
 
 app = typer.Typer(
     no_args_is_help=True,

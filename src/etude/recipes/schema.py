@@ -148,7 +148,7 @@ class Recipe:
             taken = getattr(objective, "making", objective)  # the rules of rows, where the objective keeps them apart
             row_tokens = getattr(taken, "row_tokens", None)
             if row_tokens is not None:
-                schedule.micro_rows(self.train, row_tokens)
+                schedule.full_rows(self.train, row_tokens)
         except UserError as error:
             raise UserError(self._placed(str(error))) from None
         fields = type(self.objective).model_fields

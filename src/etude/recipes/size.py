@@ -35,7 +35,7 @@ def measure(recipe: Recipe) -> Size:
     """The size of a recipe; its vocabulary is the one its tokenizer asks for."""
     recipe = recipe.resolve()
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
-    corpus = _text(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
+    corpus = invented_text(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
@@ -49,7 +49,7 @@ def measure(recipe: Recipe) -> Size:
 
 
 @lru_cache(maxsize=4)
-def _text(tokens: int, words: int) -> Corpus:
+def invented_text(tokens: int, words: int) -> Corpus:
     """Documents of so many tokens each, over so many words."""
     names = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(words))]
     vocabulary = {name: number for number, name in enumerate(names)}

@@ -1,0 +1,87 @@
+"""The command line: one message for what a user can cause, exit code 2, a traceback only on request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from etude.cli import main as cli
+from etude.errors import UserError
+from etude.recipes.schema import Recipe
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["etude", *words])
+    with pytest.raises(SystemExit) as done:
+        cli.main()
+    return int(done.value.code or 0)
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"etude {version('etude')}\n"
+
+
+def test_help_lists_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "recipes" in shown
+    for name in cli.COMMANDS:
+        assert name in shown
+
+
+def test_an_unknown_command_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "recipe") == 2
+    assert "recipe" in capsys.readouterr().err
+
+
+def test_a_users_error_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "recipes", "bert-base", "model.heads=7") == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("Error: ")
+    assert "bert-base.yaml, line" in error and "the override model.heads=7" in error
+    assert "heads=7 do not divide width=768" in error
+    assert "Traceback" not in error
+
+
+def test_square_brackets_in_a_message_stay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "recipes", "bert-base", "model.layers=[red]") == 2
+    assert '["red"]' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--debug", "recipes", "nothing"), ("recipes", "nothing", "--debug")])
+def test_debug_shows_where_it_arose(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    monkeypatch.setattr(sys, "argv", ["etude", *words])
+    with pytest.raises(UserError, match="no recipe named 'nothing'"):
+        cli.main()
+
+
+def test_one_recipe_prints_resolved_and_reads_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "recipes", "gpt2-toy", "model.layers=3", "train.minutes=5") == 0
+    recipe = Recipe.parse(capsys.readouterr().out)
+    assert recipe == Recipe.load("gpt2-toy", {"model.layers": 3, "train.minutes": 5}).resolve()
+    assert recipe.train.tokens is None and recipe.model.feedforward == 4 * recipe.model.width
+
+
+def test_recipes_are_listed_with_their_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("etude.recipes.document.shipped", lambda: ["gpt2", "bert-base"])
+    assert run(monkeypatch, "recipes") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["bert-base", "BERT", "109M", "545M"] in lines
+    assert ["gpt2", "GPT-2", "124M", "854M"] in lines
+
+
+def test_the_installed_command_ends_with_code_two() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "etude.cli.main", "recipes", "bert-bas"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert "Did you mean 'bert-base'?" in done.stderr and "Traceback" not in done.stderr

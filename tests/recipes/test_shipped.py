@@ -1,0 +1,153 @@
+"""Every recipe that is shipped: complete, true to its published size, and able to train."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from etude.recipes.document import FOLDER, shipped
+from etude.recipes.schema import Recipe
+from etude.recipes.size import invented_text, measure, short
+from etude.text.training import parse
+from etude.train import schedule
+from etude.train.loop import Loop
+
+# Parameters of the model without heads. BERT, ALBERT: with pooler, as the released checkpoints; GPT: as published,
+# where a table of three digits is all there is, to those digits.
+PUBLISHED: dict[str, int | str] = {
+    "bert-tiny": 4_385_920,
+    "bert-mini": 11_170_560,
+    "bert-small": 28_763_648,
+    "bert-medium": 41_373_184,
+    "bert-base": 109_482_240,
+    "bert-large": 335_141_888,
+    "albert-base": 11_683_584,
+    "albert-large": 17_683_968,
+    "albert-xlarge": 58_724_864,
+    "albert-xxlarge": 222_595_584,
+    "gpt1": 116_534_784,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "gpt3-small": "125M",
+    "gpt3-medium": "356M",  # the table says 350M
+    "gpt3-large": "760M",
+    "gpt3-xl": "1.32B",
+    "gpt3-2.7b": "2.65B",
+    "gpt3-6.7b": "6.66B",
+    "gpt3-13b": "12.9B",  # the table says 13.0B, of a width of 5140
+    "gpt3-175b": "175B",
+}
+TOYS = [name for name in shipped() if name.endswith("-toy")]
+SPECIAL = 6
+
+
+def shrunk(name: str) -> Recipe:
+    """The recipe with its axes kept and its sizes cut down, and two steps to train."""
+    recipe = Recipe.load(name)
+    lengths = {"objective.length": 32} if "length" in type(recipe.objective).model_fields else {}
+    sizes: dict[str, object] = {"model.width": 16, **lengths}
+    if recipe.model_kind == "transformer":
+        sizes |= {"model.layers": 2, "model.heads": 2, "model.context": 32}
+        sizes |= {"model.embedding_width": 8} if recipe.model.embedding_width else {}
+        sizes |= {"model.window": 8} if recipe.model.window else {}
+    elif recipe.model_kind == "recurrent":
+        sizes |= {"model.cells": 24}
+    train = {
+        "steps": 2,
+        "batch_tokens": 2_000,
+        "micro_tokens": None,
+        "batch_ramp": None,
+        "warmup": 0,  # a first step at full rate, so that two steps move every weight
+        "warmup_shape": "shift",
+        "precision": "float32",
+        "workers": 0,
+        "save_every": 0,
+        "eval_every": 0,
+    }
+    kind = parse(recipe.tokenizer).kind
+    changes = {"tokenizer": f"{kind}:400", **sizes, **{f"train.{key}": value for key, value in train.items()}}
+    return recipe.with_settings(changes).resolve()
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_is_complete_and_reads_back(name: str) -> None:
+    recipe = Recipe.load(name)
+    assert recipe.name == name
+    assert recipe.system and recipe.paper and recipe.follows and recipe.note
+    resolved = recipe.resolve()
+    assert Recipe.parse(resolved.dump()) == resolved
+    assert resolved.resolve() == resolved
+    for settings in (resolved.model, resolved.objective):
+        for field in ("vocab", "feedforward", "embedding_width", "length", "row_tokens"):
+            assert getattr(settings, field, 0) is not None, f"{field} follows from the rest"
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path) -> None:
+    recipe = shrunk(name)
+    corpus = invented_text(2_000, words=400 - SPECIAL)
+    torch.manual_seed(0)
+    model = recipe.build_model()
+    objective = recipe.build_objective(model, corpus.tokenizer.special)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    loop = Loop(tmp_path, model, objective, objective.rows(corpus, seed=0), recipe.train, total=2)
+    outcome = loop.run()
+    assert outcome.finished and outcome.tally.step == 2
+    assert outcome.tally.tokens > 0 and outcome.tally.flops > 0
+    after = model.state_dict()
+    assert all(bool(torch.isfinite(value).all()) for value in after.values())
+    still = [key for key, value in before.items() if torch.equal(value, after[key])]
+    assert not still, f"{still} did not move"
+
+
+def test_every_published_size_is_named() -> None:
+    assert set(shipped()) == set(PUBLISHED) | set(TOYS)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    published, parameters = PUBLISHED[name], measure(Recipe.load(name)).parameters
+    assert published in (parameters, short(parameters, "KMBT"))
+
+
+def test_flops_follow_six_times_the_parameters() -> None:
+    """Kaplan et al. 2020: 6 FLOPs a weight and token, for what is not a table, plus attention over the context."""
+    recipe = Recipe.load("gpt2").resolve()
+    size, model = measure(recipe), recipe.model
+    weights = size.parameters - model.context * model.width  # the token table is the output layer too
+    attention = 12 * model.layers * model.context * model.width
+    assert size.flops_per_token == pytest.approx(6 * weights + attention, rel=2e-3)  # biases and norms
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name.startswith("gpt3")])
+def test_gpt3_warms_up_and_decays_where_the_paper_says(name: str) -> None:
+    """The schedule is in steps, the paper in tokens: 375 million of warm-up, 260 of 300 billion of decay."""
+    recipe = Recipe.load(name).resolve()
+    row, train = recipe.objective.row_tokens, recipe.train
+    total = schedule.total_steps(train, row)
+    warm = schedule.rows_before(train, row, int(train.warmup)) * row
+    end = schedule.rows_before(train, row, math.floor(train.decay_end * total)) * row
+    assert warm == pytest.approx(375e6, rel=1e-3)
+    assert end == pytest.approx(260e9, rel=2e-3)
+
+
+def test_sizes_of_one_family_differ_in_size_only() -> None:
+    assert Recipe.load("bert-large").objective == Recipe.load("bert-base").objective
+    medium, base = Recipe.load("gpt2-medium").model, Recipe.load("gpt2").model
+    sizes = {"layers", "width", "heads"}
+    assert medium.model_dump(exclude=sizes) == base.model_dump(exclude=sizes)
+
+
+def test_recipes_are_packaged() -> None:
+    assert all((FOLDER / f"{name}.yaml").is_file() for name in ("bert-base", "gpt2", "albert-base"))
+
+
+def test_numbers_in_three_digits() -> None:
+    assert [short(number, "KMB") for number in (0, 7, 999, 1_000, 12_345, 999_600, 1.5e9, 2e12)] == [
+        "0.00", "7.00", "999", "1.00K", "12.3K", "1.00M", "1.50B", "2000B",
+    ]  # fmt: skip
