@@ -87,7 +87,7 @@ class Recipe:
         for key in document.values:
             if key not in known:
                 raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{nearest(key, known)}")
-        texts = {key: _text(document, key) for key in TEXTS if document.values.get(key) is not None}
+        texts: dict[str, Any] = {key: _text(document, key) for key in TEXTS if document.values.get(key) is not None}
         for key in ("name", "tokenizer"):
             if not texts.get(key):
                 example = "my-bert" if key == "name" else "wordpiece:8000"
@@ -300,7 +300,9 @@ def _explain(settings: type[BaseModel], fault: dict[str, Any], document: Documen
 def _placed(settings: type[BaseModel], document: Document, group: str, message: str) -> str:
     """A message about several settings, with the places of those it names."""
     words = re.findall(r"\w+", message)
-    named = [(group, name) for name in settings.model_fields if name in words and (group, name) in document.places]
+    named: list[Path] = [
+        (group, name) for name in settings.model_fields if name in words and (group, name) in document.places
+    ]
     places = dict.fromkeys(document.place(path) for path in named or [(group,)])
     return f"{'; '.join(places)}: {message}" if any(places) else message
 
