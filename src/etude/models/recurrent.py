@@ -57,7 +57,6 @@ class Carry(NamedTuple):
 
 class Recurrent(nn.Module):
     context: int | None = None  # any length
-    direction = "both"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

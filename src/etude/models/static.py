@@ -24,7 +24,6 @@ class Settings(Strict):
 
 class Static(nn.Module):
     context: int | None = None  # any length: no token sees another
-    direction = "none"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
