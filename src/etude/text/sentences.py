@@ -1,0 +1,154 @@
+"""Where sentences end, in English and Korean text, by rule (next-sentence and sentence-order objectives need them).
+
+Nothing is changed or lost: the pieces of `split` joined give the text back. A sentence ends at a line break (unless
+the text is wrapped to a fixed width), at the full stops of Chinese and Japanese, and at . ! ? … followed by white
+space, where the rules below find neither an abbreviation, an initial, a number nor a clause that goes on. Korean
+also ends sentences without any mark: a polite ending (…습니다, …어요) before a space is enough.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+CLOSERS = "\"'”’»›」』】）)\\]}"
+STOPS = ".!?…‼⁇⁈⁉"
+WIDE = "。！？｡"
+# One character with a look ahead: a lone set is what `re` scans for fastest. Of a run of marks only the last is met.
+CANDIDATE = re.compile(rf"[{STOPS}다까요죠](?=[\s{CLOSERS}])")
+CANDIDATE_WIDE = re.compile(rf"[{STOPS}다까요죠](?=[\s{CLOSERS}])|[{WIDE}](?![{WIDE}])")
+CLOSE = re.compile(rf"[{CLOSERS}]*")
+# Endings that close a sentence whatever follows; each is matched up to its last syllable.
+POLITE = re.compile(r"(?:니다|니까|세요|셔요|[어아여워와해져에예네군지나가]요|[을를까]까요|거든요|는데요|죠)\Z")
+# Words after a quotation or a polite ending that carry the sentence on: "…다." 라고 말했다
+CARRIES_ON = re.compile(r"(?:이?라[고는며면]|하[고며는면였]|[고며는]\s|만\s)")
+# the break itself first: `re` looks for a leading literal fastest
+SINGLE_BREAK = re.compile(r"\n(?<!\n\n)(?!\n)")
+BREAK_INSIDE = re.compile(rf"\n(?<![\s.!?…:;{CLOSERS}]\n)(?=[a-zà-öø-ÿа-я])")
+LIST_NUMBER = re.compile(r"[(\[]?(?:\d{1,3}|[ivxIVX]{1,4}|[a-zA-Z]|[가나다라마바사아자차카타파하])\Z")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# a name or a clause follows: never the end
+TITLES = _words(
+    """mr mrs ms messrs mme mlle mm dr prof rev hon st ste gen col maj capt lt sgt cpl pvt cmdr adm gov sen rep pres
+    supt fr mt ft e.g i.e viz cf vs v"""
+)
+BEFORE_NUMBER = _words(
+    "no nos nr p pp vol vols fig figs eq eqs ch chap sec art pt ed bk ca c b d r fl approx ver op cap"
+)
+# may stand at the end: the next word decides
+PERHAPS = _words(
+    """inc ltd co corp bros jr sr etc al esq dept univ assn est ave blvd rd jan feb mar apr jun jul aug sep sept oct nov
+    dec mon tue wed thu fri sat sun ph.d m.d b.a m.a a.m p.m b.c a.d d.c"""
+)
+STARTERS = _words(
+    """the a an this that these those he she it they we i you in on at by for from with as but and or so if when while
+    after before there here his her its their our my your who what where why how however although though because
+    since during under over between among both all some many most one two several each every no not then now also
+    another according despite following until upon such"""
+)
+INNER_POINTS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
+NEXT_WORD = re.compile(r"[\"'“‘«‹「『(\[{]*([^\W\d_]+)")
+
+
+def ends(text: str) -> list[int]:
+    """The place after each sentence, before the white space that follows it; the last is len(text)."""
+    found: list[int] = []
+    candidate = CANDIDATE_WIDE if any(mark in text for mark in WIDE) else CANDIDATE
+    start, length = 0, len(text)
+    wrapped = "\n" in text and _is_wrapped(text)
+    while start < length:
+        stop = _line_end(text, start, wrapped)
+        last = start
+        for match in candidate.finditer(text, start, stop):
+            place = match.end()
+            mark = text[place - 1]
+            if mark in "다까요죠":
+                if not POLITE.search(text, max(last, place - 4), place):
+                    continue
+                if text[place] in CLOSERS or CARRIES_ON.match(text, _skip(text, place)):
+                    continue
+            else:
+                close = CLOSE.match(text, place, stop)
+                end = close.end() if close else place
+                if mark not in WIDE and not _stops(text, place, end, last, stop):
+                    continue
+                place = end
+            if place < stop:
+                found.append(place)
+                last = place
+        place = stop
+        while place > last and text[place - 1].isspace():
+            place -= 1
+        if place > last:
+            found.append(place)
+        start = stop + 1
+    if not found:
+        return [length] if text else []
+    found[-1] = length
+    return found
+
+
+def split(text: str) -> list[str]:
+    """The sentences, each with the white space after it."""
+    starts = [0, *(_skip(text, place) for place in ends(text)[:-1]), len(text)]
+    return [text[start:stop] for start, stop in pairwise(starts) if stop > start]
+
+
+def _stops(text: str, place: int, end: int, last: int, stop: int) -> bool:
+    """Does the mark before `place`, with its closing quotes up to `end`, end a sentence that began at `last`?"""
+    after = _skip(text, end)
+    if after >= stop:
+        return False  # the line's own end
+    follows = text[after]
+    if after == end or follows.islower() or follows in ",;:)]}":
+        return False
+    if end > place and CARRIES_ON.match(text, after):
+        return False
+    point = place - 1
+    if text[point] != "." or text[max(last, point - 1)] in STOPS:
+        return True
+    start = max(last, text.rfind(" ", last, point) + 1, text.rfind("\n", last, point) + 1)
+    word = text[start:point].lstrip("\"'“‘«‹「『【（([{")
+    if not word:
+        return True
+    if word[-1].isdigit() and follows.isdigit() and word.isdigit() and len(word) <= 4:
+        return False  # a date such as 1935. 5. 15.
+    if LIST_NUMBER.match(word) and not text[last:start].strip():
+        return False  # "1. ", "a. " or "가. " before an item
+    low = word.lower()
+    if low in TITLES or (low in BEFORE_NUMBER and (follows.isdigit() or follows in "IVXLC")):
+        return False
+    initial = len(word) == 1 and word.isupper()
+    if initial or low in PERHAPS or INNER_POINTS.match(word):
+        next_word = NEXT_WORD.match(text, after)
+        return next_word is not None and next_word[1].lower() in STARTERS
+    return True
+
+
+def _is_wrapped(text: str) -> bool:
+    """Are lines broken at a fixed width? Then most breaks stand inside a sentence, before a small letter."""
+    inside = len(BREAK_INSIDE.findall(text))
+    return inside >= 2 and 2 * inside >= len(SINGLE_BREAK.findall(text))
+
+
+def _line_end(text: str, start: int, wrapped: bool) -> int:
+    """The next line break that ends a sentence: any, or in wrapped text one before an empty line."""
+    while True:
+        stop = text.find("\n", start)
+        if stop < 0:
+            return len(text)
+        following = text.find("\n", stop + 1)
+        if not wrapped or (following >= 0 and not text[stop + 1 : following].strip()):
+            return stop
+        start = stop + 1
+
+
+def _skip(text: str, place: int) -> int:
+    while place < len(text) and text[place].isspace():
+        place += 1
+    return place
