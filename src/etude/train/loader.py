@@ -45,14 +45,17 @@ class Loader:
         rank: int = 0,
         ranks: int = 1,
         workers: int = 1,
+        sizes: Sequence[int] | None = None,
     ) -> None:
+        """`sizes`: every number of rows a step can have, where a ramp has several."""
         self.objective, self.rows, self.seed = objective, rows, seed
         self.batch_rows, self.rows_before, self.micro_tokens = batch_rows, rows_before, micro_tokens
         self.rank, self.ranks, self.workers = rank, ranks, workers
-        if batch_rows(0) % ranks:
+        uneven = [size for size in sizes or [batch_rows(0)] if size % ranks]
+        if uneven:
             raise UserError(
-                f"A step of {batch_rows(0)} rows cannot be shared by {ranks} processes. "
-                f"Choose train.batch_tokens (or batch_examples) so that the rows of a step divide by {ranks}."
+                f"A step of {uneven[0]} rows cannot be shared by {ranks} processes. "
+                f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that the rows of every step divide by {ranks}."
             )
         if not rows.shuffle:
             self._fix_lanes()

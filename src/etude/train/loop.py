@@ -105,6 +105,7 @@ class Loop:
             objective,
             rows,
             seed=settings.seed,
+            sizes=schedule.sizes(settings, rows.row_tokens),
             batch_rows=lambda step: schedule.batch_rows(settings, rows.row_tokens, step),
             rows_before=lambda step: schedule.rows_before(settings, rows.row_tokens, step),
             micro_tokens=settings.micro_tokens,
@@ -126,6 +127,7 @@ class Loop:
     def run(self) -> Outcome:
         """Trains to the last step, or until a signal; always leaves a checkpoint behind."""
         self.restore()
+        self.progress.state("first step…", step=self.tally.step)
         self.started = time.perf_counter() - self.tally.seconds
         with self._signals(), contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps:
             while True:
@@ -149,7 +151,9 @@ class Loop:
         except (RuntimeError, MemoryError) as error:
             if not trouble.is_memory_error(error):
                 raise
-            raise UserError(memory.advice(self.settings, self.rows.row_tokens, self.device.type)) from error
+            layers = getattr(getattr(self.model, "settings", None), "layers", None)
+            advice = memory.advice(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
+            raise UserError(advice) from error
 
     def advance(self, step: Step) -> None:
         """One update from all micro-batches of a step."""

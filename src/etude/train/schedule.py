@@ -120,6 +120,11 @@ def _stairs(settings: Settings, row_tokens: int | None) -> list[tuple[int, int]]
     return stairs
 
 
+def sizes(settings: Settings, row_tokens: int | None) -> list[int]:
+    """Every number of rows a step of the run can have."""
+    return sorted({rows for rows, _ in _stairs(settings, row_tokens)} | {full_rows(settings, row_tokens)})
+
+
 def batch_rows(settings: Settings, row_tokens: int | None, step: int) -> int:
     """Rows of the step."""
     for rows, steps in _stairs(settings, row_tokens):
