@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from etude import hub
 from etude.chance import fold
 from etude.errors import UserError
 from etude.objectives.base import Objective
@@ -111,7 +111,9 @@ class Run:
         model, objective = fresh(self.recipe, self.tokenizer)
         learner = nn.ModuleDict({"model": model, "objective": objective})
         if self.finished:
-            checkpoint.load_strictly(learner, self._final(), str(self.folder / "model.safetensors"))
+            final, untrained = self._final()  # a head that an imported model came without stays as it begins
+            kept = {name: tensor for name, tensor in learner.state_dict().items() if name in untrained}
+            checkpoint.load_strictly(learner, {**final, **kept}, str(self.folder / "model.safetensors"))
         elif self.steps:
             groups, _ = checkpoint.load(self.folder / "checkpoints", self.steps[-1])
             checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {self.steps[-1]} of {self.folder}")
@@ -119,20 +121,24 @@ class Run:
             raise UserError(f"{self.folder} has no weights yet. 'etude pretrain --resume {self.folder}' trains it.")
         return model.eval(), objective.eval()
 
-    def _final(self) -> Mapping[str, Tensor]:
-        return load_file(self.folder / "model.safetensors")
+    def _final(self) -> tuple[Mapping[str, Tensor], set[str]]:
+        """The final weights under our names, and the names of those that the folder has nothing for."""
+        return hub.reread(self.recipe, self.tokenizer.special, self.folder)
 
     def finish(self, model: nn.Module, objective: Objective, card: str) -> None:
-        """Writes the final weights and the card; the weights last, since they say that the run is done."""
+        """Writes the final weights and the card; the weights last, since they say that the run is done.
+
+        Under the published names where the family has a class in transformers, else under our own.
+        """
         checkpoint.write_text(self.folder / "README.md", card)
+        weights = nn.ModuleDict({"model": model, "objective": objective}).state_dict()
+        published = hub.publish(self.recipe, weights, self.tokenizer)
+        if published is not None:
+            hub.write(published, self.folder)
+            return
         config = {"model_type": f"etude-{self.recipe.model_kind}", "etude": self.recipe.model.model_dump(mode="json")}
         checkpoint.write_text(self.folder / "config.json", json.dumps(config, indent=1))
-        weights = nn.ModuleDict({"model": model, "objective": objective}).state_dict()
-        writing = self.folder / ".model.safetensors.writing"
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, writing)
-        checkpoint.flush(writing)
-        os.replace(writing, self.folder / "model.safetensors")
-        checkpoint.flush(self.folder)
+        hub.write_tensors(weights, self.folder / "model.safetensors")
 
 
 def refuse_existing(folder: Path) -> None:

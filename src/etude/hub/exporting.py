@@ -1,0 +1,53 @@
+"""`etude export`: a finished Run becomes a folder that `transformers` opens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from etude.errors import UserError
+from etude.hub.publishing import Published, publish, refusal, reread, write
+from etude.hub.vocabulary import with_markers
+from etude.run import Run
+from etude.train import checkpoint
+
+
+def export_run(run: Run | str | Path, out: str | Path) -> Published:
+    """Writes config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    if not run.finished:
+        raise UserError(f"{run.folder} is not finished. 'etude pretrain --resume {run.folder}' trains it to its end.")
+    recipe, folder = run.recipe, Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already. Choose another folder with -o.")
+    tensors, _ = reread(recipe, run.tokenizer.special, run.folder)
+    why = refusal(recipe, tensors)
+    if why:
+        raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
+    encoder = recipe.objective_kind != "causal" and getattr(recipe.objective, "markers", True)
+    tokenizer = with_markers(run.tokenizer) if encoder else run.tokenizer
+    published = publish(recipe, tensors, tokenizer, trim=True)
+    assert published is not None  # refusal() was empty
+    published = _with_file(published, tokenizer.content)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir()
+    card = run.folder / "README.md"
+    if card.is_file():
+        checkpoint.write_text(writing / "README.md", card.read_text(encoding="utf-8"))
+    write(published, writing)
+    checkpoint.flush(writing)
+    if folder.is_dir():  # empty: checked above
+        folder.rmdir()
+    writing.rename(folder)
+    checkpoint.flush(folder.parent)
+    return published
+
+
+def _with_file(published: Published, tokenizer: str) -> Published:
+    """The tokenizer itself, in the folder and in those of the models beside it."""
+    beside = {name: _with_file(part, tokenizer) for name, part in published.beside.items()}
+    return replace(published, files={**published.files, "tokenizer.json": tokenizer}, beside=beside)

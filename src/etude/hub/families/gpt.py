@@ -1,0 +1,140 @@
+"""GPT-1 (Radford et al. 2018) and GPT-2 (Radford et al. 2019): OpenAIGPTLMHeadModel, GPT2LMHeadModel.
+
+Both keep their matrices as (in, out), and have the output layer tied to the table of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from etude.hub.family import ACTIVATIONS, Family, Field
+from etude.hub.mapping import Constant, Copy, Rule, Table, linear, norm, tensor
+from etude.models.transformer import Settings
+
+_LAYER = "transformer.h.{i}."
+
+
+def _layers() -> tuple[Rule, ...]:
+    return (
+        *linear(f"{_LAYER}attn.c_attn", "model.attention.{i}.qkv", transposed=True),
+        *linear(f"{_LAYER}attn.c_proj", "model.attention.{i}.out", transposed=True),
+        *norm(f"{_LAYER}ln_1", "model.attention.{i}.norm"),
+        *linear(f"{_LAYER}mlp.c_fc", "model.feedforward.{i}.up", transposed=True),
+        *linear(f"{_LAYER}mlp.c_proj", "model.feedforward.{i}.down", transposed=True),
+        *norm(f"{_LAYER}ln_2", "model.feedforward.{i}.norm"),
+    )
+
+
+def _causal_mask(shape: tuple[int, ...]) -> Tensor:
+    return torch.ones(shape).tril()
+
+
+# buffers that early versions of transformers wrote: the mask, and the score of what it hides
+_BUFFERS = (
+    Constant(f"{_LAYER}attn.bias", _causal_mask),
+    Constant(f"{_LAYER}attn.masked_bias", lambda shape: torch.full(shape, -1e4)),
+)
+
+_DECODER = {
+    "direction": "causal",
+    "positions": "learned",
+    "segments": 0,
+    "embedding_norm": False,
+    "norm_kind": "layer",
+    "bias": True,
+    "gated": False,
+    "first_norm": True,
+    "share": "none",
+    "window": None,
+    "pooler": False,
+}
+
+_FIELDS = (
+    Field("n_positions", "context", 512),
+    Field("n_embd", "width", 768),
+    Field("n_layer", "layers", 12),
+    Field("n_head", "heads", 12),
+    Field("resid_pdrop", "dropout", 0.1),
+    Field("embd_pdrop", "embedding_dropout", 0.1),
+    Field("attn_pdrop", "attention_dropout", 0.1),
+    Field("layer_norm_epsilon", "epsilon", 1e-5),
+    Field("initializer_range", "init_deviation", 0.02),
+)
+
+
+def _four_times(settings: Settings) -> list[str]:
+    inner, wanted = settings.feedforward, 4 * settings.width
+    return [f"model.feedforward={inner} (GPT-1 has 4 * width = {wanted})"] if inner != wanted else []
+
+
+def _inner(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {"feedforward": config.get("n_inner") or 4 * config.get("n_embd", 768)}
+
+
+GPT1 = Family(
+    name="gpt1",
+    system="GPT-1",
+    model_type="openai-gpt",
+    objective="causal",
+    table=Table(
+        prefix="transformer.",
+        rules=(
+            *tensor("transformer.tokens_embed.weight", "model.embedding.tokens.weight"),
+            *tensor("transformer.positions_embed.weight", "model.embedding.positions.weight"),
+            *_layers(),
+        ),
+        copies=(Copy("lm_head.weight", "transformer.tokens_embed.weight"),),
+        constants=(
+            *_BUFFERS,
+            Constant("transformer.position_ids", lambda shape: torch.arange(shape[-1]).expand(shape)),
+        ),
+    ),
+    fields=(
+        Field("vocab_size", "vocab", 40478),
+        # what its class calls gelu is the tanh form
+        Field("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+        *_FIELDS,
+    ),
+    fixed={**_DECODER, "norm": "post"},
+    more=("feedforward",),
+    read_more=lambda config, where: {"feedforward": 4 * config.get("n_embd", 768)},
+    check_more=_four_times,
+    architectures=(((), "OpenAIGPTLMHeadModel"),),
+)
+
+GPT2 = Family(
+    name="gpt2",
+    system="GPT-2",
+    model_type="gpt2",
+    objective="causal",
+    table=Table(
+        prefix="transformer.",
+        rules=(
+            *tensor("transformer.wte.weight", "model.embedding.tokens.weight"),
+            *tensor("transformer.wpe.weight", "model.embedding.positions.weight"),
+            *_layers(),
+            *norm("transformer.ln_f", "model.norm"),
+        ),
+        copies=(Copy("lm_head.weight", "transformer.wte.weight"),),
+        constants=_BUFFERS,
+    ),
+    fields=(
+        Field("vocab_size", "vocab", 50257),
+        Field("activation_function", "activation", "gelu_new", ACTIVATIONS),
+        *(one.with_default(1024 if one.ours == "context" else one.default) for one in _FIELDS),
+    ),
+    fixed={**_DECODER, "norm": "pre"},
+    more=("feedforward",),
+    read_more=_inner,
+    write_more=lambda settings: {"n_inner": settings.feedforward or 4 * settings.width},
+    only={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    architectures=(((), "GPT2LMHeadModel"),),
+)

@@ -1,0 +1,113 @@
+"""Reading what a published folder holds: config.json and the tensors, from safetensors or an old .bin file.
+
+An old pytorch_model.bin is a pickle. It is read by torch's restricted reader (`weights_only=True`), which rebuilds
+tensors and plain containers and refuses everything else; nothing in the file is run.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from pickle import UnpicklingError  # the name of an error only
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from etude.errors import UserError
+
+FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+WANTED = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "generator/*"]  # of a repository on the hub
+
+
+def locate(source: str | Path) -> Path:
+    """The folder of a model: as given, or fetched from the hub where `source` is an id such as "org/name"."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    text = str(source)
+    looks_like_id = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text.strip("/") == text
+    if folder.exists() or not looks_like_id or not text:
+        raise UserError(
+            f"There is no folder {source}. Give a folder of a model, or an id on the hub such as 'org/name'."
+        )
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError:
+        raise UserError(
+            f"There is no folder {source}, and an id on the hub needs the package huggingface_hub: "
+            "install it with 'pip install etude[hub]', or download the folder yourself and give its path."
+        ) from None
+    try:
+        return Path(snapshot_download(text, allow_patterns=WANTED))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(f"There is no folder {source}, and the hub did not give a model of that id: {first}") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a folder of a model: it holds no config.json.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not the description of a model: expected an object of keys and values.")
+    return config
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder under the names in its files, in float32 where they are floating."""
+    found = next((name for name in FILES if (folder / name).is_file()), None)
+    if found is None:
+        raise UserError(f"{folder} holds no weights: none of {', '.join(FILES)} is in it.")
+    if not found.endswith(".index.json"):
+        return _read(folder / found)
+    try:
+        shards = json.loads((folder / found).read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / found} is not an index of weights: {error}.") from None
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(shards.values())):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise UserError(f"{folder / found} names {name!r}, and there is no such file beside it.")
+        tensors |= _read(folder / name)
+    missing = sorted(set(shards) - set(tensors))
+    if missing:
+        raise UserError(f"{folder / found} promises {missing[0]} (and {len(missing) - 1} more), which no shard holds.")
+    return tensors
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_bin(path)
+    return {name: one.float() if one.is_floating_point() else one for name, one in tensors.items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file: {error}.") from None
+
+
+def _read_bin(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{path} does not hold plain tensors alone, and nothing else is read from such a file: {first} "
+            "Convert it to safetensors where you trust it."
+        ) from None
+    strange = (
+        [name for name, one in content.items() if not isinstance(one, Tensor)] if isinstance(content, dict) else ["it"]
+    )
+    if strange:
+        raise UserError(f"{path}: {strange[0]} is not a tensor; a file of named tensors is expected.")
+    return content
