@@ -253,6 +253,38 @@ def test_in_use_it_scores_what_follows() -> None:
     assert torch.equal(scores[:3], objective.logits(model, model(pack([changed])))[:3])
 
 
+def test_states_stay_wide_under_mixed_precision() -> None:
+    model, objective = system()
+    rows = objective.rows(small_corpus(text([[40], [40]])), seed=0)
+    objective.set_lanes(2)
+    exact = run(model, objective, rows, 2, 3, micro=2)
+    objective.set_lanes(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = run(model, objective, rows, 2, 3, micro=2)
+    torch.testing.assert_close(mixed, exact, rtol=1e-2, atol=0)
+    assert objective.state()["cell"].dtype == torch.float32 and not torch.equal(mixed, exact)
+
+
+@pytest.mark.gpu
+def test_a_gpu_does_the_same() -> None:
+    model, objective = system()
+    rows = objective.rows(small_corpus(text([[40], [40]])), seed=0)
+    objective.set_lanes(2)
+    wanted, state = run(model, objective, rows, 2, 4, micro=1), objective.state()
+    model.cuda()
+    objective.cuda()
+    objective.set_lanes(2)
+    for step in range(4):
+        batch = objective.batch(rows_of(rows, step, 2), Chance(0, step)).to("cuda")
+        terms = objective.loss(model, batch)
+        found = torch.stack([term.sum.detach().double().cpu() for term in terms.values()])
+        torch.testing.assert_close(found, wanted[step], rtol=1e-3, atol=0)
+    for name, tensor in objective.state().items():
+        torch.testing.assert_close(tensor.cpu(), state[name], rtol=0, atol=1e-2)
+    objective.restore({name: tensor.cuda() for name, tensor in state.items()})
+    assert torch.equal(objective.state()["cell"].cpu(), state["cell"])
+
+
 def test_a_batch_moves_as_a_whole() -> None:
     _, objective = system()
     rows = objective.rows(small_corpus(text([[40]])), seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -319,6 +320,33 @@ def test_a_single_word_gives_no_pair_and_no_error() -> None:
     assert batch.counts == {"loss": 0}
     assert float(objective.loss(model, batch)["loss"].sum.detach()) == 0.0
     assert float(objective.update(model, batch, 0.1)["loss"].sum) == 0.0
+
+
+def test_a_held_out_part_has_the_chance_of_the_training_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, objective = system()
+    train, valid = corpus_of(seed=0), small_corpus([[[6, 7, 39]]])
+    valid.part, valid._folder = "valid", tmp_path
+    monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
+    rows = objective.rows(valid, seed=0)
+    assert rows[0].tokens.tolist() == [6, 7, 39]
+    wanted = objective.rows(train, seed=0).frequencies
+    for name in ("kept", "accept", "alias"):
+        np.testing.assert_array_equal(getattr(rows.frequencies, name), getattr(wanted, name))
+
+
+@pytest.mark.gpu
+def test_a_gpu_does_the_same() -> None:
+    tables = []
+    for device in ("cpu", "cuda"):
+        model, objective = system(window=2, row_tokens=30, block=16)
+        trained_a_little(model)
+        model.to(device)
+        batch = batch_of(objective, objective.rows(corpus_of(), seed=0), [0, 1, 2]).to(device)
+        total = objective.update(model, batch, rate=0.2)["loss"].sum
+        tables.append((float(total), model.input.weight.detach().cpu(), model.output.weight.detach().cpu()))
+    assert tables[0][0] == pytest.approx(tables[1][0], rel=1e-4)
+    for one, other in zip(tables[0][1:], tables[1][1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
 def test_what_it_refuses() -> None:

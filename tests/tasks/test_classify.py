@@ -195,6 +195,18 @@ def test_flops_by_hand(tokenizer: Tokenizer) -> None:
         assert task.flops(model, batch) == 3 * (model.flops(batch.layout.lengths) + 2 * (head + pooler))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_does_the_same(tokenizer: Tokenizer, kind: str) -> None:
+    model = model_of(kind, tokenizer.vocab)
+    texts = examples().texts
+    for pooling in ("start", "mean", "last", "max"):
+        task = build(Settings(pooling=pooling), model.cpu(), tokenizer, LABELS)
+        _, wanted = task.predict(model, texts)
+        _, found = task.cuda().predict(model.cuda(), texts)
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
 def test_what_it_refuses(tokenizer: Tokenizer) -> None:
     model = model_of("both", tokenizer.vocab)
     task = build(Settings(), model, tokenizer, LABELS)
