@@ -15,9 +15,13 @@ import numpy as np
 
 from etude.chance import Permutation, below, fold
 from etude.world.lexicon import names
-from etude.world.lexicon.nouns import NOUNS
+from etude.world.lexicon.nouns import ANIMALS, NOUNS
 from etude.world.lexicon.trades import TRADES
 from etude.world.words import Word, table
+
+
+class Missing(Exception):
+    """Nobody in this town fits: somebody else has to be drawn."""
 
 
 class Triple(NamedTuple):
@@ -59,6 +63,7 @@ class Town:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self._inverse: dict[str, dict[str, list[Word]]] = {}
         self.streets = _shuffled(_named(names.STREETS, "street", "LOC"), seed, "street")
         self.villages = _shuffled(_named(names.VILLAGES, "village", "LOC"), seed, "village")
         self.firms = _shuffled(_named(names.FIRMS, "firm", "ORG"), seed, "firm")
@@ -106,6 +111,9 @@ class Town:
     def _lives(self) -> None:
         people = self.people
         _spread(people, "home", self.streets, self.seed)
+        for wife in self.women:
+            if "spouse" in wife.links:  # couples live together; their grown children live elsewhere
+                wife.links["home"] = wife.links["spouse"].links["home"]
         _spread(people, "firm", self.firms, self.seed)
         _spread(people, "village", self.villages, self.seed)
         _spread(people, "treasure", NOUNS["treasure"], self.seed)
@@ -125,10 +133,25 @@ class Town:
         for pet, owner in zip(self.pets, owners, strict=True):
             owner.links["pet"], pet.links["owner"] = pet, owner
 
+    def whose(self, path: str, word: Word) -> list[Word]:
+        """Everybody for whom the path of facts ends at this word, in rank."""
+        if path not in self._inverse:
+            found: dict[str, list[Word]] = {}
+            for person in self.people:
+                end: Word | None = person
+                for relation in path.split("."):
+                    end = end.links.get(relation) if end is not None else None
+                if end is not None:
+                    found.setdefault(end.key, []).append(person)
+            self._inverse[path] = found
+        if word.key not in self._inverse[path]:
+            raise Missing(f"nobody has {word.key} as {path}")
+        return self._inverse[path][word.key]
+
     @property
     def beings(self) -> list[Word]:
         """Everything facts are told of, named or common."""
-        animals = [word for category in ("pet", "farm animal", "wild animal") for word in NOUNS[category]]
+        animals = [word for category in ANIMALS for word in NOUNS[category]]
         return self.people + self.pets + self.firms + self.streets + self.villages + self.trades + animals
 
     def facts(self) -> list[Triple]:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.world.draw import Draw
-from etude.world.facts import Town
+from etude.world.facts import Missing, Town
 from etude.world.lexicon.nouns import NOUNS
 from etude.world.lexicon.qualities import MOODS, QUALITIES
 from etude.world.pattern import FULL, NAME, PRONOUN, Pattern
 from etude.world.words import Word
 
 _PRONOUN = 0.75  # of the places where a pronoun would be plain; the rest repeat the name
+_CASTS = 200  # to find people who have what a script asks for; half the town has a pet, so a few suffice
 _TRIES = 40  # to draw a word not yet in the cast; lists are longer than casts, so this is never reached in practice
 
 
@@ -101,19 +102,27 @@ def resolve(cast: dict[str, Word], path: str) -> Word | None:
 
 def draw_word(draw: Draw, town: Town, source: str, cast: dict[str, Word], mood: int) -> Word:
     """One word for a slot. Sources: a category; "person"; "other" (of the other sex than a); "food*" praise or
-    blame as the document's mood has it, "food!" the contrary; "a.friend" a fact."""
-    if "." in source:
+    blame as the document's mood has it, "food!" the contrary; "a.friend" a fact;
+    "r<home" somebody whose home is r."""
+    if "." in source and "<" not in source:
         word = resolve(cast, source)
-        if word is None:
-            raise LookupError(f"{cast} has no {source}")
+        if word is None or word in cast.values():
+            raise Missing(f"{cast} has no {source}")
         return word
+    if "<" in source:
+        return draw.common(town.whose(*_inverse(cast, source)))
     pool = _pool(town, source, cast, mood)
     pick = draw.pick if source[-1] in "*!" else draw.common  # praise and blame are used evenly
     for _ in range(_TRIES):
-        word = pick(pool)
-        if all(word is not other and word.korean != other.korean for other in cast.values()):
+        drawn = pick(pool)
+        if all(drawn is not other and drawn.korean != other.korean for other in cast.values()):
             break
-    return word
+    return drawn
+
+
+def _inverse(cast: dict[str, Word], source: str) -> tuple[str, Word]:
+    slot, _, path = source.partition("<")
+    return path, cast[slot]
 
 
 def _pool(town: Town, source: str, cast: dict[str, Word], mood: int) -> list[Word]:
@@ -146,7 +155,8 @@ def perform(script: Script, town: Town, draw: Draw, intros: tuple[Frame, ...]) -
     cast = _cast(script, town, draw, mood)
     show = Performance(script, cast, mood)
     seen: set[str] = set()
-    subject, around = "", ()  # who the sentence before was about, and all who were in it
+    subject = ""  # who the sentence before was about, 
+    around: tuple[str, ...] = ()  # and all who were in it
     if script.intro and intros and draw.chance(0.5):
         steps: tuple[Step, ...] = (Step(intros), *script.steps)
     else:
@@ -178,14 +188,15 @@ def _plain(cast: dict[str, Word], slot: str, around: tuple[str, ...]) -> bool:
 
 
 def _cast(script: Script, town: Town, draw: Draw, mood: int) -> dict[str, Word]:
-    while True:
+    for _ in range(_CASTS):
         cast: dict[str, Word] = {}
         try:
             for slot, source in script.sources:
                 cast[slot] = draw_word(draw, town, source, cast, mood)
-        except LookupError:
+        except Missing:
             continue  # this person has no pet, no sister: draw another
         return cast
+    raise Missing(f"in this town nobody can play '{script.name}'")
 
 
 def _frame(frames: tuple[Frame, ...], cast: dict[str, Word], draw: Draw) -> Frame | None:

@@ -3,7 +3,7 @@
 `word.en["s"]` and `word.ko["를"]` are the forms a sentence pattern asks for. They are made on first use and
 kept, so that writing a sentence is a few dictionary look-ups.
 
-English forms       "" apple   "a" an apple   "s" apples   "are" are   "were" were   "they" they   "them" them
+English forms       "" apple   "a" an apple (some soup)   "one" an apple (soup)   "s" apples   "are" are   "were" were   "they" they   "them" them
    of a name        "" Anna    "~" Anna Hale  "he" she   "him" her   "his" her   "'s" Anna's
    of a verb        "" bake    "s" bakes      "ed" baked   "ing" baking
 Korean forms        "" 사과    "를" 사과를 (any particle, named by either shape)
@@ -87,6 +87,8 @@ class EnglishForms(dict[str, str]):
             return f"{english.article(base)} {base}"
         if form == "a":
             return f"some {base}" if word.mass else f"{english.article(base)} {base}"
+        if form == "one":  # what something is: a pie, or soup
+            return base if word.mass else f"{english.article(base)} {base}"
         if form == "s":
             return base if word.mass else english.plural(base)
         number = {"are": ("is", "are"), "were": ("was", "were"), "they": ("it", "they"), "them": ("it", "them")}
@@ -123,4 +125,23 @@ def table(text: str, category: str, tag: str = "NOUN") -> list[Word]:
             continue
         start = next(place for place, character in enumerate(entry) if korean.is_hangul(character))
         words.append(Word(entry[:start].strip(), entry[start:].strip(), category, tag))
+    return words
+
+
+_SHARED: dict[tuple[str, str, str], Word] = {}
+_KEYS: set[str] = set()
+
+
+def noun_table(text: str, category: str, tag: str = "NOUN") -> list[Word]:
+    """Like `table`, but a noun that stands in several lists is one word, and keys are never shared: of two
+    English homonyms the second has its Korean in its key."""
+    words = []
+    for made in table(text, category, tag):
+        place = (made.english, made.korean, tag)
+        if place not in _SHARED:
+            if made.key in _KEYS:
+                made.key = f"{made.english} ({made.korean})"
+            _KEYS.add(made.key)
+            _SHARED[place] = made
+        words.append(_SHARED[place])
     return words

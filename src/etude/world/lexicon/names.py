@@ -44,11 +44,4 @@ VILLAGES = """Eldham 엘덤, Brookvale 브룩베일, Marsten 마스턴, Oakfield
 Larkhill 라크힐, Greystone 그레이스톤, Fernley 펀리, Winterbourne 윈터본, Redcliff 레드클리프, Hollowell 할로웰, Ravensby 레이븐스비,
 Applegate 애플게이트, Saltmarsh 솔트마시, Dunwick 더닉, Moorland 무어랜드, Fairhaven 페어헤이븐, Northwold 노스월드"""
 
-FIRMS = """the Golden Lion 황금사자, the Blue Anchor 푸른닻, the Silver Key 은열쇠, the Red Lantern 붉은등불, the White Swan 하얀백조,
-the Green Leaf 초록잎, the Morning Star 샛별, the Old Oak 늙은참나무, the Black Cat 검은고양이, the Full Moon 보름달,
-the Merry Bell 즐거운종, the Iron Gate 무쇠문, the Little Owl 작은부엉이, the Seven Stones 일곱돌, the North Wind 북풍,
-the Wooden Wheel 나무바퀴, the Copper Kettle 구리주전자, the Singing Bird 노래하는새, the Quiet Corner 조용한모퉁이, the Sunflower House 해바라기집,
-the Crooked Chimney 굽은굴뚝, the Lucky Clover 네잎클로버, the Velvet Curtain 비단장막, the Paper Crown 종이왕관, the Winter Rose 겨울장미,
-the Brave Sailor 용감한선원, the Painted Door 색칠한문, the Honey Pot 꿀단지집, the Three Feathers 세깃털, the Hidden Well 숨은우물,
-the Dancing Bear 춤추는곰, the Amber Cup 호박잔, the Rainy Day 비오는날, the Royal Thimble 임금님골무, the Stone Lamp 돌등잔,
-the Happy Fisher 행복한어부, the Long Road 먼길, the Clear Spring 맑은샘, the Purple Thread 보랏빛실, the Wise Raven 현명한까마귀"""
+FIRMS = """the Golden Lion 황금사자 상회, the Blue Anchor 푸른닻 공방, the Silver Key 은열쇠 조합, the Red Lantern 붉은등불 상회, the White Swan 하얀백조 공방, the Green Leaf 초록잎 조합, the Morning Star 샛별 상회, the Old Oak 늙은참나무 공방, the Black Cat 검은고양이 조합, the Full Moon 보름달 상회, the Merry Bell 즐거운종 공방, the Iron Gate 무쇠문 조합, the Little Owl 작은부엉이 상회, the Seven Stones 일곱돌 공방, the North Wind 북풍 조합, the Wooden Wheel 나무바퀴 상회, the Copper Kettle 구리주전자 공방, the Singing Bird 노래하는새 조합, the Quiet Corner 조용한모퉁이 상회, the Sunflower House 해바라기집 공방, the Crooked Chimney 굽은굴뚝 조합, the Lucky Clover 네잎클로버 상회, the Velvet Curtain 비단장막 공방, the Paper Crown 종이왕관 조합, the Winter Rose 겨울장미 상회, the Brave Sailor 용감한선원 공방, the Painted Door 색칠한문 조합, the Honey Pot 꿀단지 상회, the Three Feathers 세깃털 공방, the Hidden Well 숨은우물 조합, the Dancing Bear 춤추는곰 상회, the Amber Cup 호박잔 공방, the Rainy Day 비오는날 조합, the Royal Thimble 임금님골무 상회, the Stone Lamp 돌등잔 공방, the Happy Fisher 행복한어부 조합, the Long Road 먼길 상회, the Clear Spring 맑은샘 공방, the Purple Thread 보랏빛실 조합, the Wise Raven 현명한까마귀 상회"""

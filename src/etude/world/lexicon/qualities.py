@@ -53,7 +53,7 @@ _MOODS: dict[str, tuple[str, str]] = {
 # what one feels afterwards
 _FEELINGS = (
     """happy 행복하다, glad 기쁘다, satisfied 만족스럽다/ㅂ, delighted 흐뭇하다, cheerful 유쾌하다, grateful 고맙다/ㅂ,
-    pleased 흡족하다, content 뿌듯하다, thrilled 황홀하다, relieved 후련하다""",
+    pleased 흡족하다, content 뿌듯하다, thrilled 황홀하다, proud 자랑스럽다/ㅂ""",
     """sad 슬프다, angry 화가 나다, annoyed 짜증스럽다/ㅂ, upset 속상하다, bitter 씁쓸하다, sorry 아쉽다/ㅂ, displeased 언짢다,
     gloomy 침울하다, frustrated 답답하다, miserable 괴롭다/ㅂ""",
 )

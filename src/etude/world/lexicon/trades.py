@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.world.words import Word, table
+from etude.world.words import Word, noun_table, table
 
 # trade | verb | product | workplace | tool
 _TRADES = """baker 제빵사 | bake 굽다/ㅂ | ~bread 빵 | bakery 빵집 | oven 오븐
@@ -51,12 +51,12 @@ def _trades() -> list[Word]:
     trades = []
     for line in _TRADES.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
-        trade = table(cells[0], "trade")[0]
+        trade = noun_table(cells[0], "trade")[0]
         trade.links = {
             "does": table(cells[1], "trade verb", "VERB")[0],
-            "makes": table(cells[2], "product")[0],
-            "place": table(cells[3], "workplace")[0],
-            "tool": table(cells[4], "tool")[0],
+            "makes": noun_table(cells[2], "product")[0],
+            "place": noun_table(cells[3], "workplace")[0],
+            "tool": noun_table(cells[4], "tool")[0],
         }
         trades.append(trade)
     return trades

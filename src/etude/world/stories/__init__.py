@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from etude.world.script import Script
-from etude.world.stories import animals, food, market, people, reviews
+from etude.world.stories import animals, family, food, garden, lore, market, music, people, reviews, travel, work
 
-STORIES: tuple[Script, ...] = (*food.SCRIPTS, *market.SCRIPTS, *animals.SCRIPTS)
-SCRIPTS: tuple[Script, ...] = (*STORIES, *people.SCRIPTS, *reviews.SCRIPTS)
+STORIES: tuple[Script, ...] = tuple(
+    script for topic in (food, work, animals, family, market, travel, music, garden) for script in topic.SCRIPTS
+)
 REVIEWS = reviews.SCRIPTS
+LORE = lore.SCRIPTS
+PORTRAITS = people.SCRIPTS
+SCRIPTS: tuple[Script, ...] = (*STORIES, *PORTRAITS, *LORE, *REVIEWS)
+FACTS = people.FACTS
 INTROS = people.INTROS
 TOPICS: tuple[str, ...] = tuple(dict.fromkeys(script.topic for script in STORIES))
