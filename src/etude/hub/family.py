@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from etude.errors import UserError
 from etude.hub.mapping import Table
 from etude.models.transformer import Settings
@@ -54,7 +56,7 @@ TRAINING = {
 # How a setting is spoken of where it is what keeps a model out.
 WORDS = {
     "window": "banded layers",
-    "share": "sharing of some branches",
+    "share": "partial sharing",
     "positions": "positions",
     "gated": "gated feed-forward",
     "bias": "projections without bias",
@@ -154,7 +156,14 @@ class Family:
         for one in self.fields:
             values |= one.read(config, where)
         values |= self.read_more(config, where)
-        return Settings(**values)
+        try:
+            return Settings(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise UserError(
+                f"{where}: config.json describes no model: {f'{name}: ' if name else ''}{first['msg']}."
+            ) from None
 
 
 def _plain(settings: Settings) -> Settings:
