@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -235,12 +239,10 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Recorder:
     recorder = Recorder()
-    import torch.nn.attention.varlen as module
-
-    monkeypatch.setattr(module, "varlen_attn", getattr(recorder, request.param))
-    attention._varlen_call.cache_clear()
-    yield recorder
-    attention._varlen_call.cache_clear()
+    function = getattr(recorder, request.param)
+    names = frozenset(inspect.signature(function).parameters)
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(function, names)])
+    return recorder
 
 
 @pytest.mark.parametrize("recorder", ["newer"], indirect=True)
@@ -285,18 +287,28 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cpu", torch.float32, 64) == "grouped"
     assert choose_path("cpu", torch.bfloat16, 64) == "grouped"
     monkeypatch.setattr(attention, "_has_flash", lambda index: True)
-    monkeypatch.setattr(attention, "_varlen_call", lambda: (lambda: None, frozenset({"window_size"})))
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.float16, 64, window=128) == "varlen"
     assert choose_path("cuda", torch.float32, 64) == "grouped"
     assert choose_path("cuda", torch.bfloat16, 64, dropout=0.1) == "grouped"
     assert choose_path("cuda", torch.bfloat16, 60) == "grouped"  # flash kernels want multiples of 8
     assert choose_path("cuda", torch.bfloat16, 512) == "grouped"
-    monkeypatch.setattr(attention, "_varlen_call", lambda: (lambda: None, frozenset({"is_causal"})))
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"is_causal"}))])
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.bfloat16, 64, window=128) == "grouped"
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(None, frozenset())])
+    assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
     monkeypatch.setattr(attention, "_has_flash", lambda index: False)
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
+
+
+def test_a_torch_without_varlen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(None, frozenset())])
+    layout = layout_of([3, 2])
+    with pytest.raises(UserError, match="has no varlen attention: set path to 'grouped'"):
+        attend(*parts_of(layout).unbind(1), layout, causal=True, path="varlen")
 
 
 @pytest.mark.gpu
@@ -309,3 +321,42 @@ def test_varlen_is_reference_on_a_gpu(causal: bool, window: int | None) -> None:
     found = attend(*half.unbind(1), layout, causal=causal, window=window)
     expected = attend(*half.double().unbind(1), layout, causal=causal, window=window, path="reference")
     torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_compiled_model_keeps_one_graph_over_varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No graph breaks, and no new graph for other lengths: bounds are data, not shapes."""
+    stand_in = attention._Varlen(
+        lambda query, key, value, *rest, window_size: query * 0 + value, frozenset({"window_size"})
+    )
+    monkeypatch.setattr(attention, "_FOUND", [stand_in])
+    counter = torch._dynamo.testing.CompileCounter()
+    torch._dynamo.reset()
+    compiled = torch.compile(attend, backend=counter, fullgraph=True)
+    for lengths in ([5, 0, 9, 3], [9, 3, 5, 0], [1, 7, 7, 2]):
+        layout = layout_of(lengths)
+        compiled(*parts_of(layout).unbind(1), layout, causal=True, path="varlen")
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
+
+
+def test_a_compiled_model_steps_out_for_the_grouped_path() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(attend, backend="eager")
+    for lengths in ([5, 0, 9, 3], [4, 4]):
+        layout = layout_of(lengths)
+        parts = parts_of(layout)
+        found = compiled(*parts.unbind(1), layout, causal=True)
+        assert torch.equal(found, attend(*parts.unbind(1), layout, causal=True))
+    torch._dynamo.reset()
+
+
+def test_the_compiler_is_not_imported_for_nothing() -> None:
+    """Importing it takes as long as torch itself."""
+    code = """
+import sys, torch
+from etude.nn.attention import attend
+from etude.nn.packed import pack
+attend(*torch.zeros(3, 3, 1, 8).unbind(1), pack([[1, 2], [3]]).layout, causal=True)
+sys.exit('torch._dynamo' in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,22 @@ from etude.errors import UserError
 from etude.nn.grouping import attend_grouped
 from etude.nn.packed import Layout
 
+# Shapes of the grouped path change with the lengths of every batch, so a compiled model steps out of its graph for it.
+# torch.compiler.disable would do, and costs every program the seconds of importing the compiler.
+_grouped_outside_graph = torch._disable_dynamo(attend_grouped)
+
 Path = Literal["varlen", "grouped", "reference"]
+
+
+class _Varlen(NamedTuple):
+    """torch's function, if there is one, and the names of its parameters, which differ between versions."""
+
+    function: Callable[..., Any] | None
+    names: frozenset[str]
+
+
+_FOUND: list[_Varlen] = []
+_FLASH: dict[int | None, bool] = {}
 Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
 
 
@@ -51,7 +65,9 @@ def attend(
             raise UserError("varlen attention has no dropout: set attention_dropout to 0, or path to 'grouped'")
         return attend_varlen(query, key, value, layout, causal=causal, window=window)
     if path == "grouped":
-        return attend_grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
+        grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
+        result: Tensor = grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
+        return result
     if path == "reference":
         return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
     raise UserError(f"no attention path '{path}'. Known: varlen, grouped, reference.")
@@ -70,24 +86,28 @@ def choose_path(
     fits = dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256  # flash kernels
     if device.type != "cuda" or not fits or dropout > 0 or not _has_flash(device.index):
         return "grouped"
-    call = _varlen_call()
-    return "varlen" if call is not None and (window is None or "window_size" in call[1]) else "grouped"
+    varlen = _varlen()
+    usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
+    return "varlen" if usable else "grouped"
 
 
-@cache
 def _has_flash(index: int | None) -> bool:
     """Flash kernels need an Ampere card or a later one."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability(index) >= (8, 0)
+    if index not in _FLASH:
+        _FLASH[index] = torch.cuda.is_available() and torch.cuda.get_device_capability(index) >= (8, 0)
+    return _FLASH[index]
 
 
-@cache
-def _varlen_call() -> tuple[Callable[..., Any], frozenset[str]] | None:
-    """torch's function and the names it takes, looked up once."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:  # a build without it: choose_path then says "grouped"
-        return None
-    return varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)
+def _varlen() -> _Varlen:
+    """Looked up once, and only where it may be used: importing it takes seconds, for it brings the compiler along."""
+    if not _FOUND:
+        try:
+            from torch.nn.attention.varlen import varlen_attn
+        except ImportError:
+            _FOUND.append(_Varlen(None, frozenset()))
+        else:
+            _FOUND.append(_Varlen(varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)))
+    return _FOUND[0]
 
 
 def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) -> dict[str, Any]:
@@ -106,14 +126,15 @@ def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) ->
 def attend_varlen(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, *, causal: bool, window: int | None = None
 ) -> Tensor:
-    call = _varlen_call()
-    if call is None:
+    function, names = _varlen()
+    if function is None:
         raise UserError(f"torch {torch.__version__} has no varlen attention: set path to 'grouped'")
     if query.shape[0] == 0:
         return value.clone()  # no tokens, yet a part of the graph
-    function, names = call
     bounds, longest = layout.bounds, layout.longest
-    return function(query, key, value, bounds, bounds, longest, longest, **varlen_arguments(names, causal, window))
+    said = varlen_arguments(names, causal, window)
+    mixed: Tensor = function(query, key, value, bounds, bounds, longest, longest, **said)
+    return mixed
 
 
 def attend_reference(
