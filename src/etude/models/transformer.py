@@ -14,6 +14,7 @@ Tokens in, states out; it knows nothing of losses.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Literal, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ from etude.nn.rotary import Rotation, rotation
 from etude.nn.states import States
 from etude.settings import Strict
 
-__all__ = ["Settings", "States", "Transformer", "build"]
+__all__ = ["Settings", "States", "Transformer", "build", "depths"]
 
 
 class Settings(Strict):
@@ -100,7 +101,8 @@ class Settings(Strict):
 
 
 class Transformer(nn.Module):
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, borrowed: Collection[str] = ()) -> None:
+        """`borrowed` names parts of the embedding that belong to another model (nn/embedding.py)."""
         super().__init__()
         if settings.vocab is None:
             raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
@@ -120,6 +122,7 @@ class Transformer(nn.Module):
             dropout=settings.embedding_dropout,
             drop_table=settings.embedding_dropout_on == "table",
             bias=settings.bias,
+            borrowed=borrowed,
         )
         own_attention = 1 if settings.share in ("attention", "all") else settings.layers
         own_feedforward = 1 if settings.share in ("feedforward", "all") else settings.layers
@@ -177,11 +180,16 @@ class Transformer(nn.Module):
         """The band of a layer, None where it is dense."""
         return None if layer % self.settings.dense_every == 0 else self.settings.window
 
-    def forward(self, packed: Packed, layers: bool = False, weights: bool = False) -> States:
-        """States of all tokens; of all layers, and attention weights by the slow path, on request."""
+    def forward(
+        self, packed: Packed, layers: bool = False, weights: bool = False, lender: Embedding | None = None
+    ) -> States:
+        """States of all tokens; of all layers, and attention weights by the slow path, on request.
+
+        `lender` is the embedding of another model, for the parts that are borrowed.
+        """
         self._check(packed.layout)
         settings, layout = self.settings, packed.layout
-        x, table = self.embedding(packed.tokens, packed.positions, packed.segments)  # (N, D)
+        x, table = self.embedding(packed.tokens, packed.positions, packed.segments, lender)  # (N, D)
         turns = self._turns(packed.positions)
         kept: list[Tensor] = [x]
         record: list[list[Tensor]] | None = [] if weights else None
@@ -254,6 +262,28 @@ class Transformer(nn.Module):
         if pooled:
             total += 2 * int((lengths > 0).sum()) * width * width
         return total
+
+
+def depths(settings: Settings, above: int = 1) -> Callable[[str], int | None]:
+    """How deep the parameters of a learner lie, by name, for `train.layer_decay`: the embedding 0, layer i at i + 1.
+
+    The heads (`objective.*`) lie `above` the last of n layers: at n + 1 in ELECTRA's paper, at n + 2 in its code, which
+    so decays the last layer twice. A final norm and a pooler are at n + 1; what layers share is where its last use is.
+    """
+
+    def depth_of(name: str) -> int | None:
+        words = name.split(".")
+        if words[0] == "objective":
+            return settings.layers + above
+        if words[0] != "model":
+            return None
+        if words[1] == "embedding":
+            return 0
+        if words[1] in ("attention", "feedforward"):
+            return settings.layers if settings.share in (words[1], "all") else int(words[2]) + 1
+        return settings.layers + 1
+
+    return depth_of
 
 
 def build(settings: Settings) -> Transformer:

@@ -4,11 +4,13 @@
 
 Every part is optional but the first. Sinusoidal positions: Vaswani et al. 2017, section 3.5. The factorised
 form, a narrow table and a projection behind norm and dropout: ALBERT, section 3.1, and ELECTRA-small.
+Parts may be borrowed from another embedding (ELECTRA, section 3.2): tied by use, they exist once, with the lender.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Collection
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,35 +44,49 @@ class Embedding(nn.Module):
         drop_table: bool = False,
         scale: float = 1.0,
         bias: bool = True,
+        borrowed: Collection[str] = (),
     ) -> None:
+        """`borrowed` names the parts (tokens, positions, segments, norm) that `forward` takes from its lender."""
         super().__init__()
         table_width = table_width or width
+        self.borrowed = frozenset(borrowed)
+
+        def own(name: str, make: Callable[[], nn.Module | None]) -> Any:
+            return None if name in borrowed else make()
+
         self.kind, self.dropout, self.drop_table, self.scale = positions, dropout, drop_table, scale
-        self.tokens = nn.Embedding(vocab, table_width)
-        self.positions = nn.Embedding(context, table_width) if positions == "learned" else None
-        self.segments = nn.Embedding(segments, table_width) if segments else None
-        self.norm = norm
+        self.tokens = own("tokens", lambda: nn.Embedding(vocab, table_width))
+        learned = positions == "learned"
+        self.positions = own("positions", lambda: nn.Embedding(context, table_width) if learned else None)
+        self.segments = own("segments", lambda: nn.Embedding(segments, table_width) if segments else None)
+        self.norm = own("norm", lambda: norm)
         self.project = nn.Linear(table_width, width, bias=bias) if table_width != width else None
 
-    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, segments: Tensor | None, lender: Embedding | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(N,) each -> the first states (N, D), and the token table as used, (V, E), for a tied output.
 
         They differ from the stored table only in GPT-1's way (`drop_table`, when training): dropout falls on
         the elements of the tables before the look-up, and the output layer uses the same dropped table.
         """
-        table = self._dropped(self.tokens.weight)
+        part = {
+            name: getattr(lender if name in self.borrowed else self, name)
+            for name in ("tokens", "positions", "segments", "norm")
+        }
+        table = self._dropped(part["tokens"].weight)
         x = F.embedding(tokens, table)  # (N, E)
         if self.scale != 1.0:
             x = x * self.scale
-        if self.positions is not None:
-            x = x + F.embedding(positions, self._dropped(self.positions.weight))
+        if part["positions"] is not None:
+            x = x + F.embedding(positions, self._dropped(part["positions"].weight))
         elif self.kind == "sinusoidal":
             x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
-        if self.segments is not None:
+        if part["segments"] is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
-            x = x + F.embedding(segments, self._dropped(self.segments.weight))
-        if self.norm is not None:
-            x = self.norm(x)
+            x = x + F.embedding(segments, self._dropped(part["segments"].weight))
+        if part["norm"] is not None:
+            x = part["norm"](x)
         if not self.drop_table:
             x = F.dropout(x, self.dropout, self.training)
         return x if self.project is None else self.project(x), table

@@ -1,0 +1,76 @@
+"""Layer-wise decay on a Transformer, at the rates of ELECTRA's paper and of its code; and borrowed embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from etude.models import transformer
+from etude.nn.packed import pack
+from etude.train import optim
+from etude.train import settings as train
+
+LAYERS, DECAY = 3, 0.8
+
+
+def learner(**changes: Any) -> nn.ModuleDict:
+    wanted = {"layers": LAYERS, "width": 8, "heads": 2, "context": 8, "vocab": 20, "segments": 2, "pooler": True}
+    model = transformer.build(transformer.Settings(**{**wanted, "embedding_width": 4, **changes}))
+    return nn.ModuleDict({"model": model, "objective": nn.Linear(8, 2)})
+
+
+@pytest.mark.parametrize(("above", "top"), [(1, 1), (2, 2)])  # the paper, the code
+def test_rates_fall_layer_by_layer(above: int, top: int) -> None:
+    built = learner()
+    settings = train.Settings(steps=1, lr=1.0, layer_decay=DECAY)
+    optimizer = optim.build(settings, built.named_parameters(), transformer.depths(built["model"].settings, above))
+    names = {parameter: name for name, parameter in built.named_parameters()}
+    rates = {names[one]: group["lr"] for group in optimizer.param_groups for one in group["params"]}
+    assert set(rates) == set(names.values())
+    for name, rate in rates.items():
+        if name.startswith("objective"):
+            power = 0
+        elif "embedding" in name:
+            power = LAYERS + top
+        elif ".attention." in name or ".feedforward." in name:
+            power = LAYERS - 1 - int(name.split(".")[2]) + top
+        else:  # the final norm and the pooler
+            power = top - 1
+        assert rate == pytest.approx(DECAY**power), name
+
+
+def test_shared_layers_lie_where_they_are_used_last() -> None:
+    built = learner(share="attention")
+    depth_of = transformer.depths(built["model"].settings)
+    assert depth_of("model.attention.0.qkv.weight") == LAYERS
+    assert depth_of("model.feedforward.0.up.weight") == 1
+    every = transformer.depths(learner(share="all")["model"].settings)
+    assert every("model.feedforward.0.up.weight") == every("model.attention.0.out.bias") == LAYERS
+    assert depth_of("teacher.attention.0.qkv.weight") is None
+
+
+def test_what_is_borrowed_is_the_lenders() -> None:
+    """A model without tables of its own computes what it would with copies of the lender's."""
+    torch.manual_seed(0)
+    changes = {"embedding_norm": True, "norm": "post"}
+    lender, whole = learner(**changes)["model"], learner(**changes, width=12)["model"]
+    borrowed = {"tokens", "positions", "segments", "norm"}
+    bare = transformer.Transformer(whole.settings, borrowed=borrowed)
+    own = {name for name, _ in bare.named_parameters()}
+    assert {name for name in own if name.startswith("embedding")} == {
+        "embedding.project.weight",
+        "embedding.project.bias",
+    }
+    nn.init.normal_(lender.embedding.norm.bias)
+    tables = {name: one for name, one in lender.state_dict().items() if name.split(".")[1] in borrowed}
+    whole.load_state_dict({**whole.state_dict(), **bare.state_dict(), **tables})
+    packed = pack([[1, 2, 3], [4, 5]])
+    packed.segments = torch.tensor([0, 0, 1, 0, 1])
+    states = bare(packed, lender=lender.embedding)
+    assert torch.equal(states.last, whole(packed).last)
+    assert states.table is lender.embedding.tokens.weight
+    states.last.sum().backward()
+    assert all(lender.get_parameter(name).grad is not None for name in tables)
