@@ -21,13 +21,12 @@ What differs, because rows are built alone and have a fixed size:
   places in every epoch;
 - its last sequence is a short one whose target is the room left; where that is too little for two segments,
   one unlabelled sequence of plain text fills it;
-- a row holds at most `most` sequences (a generous constant of the corpus, so that shapes are static); a row
-  that would need more of them goes on in full-length plain text.
+- a row holds at most `most` sequences (twice what any of a sample of rows holds, so that shapes are static); a
+  row that would need more of them goes on in full-length plain text.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -188,13 +187,8 @@ class SegmentRows:
         self.corpus, self.seed, self.rules, self.words = corpus, seed, rules, words
         self.row_tokens: int | None = rules.row_tokens
         _check(corpus, rules)
-        segments = 2 if rules.two else 1
-        overhead = rules.overhead(segments)
-        sentence = corpus.total / len(corpus.sentences)
-        # The shortest sequences are those of a short pass: about one sentence a segment. Twice as many is enough.
-        shortest = min(segments * sentence, rules.length - overhead) + overhead
-        self.most = math.ceil(2 * rules.row_tokens / shortest) + 1
-        self.count = max(1, round(corpus.total / self._used()))
+        self.most = rules.row_tokens  # while the sample is drawn: no limit
+        self.count, self.most = self._sample()
 
     def __len__(self) -> int:
         return self.count
@@ -204,22 +198,27 @@ class SegmentRows:
         # the first epoch begins at the first word, the others anywhere
         cut = chance.fold(self.seed, epoch, "cut") % self.corpus.total if epoch else 0
         offset = (cut + place * self.corpus.total // self.count) % self.corpus.total
-        return self._assemble(index, self._sequences(Walk(self.corpus, offset), index, epoch))
+        draws, passes = chance.fold(self.seed, index, "segments"), chance.fold(self.seed, epoch, "short")
+        return self._assemble(index, self._sequences(Walk(self.corpus, offset), Draws(draws), passes))
 
-    def _used(self) -> float:
-        """Tokens of the corpus that a row moves on by: put-back, truncation and markers make it no round number."""
-        samples = min(16, max(1, 2**16 // self.rules.row_tokens))
-        read = 0
-        for number in range(samples):
-            walk = Walk(self.corpus, chance.fold(self.seed, number, "sample") % self.corpus.total)
-            self._sequences(walk, number, 0)
+    def _sample(self) -> tuple[int, int]:
+        """Rows of an epoch and the most sequences of a row, from some rows at places drawn by hash, whatever the seed.
+
+        How far a row moves through the text is no round number (sentences put back, truncation, markers). How many
+        sequences it holds has a long tail: a row of a short pass over a long document. Attention kernels pay for
+        every sequence allowed, empty or not, so twice what the sample holds is allowed and not what could be.
+        """
+        samples = min(64, max(4, 2**18 // self.rules.row_tokens))
+        read, most = 0, 0
+        for key in (chance.fold(number, "sample") for number in range(samples)):
+            walk = Walk(self.corpus, key % self.corpus.total)
+            most = max(most, len(self._sequences(walk, Draws(key), key)))
             read += walk.read
-        return max(1.0, read / samples)
+        return max(1, round(self.corpus.total * samples / max(1, read))), min(2 * most, self.rules.row_tokens)
 
-    def _sequences(self, walk: Walk, index: int, epoch: int) -> list[Sequence]:
+    def _sequences(self, walk: Walk, draws: Draws, passes: int) -> list[Sequence]:
+        """The sequences of one row; `passes` is the key of what is drawn once for a pass over a document."""
         rules, found = self.rules, []
-        draws = Draws(chance.fold(self.seed, index, "segments"))
-        passes = chance.fold(self.seed, epoch, "short")
         least = rules.overhead(2) + 2 if rules.two else rules.overhead(1) + 1
         room, left = rules.row_tokens, self.most
         while room:
@@ -244,8 +243,8 @@ class SegmentRows:
         lone, foreign, cut = sentences == 1, False, sentences  # `cut` sentences go to A
         if rules.sentence != "none":
             cut = 1 if lone else 1 + draws.below(sentences - 1)
-            foreign = draws.coin(0.5) if rules.sentence == "next" else lone and rules.lone == "random"
-            foreign = foreign or (lone and rules.sentence == "next")
+            always = lone and (rules.sentence == "next" or rules.lone == "random")
+            foreign = always or (rules.sentence == "next" and draws.coin(0.5))
         elif not lone and draws.coin(rules.pair_rate):
             cut = _near_half(bounds, target, draws)
         label = IGNORE if rules.sentence == "none" or (lone and not foreign) else int(foreign)
