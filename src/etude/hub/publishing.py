@@ -124,8 +124,10 @@ def _form(
 
 def special_ids(special: Specials, causal: bool) -> dict[str, int | None]:
     """The ids that config.json repeats from the tokenizer; without them transformers takes those of its own models."""
-    start, end = (special.end, special.end) if causal else (special.start, special.separator)
-    return {"pad_token_id": special.pad, "bos_token_id": start, "eos_token_id": end}
+    if causal:
+        return {"pad_token_id": special.pad, "bos_token_id": special.end, "eos_token_id": special.end}
+    around = {"bos_token_id": special.start, "eos_token_id": special.separator}
+    return {"pad_token_id": special.pad, **around, "cls_token_id": special.start, "sep_token_id": special.separator}
 
 
 def trimmed(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Tensor], tuple[str, ...]]:
