@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.nn.block import Activation, AttentionBranch, FeedForwardBranch, Placement, pool_first
+from etude.nn.cache import Cache
 from etude.nn.embedding import Embedding, Positions
 from etude.nn.initial import Scaling, fresh_key, initialise, residual_scale
 from etude.nn.norm import Kind, Norm
@@ -181,13 +182,21 @@ class Transformer(nn.Module):
         return None if layer % self.settings.dense_every == 0 else self.settings.window
 
     def forward(
-        self, packed: Packed, layers: bool = False, weights: bool = False, lender: Embedding | None = None
+        self,
+        packed: Packed,
+        layers: bool = False,
+        weights: bool = False,
+        lender: Embedding | None = None,
+        cache: Cache | None = None,
     ) -> States:
         """States of all tokens; of all layers, and attention weights by the slow path, on request.
 
-        `lender` is the embedding of another model, for the parts that are borrowed.
+        `lender` is the embedding of another model, for the parts that are borrowed. With `cache`, the tokens go
+        on where its sequences stopped (`cache.pack` makes such a batch).
         """
-        self._check(packed.layout)
+        self._check(packed.layout, cache)
+        if cache is not None:
+            cache.begin(packed.layout, self.path)
         settings, layout = self.settings, packed.layout
         x, table = self.embedding(packed.tokens, packed.positions, packed.segments, lender)  # (N, D)
         turns = self._turns(packed.positions)
@@ -205,10 +214,14 @@ class Transformer(nn.Module):
                 turn=turns[window is not None],
                 path=self.path,
                 record=record,
+                cache=cache,
+                layer=layer,
             )
             x = feedforward(x)
             if layers:
                 kept.append(x)
+        if cache is not None:
+            cache.finish()
         if self.norm is not None:
             x = self.norm(x)
             kept[-1] = x
@@ -225,14 +238,17 @@ class Transformer(nn.Module):
             return dense, dense
         return dense, rotation(positions, size, settings.rotary_window_base)
 
-    def _check(self, layout: Layout) -> None:
-        if not torch.compiler.is_compiling() and len(layout.host) > 1:
-            longest = int(np.diff(layout.host).max())
-            if longest > self.context:
-                raise UserError(
-                    f"a sequence of {longest} tokens is longer than the model's context of {self.context}: "
-                    "cut the text, or build the model with a larger model.context"
-                )
+    def _check(self, layout: Layout, cache: Cache | None) -> None:
+        if cache is not None and self.settings.direction != "causal":
+            raise UserError("a model that looks both ways cannot go on from a cache: build it with direction='causal'")
+        if torch.compiler.is_compiling() or len(layout.host) < 2:
+            return
+        lengths = layout.lengths + (cache.lengths if cache is not None and cache.keys else 0)
+        if lengths.max() > self.context:
+            raise UserError(
+                f"a sequence of {lengths.max()} tokens is longer than the model's context of {self.context}: "
+                "cut the text, or build the model with a larger model.context"
+            )
 
     def pool(self, last: Tensor, layout: Layout) -> Tensor:
         """BERT's pooler: tanh of a projection of each sequence's first state, (S, D)."""

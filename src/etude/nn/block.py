@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from etude.nn import norm as norms
 from etude.nn.attention import attend, attend_reference
+from etude.nn.cache import Cache
 from etude.nn.packed import Layout
 from etude.nn.rotary import Rotation, rotate
 
@@ -32,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class AttentionBranch(nn.Module):
-    """Self-attention: project, attend, out. The three are apart, for a key/value cache to come between."""
+    """Self-attention: project, attend, join."""
 
     def __init__(
         self,
@@ -62,11 +63,18 @@ class AttentionBranch(nn.Module):
         turn: Rotation | None = None,
         path: str | None = None,
         record: list[list[Tensor]] | None = None,
+        cache: Cache | None = None,
+        layer: int = 0,
     ) -> Tensor:
-        """(N, D) -> (N, D). With `record`, the weights of this layer are appended to it (slow path)."""
+        """(N, D) -> (N, D). With `record`, the weights of this layer are appended to it (slow path).
+
+        With `cache`, the tokens follow those kept of `layer` and see them too.
+        """
         query, key, value = self.project(self.norm(x) if self.placement == "pre" else x, turn)
         dropout = self.attention_dropout if self.training else 0.0
-        if record is None:
+        if cache is not None:
+            mixed = cache.attend(layer, query, key, value, window)
+        elif record is None:
             mixed = attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
         else:
             mixed, maps = attend_reference(
