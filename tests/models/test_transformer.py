@@ -286,7 +286,7 @@ def test_first_values_have_the_deviations_of_the_paper(init: Any, factor: float 
     model = model_of(init=init, width=128, feedforward=256, position_deviation=0.01, context=256, vocab=500)
 
     def deviation(name: str) -> float:
-        return float(model.get_parameter(name).std())
+        return model.get_parameter(name).std().item()
 
     for layer in range(3):
         scale = 1 / math.sqrt(2 * (layer + 1)) if factor is None else factor

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.block import ACTIVATIONS, AttentionBranch, FeedForwardBranch, Placement, pool_first
+from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_first
 from etude.nn.embedding import Embedding, sinusoids
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, pack
+from etude.nn.pointwise import ACTIVATIONS
 from etude.nn.rotary import rotate, rotation
 
 

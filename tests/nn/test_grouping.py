@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.nn import grouping
-from etude.nn.dense import keep_mask
 from etude.nn.grouping import attend_grouped, make_plan, plan_of
 from etude.nn.packed import Layout
 
@@ -94,17 +93,3 @@ def test_masks_are_made_once_and_are_finite() -> None:
                 else:
                     assert mask is not None
                     assert torch.isfinite(mask).all()
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9999999])
-def test_the_drawn_mask_keeps_its_share(rate: float) -> None:
-    torch.manual_seed(0)
-    kept, scale = keep_mask((101, 37, 53), rate)
-    exact = 1 / scale
-    assert abs(exact - (1 - rate)) <= 2**-16
-    deviation = (exact * (1 - exact) / kept.numel()) ** 0.5
-    assert abs(float(kept.double().mean()) - exact) < 4 * deviation + 1e-12
-    # neighbouring weights come from one random number: they must not go together
-    flat = kept.view(-1).double()
-    lagged = [float(((flat[lag:] - exact) * (flat[:-lag] - exact)).mean()) for lag in (1, 2, 3, 4)]
-    assert max(abs(value) for value in lagged) < 5 * exact * (1 - exact) / kept.numel() ** 0.5 + 1e-12

@@ -23,12 +23,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.nn.block import Activation, AttentionBranch, FeedForwardBranch, Placement, pool_first
+from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_first
 from etude.nn.cache import Cache
 from etude.nn.embedding import Embedding, Positions
 from etude.nn.initial import Scaling, fresh_key, initialise, residual_scale
 from etude.nn.norm import Kind, Norm
 from etude.nn.packed import Layout, Packed
+from etude.nn.pointwise import Activation
 from etude.nn.rotary import Rotation, rotation
 from etude.nn.states import States
 from etude.settings import Strict

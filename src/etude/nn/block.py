@@ -8,28 +8,18 @@ A branch with its norm is the unit of sharing (ALBERT, section 3.1): a layer is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
 from etude.nn.attention import attend, attend_reference
 from etude.nn.cache import Cache
 from etude.nn.packed import Layout
+from etude.nn.pointwise import ACTIVATIONS, Activation, drop
 from etude.nn.rotary import Rotation, rotate
 
 Placement = Literal["pre", "post"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),  # what GPT-1, GPT-2 and BERT's own code compute
-    "relu": F.relu,
-    "relu_squared": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
-    "silu": F.silu,
-}
 
 
 class AttentionBranch(nn.Module):
@@ -92,7 +82,7 @@ class AttentionBranch(nn.Module):
 
     def join(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The output projection, and back onto the residual stream."""
-        branch = F.dropout(self.out(mixed.reshape(x.shape[0], self.heads * self.size)), self.dropout, self.training)
+        branch = drop(self.out(mixed.reshape(x.shape[0], self.heads * self.size)), self.dropout, self.training)
         return x + branch if self.placement == "pre" else self.norm(x + branch)
 
 
@@ -125,7 +115,7 @@ class FeedForwardBranch(nn.Module):
             inner = self.activation(self.up(normed))
         else:
             inner = self.activation(self.gate(normed)) * self.up(normed)
-        branch = F.dropout(self.down(inner), self.dropout, self.training)
+        branch = drop(self.down(inner), self.dropout, self.training)
         return x + branch if self.placement == "pre" else self.norm(x + branch)
 
 

@@ -9,7 +9,6 @@ random number, and copies the small factors into the order that is fast, forward
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_LANES = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale is that of the rounded rate
+from etude.nn.pointwise import keep_mask
 
 
 def attend_dense(
@@ -34,15 +33,6 @@ def attend_dense(
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
     )
-
-
-def keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
-    """True where a weight stays, from torch's global generator; and what the kept ones are multiplied by."""
-    count = math.prod(shape)
-    cut = min(round(rate * _LANES), _LANES - 1)
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # None: all 64 bits
-    lanes = words.view(torch.int16)[:count].view(shape)  # uniform on -32768 .. 32767
-    return lanes >= cut - _LANES // 2, _LANES / (_LANES - cut)
 
 
 class _Dropped(torch.autograd.Function):

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn.norm import Norm
+from etude.nn.pointwise import drop
 
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
@@ -88,8 +89,8 @@ class Embedding(nn.Module):
         if part["norm"] is not None:
             x = part["norm"](x)
         if not self.drop_table:
-            x = F.dropout(x, self.dropout, self.training)
+            x = drop(x, self.dropout, self.training)
         return x if self.project is None else self.project(x), table
 
     def _dropped(self, table: Tensor) -> Tensor:
-        return F.dropout(table, self.dropout, self.training) if self.drop_table else table
+        return drop(table, self.dropout, self.training) if self.drop_table else table
