@@ -12,7 +12,7 @@ import numpy as np
 from etude.chance import bits
 
 Item = TypeVar("Item")
-_BLOCK = np.arange(192)  # draws made at once; most documents need fewer
+_BLOCK = np.arange(48)  # draws made at once; most documents need fewer
 _FLATTEN = 4.0  # Zipf-Mandelbrot shift: keeps the first word of a short list from swallowing it
 
 

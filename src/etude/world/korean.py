@@ -131,6 +131,8 @@ def conjugate(entry: str, ending: str, adjective: bool = False) -> str:
         if adjective:
             return form
         return stem + "는다" if _closed(stem) else _with_final(_bare(stem), "ㄴ") + "다"
+    if stem.endswith("색이") and ending in ("은", "게"):  # a colour is a noun: 갈색 모자, 갈색으로
+        return stem[:-1] + ("" if ending == "은" else "으로")
     if irregular == "이" and ending in ("다고", "다는"):  # reported, the copula is 라: 매력적이라고
         return stem + "라" + ending[1:]
     if ending.startswith("었"):

@@ -73,4 +73,6 @@ def _script(head: tuple[str, dict[str, str], str], topic: str, steps: list[Step]
         tuple(steps),
         weight=float(settings.get("weight", 1.0)),
         intro=settings.get("intro", "yes") == "yes",
+        sense=settings.get("sense", ""),
+        language=settings.get("lang", ""),
     )

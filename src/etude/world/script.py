@@ -9,6 +9,7 @@ A pronoun is used only when the sentence before makes it plain who is meant.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from etude.world.draw import Draw
@@ -71,8 +72,10 @@ class Script:
     steps: tuple[Step, ...]
     weight: float = 1.0
     intro: bool = True  # whether a sentence that introduces person a may come first
+    sense: str = ""  # "bank.river": the script is about this sense of a homonym
+    language: str = ""  # in which the homonym is one
 
-    @property
+    @cached_property
     def sources(self) -> list[tuple[str, str]]:
         return [(slot, source) for slot, source in (entry.split("=") for entry in self.cast.split())]
 
@@ -164,7 +167,10 @@ def perform(script: Script, town: Town, draw: Draw, intros: tuple[Frame, ...]) -
     for each in steps:
         if each.chance < 1.0 and not draw.chance(each.chance):
             continue
-        frame = _frame(each.frames, cast, draw)
+        frames = each.frames
+        if script.sense and seen:  # a short text: only those already in it are spoken of again
+            frames = tuple(frame for frame in frames if seen.issuperset(frame.people))
+        frame = _frame(frames, cast, draw) if frames else None
         if frame is None:
             continue
         modes = {}

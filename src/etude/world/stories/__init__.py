@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from etude.world.script import Script
-from etude.world.stories import animals, family, food, garden, lore, market, music, people, reviews, travel, work
+from etude.world.stories import (
+    animals,
+    family,
+    food,
+    garden,
+    homonyms_en,
+    homonyms_ko,
+    lore,
+    market,
+    music,
+    people,
+    reviews,
+    travel,
+    work,
+)
 
 STORIES: tuple[Script, ...] = tuple(
     script for topic in (food, work, animals, family, market, travel, music, garden) for script in topic.SCRIPTS
@@ -11,7 +25,8 @@ STORIES: tuple[Script, ...] = tuple(
 REVIEWS = reviews.SCRIPTS
 LORE = lore.SCRIPTS
 PORTRAITS = people.SCRIPTS
-SCRIPTS: tuple[Script, ...] = (*STORIES, *PORTRAITS, *LORE, *REVIEWS)
+HOMONYMS = (*homonyms_en.SCRIPTS, *homonyms_ko.SCRIPTS)
+SCRIPTS: tuple[Script, ...] = (*STORIES, *PORTRAITS, *LORE, *REVIEWS, *HOMONYMS)
 FACTS = people.FACTS
 INTROS = people.INTROS
 TOPICS: tuple[str, ...] = tuple(dict.fromkeys(script.topic for script in STORIES))

@@ -39,7 +39,7 @@ runaway: a=person p=a.pet k=a.pet.kind e=k.eats h=k.habitat b=other l=landmark
   {p:는} 먹이 냄새를 맡고 바로 돌아왔다.
 / Soon {p} was eating from the hand of {a}.
   곧 {p:는} {a:의} 손에서 먹이를 받아먹었다.
-*0.5 Since then {@a} always closes the gate.
+*0.5 Since/ADP then {@a} always closes the gate.
   그 뒤로 {@a:는} 언제나 문을 닫아 둔다.
 
 vet: a=person p=a.pet k=a.pet.kind e=k.eats b=other q=weekday
@@ -118,7 +118,7 @@ farm: a=person b=other k=farm_animal y=farm_animal n=number w=weather
   ? n: How many {k:s} did {a} feed? = {a:는} {k} 몇 마리에게 먹이를 주었는가?
 / At dawn {@a} led the {k:s} out to the field.
   새벽에 {@a:는} {k:를} 들판으로 몰고 나갔다.
-* Then {@a} brushed {y:a} that was dirty.
+* Then {@a} brushed {y:a} that/PRON was dirty.
   그다음 {@a:는} 더러워진 {y:를} 솔질해 주었다.
   ? y: Which animal did {a} brush? = {a:는} 어떤 동물을 솔질해 주었는가?
 / At noon {@a} brought fresh water to the {y:s}.

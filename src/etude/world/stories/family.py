@@ -29,7 +29,7 @@ birthday: a=person b=other c=a.friend t=treasure n=number d=dish y=toy
 / {a} got {t:a} from {b} as a present.
   {a:는} {b:에게서} {t:를} 선물로 받았다.
   ? t: What did {a} get as a present? = {a:는} 무엇을 선물로 받았는가?
-*0.7 There was {d:a} too, because it is what {a} likes.
+*0.7 There/PRON was {d:a} too, because it is what {a} likes.
   {a:가} 좋아하는 {d:도} 있었다.
 / The children played with {y:a} under the table.
   아이들은 식탁 밑에서 {y:를} 가지고 놀았다.
@@ -92,7 +92,7 @@ stormy night: a=person c=a.daughter r=room g=furniture k=wild_animal
   ? k: What was the story about? = 무엇에 대한 이야기였는가?
 * Then {c} smiled and fell asleep.
   그러자 {c:는} 웃으며 잠이 들었다.
-/ The story was long, and {c} slept before its end.
+/ The story was long, and {c} slept before/ADP its end.
   이야기가 길어서 {c:는} 끝나기 전에 잠들었다.
 * In the morning the sky was clear again.
   아침이 되자 하늘은 다시 맑았다.
@@ -129,7 +129,7 @@ painted room: a=person b=a.spouse r=room o=colour g=furniture w=thing*
 * {@a} and {b} wanted to make the {r} more beautiful.
   {@a:와} {b:는} {r:를} 더 아름답게 꾸미고 싶었다.
   ? r: What did they want to make more beautiful? = 그들은 어디를 더 아름답게 꾸미고 싶었는가?
-/ The walls of the {r} were old, so {@a} and {b} decided to paint.
+/ The walls of the {r} were old, so {@a} and {b} decided to paint/VERB.
   {r} 벽이 낡아서 {@a:와} {b:는} 칠을 하기로 했다.
   ? r: Which walls were old? = 어디의 벽이 낡았는가?
 * They carried the {g} out and covered the floor.

@@ -21,14 +21,14 @@ dinner: a=person b=other d=dish v=vegetable i=ingredient w=food* f=feeling*
 / First {@a} peeled the {v:s} in the kitchen.
   먼저 {@a:는} 부엌에서 {v:를} 다듬었다.
   ? v: What did {a} peel? = {a:는} 무엇을 다듬었는가?
-* Then {@a} heated a pot and put the {v:s} in.
+* Then {@a} heated a pot and put the {v:s} in/ADV.
   그다음 {@a:는} 냄비를 데우고 {v:를} 넣었다.
 / Then {@a} cooked the {v:s} in a hot pan.
   그다음 {@a:는} 뜨거운 프라이팬에 {v:를} 볶았다.
-*0.8 After that {@a} added {i:a} and stirred slowly.
+*0.8 After that/PRON {@a} added {i:a} and stirred slowly.
   그 뒤에 {@a:는} {i:를} 넣고 천천히 저었다.
   ? i: What did {a} add? = {a:는} 무엇을 넣었는가?
-/ After that {@a} mixed in {i:a}.
+/ After that/PRON {@a} mixed in {i:a}.
   그 뒤에 {@a:는} {i:를} 섞었다.
   ? i: What did {a} mix in? = {a:는} 무엇을 섞었는가?
 * When the {d} was ready, {@a} carried it to the table.
@@ -39,7 +39,7 @@ dinner: a=person b=other d=dish v=vegetable i=ingredient w=food* f=feeling*
   {b:는} {d:를} 맛보고 {w:다고} 말했다.
 / {b} took a bite and found the {d} {w}.
   {b:는} 한 입 먹어 보았는데 {d:는} {w:었다}.
-*0.7 That night {@a} felt {f}.
+*0.7 That/DET night {@a} felt {f}.
   그날 밤 {@a:는} {f:었다}.
 / After the meal {@a} was {f}.
   식사가 끝난 뒤 {@a:는} {f:었다}.
@@ -70,7 +70,7 @@ inn: a=person b=other d=dish r=drink w=food* p=person* f=feeling*
 / {@a} thought that the {d} was {w}.
   {@a:는} {d:가} {w:다고} 생각했다.
 * In the end {@a} paid the bill and walked home to {a.home}.
-  마지막으로 {@a:는} 계산을 하고 {a.home}에 있는 집으로 걸어갔다.
+  마지막으로 {@a:는} 계산을 하고 {a.home:에} 있는 집으로 걸어갔다.
   ? a.home: Where did {a} walk home to? = {a:는} 어디에 있는 집으로 걸어갔는가?
 / They paid for the meal and left the inn.
   그들은 음식값을 내고 여관을 나왔다.
@@ -81,7 +81,7 @@ baking: a=person c=a.friend x=fruit i=ingredient j=ingredient t=utensil
 * {@a} picked up a basket of {x:s} and wanted to bake a cake.
   {@a:는} {x} 한 바구니를 보고 케이크를 굽고 싶어졌다.
   ? x: What was in the basket of {a}? = {a:의} 바구니에는 무엇이 있었는가?
-/ There were many ripe {x:s} in the kitchen, so {@a} planned a cake.
+/ There/PRON were many ripe {x:s} in the kitchen, so {@a} planned a cake.
   부엌에 잘 익은 {x:가} 많아서 {@a:는} 케이크를 굽기로 했다.
   ? x: What was there in the kitchen? = 부엌에는 무엇이 많았는가?
 * {@a} took a {t}, {i:a} and {j:a} from the cupboard.
@@ -99,7 +99,7 @@ baking: a=person c=a.friend x=fruit i=ingredient j=ingredient t=utensil
   한 시간이 지나자 케이크는 노릇노릇하고 달콤하게 구워졌다.
 / After half an hour the whole house smelled of {x:s} and sugar.
   삼십 분이 지나자 온 집에 {x:와} 설탕 냄새가 퍼졌다.
-* {@a} gave the first slice to {c}, a good friend.
+* {@a} gave the first/ADJ slice to {c}, a good friend.
   {@a:는} 첫 조각을 친한 친구인 {c:에게} 주었다.
   ? c: Who got the first slice? = 첫 조각은 누가 받았는가?
 / {@a} shared the cake with {a.friend}.
@@ -130,7 +130,7 @@ picnic: a=person b=other d=dish x=fruit r=drink k=insect s=season n=number
 * When everything was eaten, they folded the blanket and went home.
   음식을 다 먹자 그들은 담요를 개고 집으로 돌아갔다.
 / At sunset nothing was left, and they carried the empty basket home.
-  해 질 무렵 음식은 하나도 남지 않았고 그들은 빈 바구니를 들고 집으로 갔다.
+  해/NOUN 질 무렵 음식은 하나도 남지 않았고 그들은 빈 바구니를 들고 집으로 갔다.
 """,
     "food",
 )

@@ -20,7 +20,7 @@ planting: a=person b=other z=flower u=digging_tool i=insect w=thing*
   그다음 {@a:는} 땅에 씨앗을 심고 물을 주었다.
 / {@a} sowed the seeds in long rows.
   {@a:는} 씨앗을 길게 줄지어 뿌렸다.
-* After two weeks the first green leaves came out.
+* After two weeks the first/ADJ green leaves came out.
   두 주가 지나자 첫 푸른 잎이 돋아났다.
 / It rained often, and soon small shoots grew.
   비가 자주 내려서 곧 작은 싹이 자랐다.
@@ -58,7 +58,7 @@ vegetable bed: a=person b=other v=vegetable k=wild_animal u=garden_thing n=numbe
 * {@a} worked in the garden for {n} hours.
   {@a:는} {n} 시간 동안 정원에서 일했다.
   ? n: How many hours did {a} work in the garden? = {a:는} 몇 시간 동안 정원에서 일했는가?
-* After that nothing was eaten, and the {v:s} grew well.
+* After that/PRON nothing was eaten, and the {v:s} grew well.
   그 뒤로는 아무것도 먹히지 않았고 {v:는} 잘 자랐다.
 / In autumn {@a} pulled the {v:s} out of the soil.
   가을에 {@a:는} 흙에서 {v:를} 거두었다.
@@ -107,7 +107,7 @@ insects: a=person z=flower i=insect j=insect b=other
   {b:는} {i:와} {j:가} 정원에 이롭다고 말했다.
 * So {@a} left the {i:s} in peace and watered the {z:s}.
   그래서 {@a:는} {i:를} 그대로 두고 {z:에} 물을 주었다.
-/ Since then {@a} counts the {i:s} in the garden every evening.
+/ Since/ADP then {@a} counts the {i:s} in the garden every evening.
   그 뒤로 {@a:는} 저녁마다 정원의 {i:를} 세어 본다.
 """,
     "garden",

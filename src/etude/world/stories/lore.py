@@ -7,7 +7,7 @@ from etude.world.notation import read_scripts
 SCRIPTS = read_scripts(
     """
 about a pet [topic=animals intro=no]: k=pet c=character a=k<pet.kind
-* {k:s} are animals that many people keep.
+* {k:s} are animals that/PRON many people keep.
   {k:는} 많은 사람이 기르는 동물이다.
 / Many families in the town have {k:a}.
   마을의 많은 집에서 {k:를} 기른다.
@@ -20,7 +20,7 @@ about a pet [topic=animals intro=no]: k=pet c=character a=k<pet.kind
 * {k:a} sleeps in the {k.habitat}.
   {k:는} {k.habitat:에서} 잔다.
   ? k.habitat: Where does {k:a} sleep? = {k:는} 어디에서 자는가?
-/ The home of {k:a} is the {k.habitat}.
+/ The home/NOUN of {k:a} is the {k.habitat}.
   {k:의} 보금자리는 {k.habitat:이다}.
   ? k.habitat: What is the home of {k:a}? = {k:의} 보금자리는 무엇인가?
 * For example, {a} has {k:a} called {a.pet}.
@@ -33,7 +33,7 @@ about a pet [topic=animals intro=no]: k=pet c=character a=k<pet.kind
 about a wild animal [topic=animals intro=no]: k=wild_animal
 * {k:s} are wild animals.
   {k:는} 야생 동물이다.
-/ Nobody keeps {k:s} at home, because they are wild.
+/ Nobody keeps {k:s} at home/NOUN, because they are wild.
   {k:는} 야생 동물이라서 아무도 집에서 기르지 않는다.
 * {k:s} eat {k.eats:s}.
   {k:는} {k.eats:를} 먹는다.
@@ -46,13 +46,13 @@ about a wild animal [topic=animals intro=no]: k=wild_animal
   ? k.habitat: Where can you find {k:s}? = {k:는} 어디에서 볼 수 있는가?
 *0.6 {k:s} are afraid of people and run away.
   {k:는} 사람을 무서워해서 달아난다.
-/ {k:s} raise their young in summer.
+/ {k:s} raise their young/NOUN in summer.
   {k:는} 여름에 새끼를 기른다.
 
 about a farm animal [topic=animals intro=no weight=0.7]: k=farm_animal n=number
 * {k:s} live on the farm.
   {k:는} 농장에 산다.
-/ On the farms around the town there are many {k:s}.
+/ On the farms around the town there/PRON are many {k:s}.
   마을 둘레의 농장에는 {k:가} 많다.
 * {k:s} eat {k.eats:s}.
   {k:는} {k.eats:를} 먹는다.
@@ -71,13 +71,13 @@ about a trade [topic=work intro=no weight=2]: t=trade a=t<trade
   ? t.makes: What does {t:a} work on? = {t:는} 무엇을 다루는가?
 / {t:s} {t.does} {t.makes:s}.
   {t:는} {t.makes:를} {t.does:는} 사람이다.
-* {t:s} work at the {t.place}.
+* {t:s} work/VERB at the {t.place}.
   {t:는} {t.place:에서} 일한다.
   ? t.place: Where do {t:s} work? = {t:는} 어디에서 일하는가?
 / The place of work of {t:a} is the {t.place}.
   {t:의} 일터는 {t.place:이다}.
   ? t.place: What is the place of work of {t:a}? = {t:의} 일터는 무엇인가?
-* {t:a} cannot work without {t.tool:a}.
+* {t:a} cannot work/VERB without {t.tool:a}.
   {t:는} {t.tool} 없이는 일할 수 없다.
   ? t.tool: What can {t:a} not work without? = {t:는} 무엇이 없이는 일할 수 없는가?
 / The most important tool of {t:a} is the {t.tool}.

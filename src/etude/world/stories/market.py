@@ -15,7 +15,7 @@ purchase: a=person b=other g=furniture w=thing* p=person* f=feeling* q=weekday n
   {@a:는} 새 {g:가} 필요해서 {q:에} 시장으로 걸어갔다.
   ? g: What did {a} need? = {a:에게는} 무엇이 필요했는가?
   ? q: When did {a} walk to the market? = {a:는} 언제 시장으로 걸어갔는가?
-* There was a {o} {g} at the stall of {b}.
+* There/PRON was a {o} {g} at the stall of {b}.
   {b:의} 가게에 {o:은} {g:가} 있었다.
   ? b: Whose stall had a {o} {g}? = 누구의 가게에 {o:은} {g:가} 있었는가?
 / {b} had {n} kinds of {g:s} at the stall.
@@ -31,7 +31,7 @@ purchase: a=person b=other g=furniture w=thing* p=person* f=feeling* q=weekday n
   결국 {b:는} {a:에게} {g:를} 동전 {n} 닢에 팔았다.
   ? b: Who sold the {g}? = 누가 {g:를} 팔았는가?
   ? n: How many coins did the {g} cost? = {g:는} 동전 몇 닢이었는가?
-* At home {@a} saw that the {g} was {w}.
+* At home/NOUN {@a} saw that the {g} was {w}.
   집에 와서 보니 {g:는} {w:었다}.
 / After a week {@a} knew that the {g} was {w}.
   일주일이 지나자 {@a:는} {g:가} {w:다는} 것을 알게 되었다.
@@ -50,7 +50,7 @@ harvest: a=person b=other v=vegetable x=fruit n=number m=number
   {@a:는} 분수 옆에 가게를 열었다.
 / At the market {@a} called out the prices in a loud voice.
   시장에서 {@a:는} 큰 소리로 값을 외쳤다.
-* The first customer, {b}, bought {n} {x:s}.
+* The first/ADJ customer, {b}, bought {n} {x:s}.
   첫 손님인 {b:는} {x} {n} 개를 샀다.
   ? b: Who was the first customer? = 첫 손님은 누구였는가?
   ? n: How many {x:s} did {b} buy? = {b:는} {x:를} 몇 개 샀는가?
@@ -60,7 +60,7 @@ harvest: a=person b=other v=vegetable x=fruit n=number m=number
 * {@b} paid {m} coins and said thank you.
   {@b:는} 동전 {m} 닢을 내고 고맙다고 말했다.
   ? m: How many coins did {b} pay? = {b:는} 동전을 몇 닢 냈는가?
-/ {a} gave {b} one more {x} for free.
+/ {a} gave {b} one more/ADJ {x} for free.
   {a:는} {b:에게} {x} 하나를 덤으로 주었다.
 * By noon everything was sold.
   정오가 되자 물건이 모두 팔렸다.
@@ -73,7 +73,7 @@ harvest: a=person b=other v=vegetable x=fruit n=number m=number
   {a:는} 동전을 주머니에 넣고 집으로 갔다.
 
 garment: a=person b=other g=garment w=thing* f=feeling* o=colour s=season
-* Before {s} {@a} looked for {g:a} in the shops.
+* Before/ADP {s} {@a} looked for {g:a} in the shops.
   {s:이} 오기 전에 {@a:는} 가게에서 {g:를} 찾았다.
   ? g: What did {a} look for? = {a:는} 무엇을 찾았는가?
 / The old {g} of {a} was worn out, so {@a} wanted another.
@@ -102,7 +102,7 @@ purse: a=person b=other n=number l=landmark g=garment
 * {@a} lost a purse with {n} coins at the market.
   {@a:는} 시장에서 동전 {n} 닢이 든 지갑을 잃어버렸다.
   ? n: How many coins were in the purse? = 지갑에는 동전이 몇 닢 들어 있었는가?
-/ After buying {g:a}, {@a} could not find the purse with {n} coins.
+/ After/SCONJ buying {g:a}, {@a} could not find the purse with {n} coins.
   {g:를} 산 뒤에 {@a:는} 동전 {n} 닢이 든 지갑을 찾을 수 없었다.
   ? g: What did {a} buy? = {a:는} 무엇을 샀는가?
 * {@a} asked at every stall, but nobody had seen it.

@@ -14,7 +14,7 @@ concert: a=person b=other m=music j=instrument w=event* f=feeling* q=weekday
 / On {q} people came to the theatre to hear {a} and {a:his} {a.instrument}.
   {q:에} 사람들은 {a:의} {a.instrument} 연주를 들으러 극장에 왔다.
   ? a.instrument: Which instrument did people come to hear? = 사람들은 어떤 악기의 연주를 들으러 왔는가?
-* Before the concert {@a} tuned the {a.instrument}.
+* Before/ADP the concert {@a} tuned the {a.instrument}.
   연주회 전에 {@a:는} {a.instrument:를} 조율했다.
 / Behind the curtain {@a} waited and breathed deeply.
   막 뒤에서 {@a:는} 기다리며 깊이 숨을 쉬었다.
@@ -44,13 +44,13 @@ lesson: a=person b=other m=music n=number q=weekday
   ? q: When does {a} teach {b}? = {a:는} 언제 {b:를} 가르치는가?
 * {@a} showed how to hold the instrument and play a note.
   {@a:는} 악기를 잡고 음을 내는 법을 보여 주었다.
-/ In the first lesson {@a} explained the notes.
+/ In the first/ADJ lesson {@a} explained the notes.
   첫 수업에서 {@a:는} 음표를 설명했다.
 * {b} practised the {m} for {n} weeks.
   {b:는} {n} 주 동안 {m:을} 연습했다.
   ? m: What did {b} practise? = {b:는} 무엇을 연습했는가?
   ? n: For how many weeks did {b} practise? = {b:는} 몇 주 동안 연습했는가?
-* At first the melody sounded wrong, and the rhythm was too fast.
+* At first the melody sounded wrong, and the rhythm was too fast/ADJ.
   처음에는 가락이 틀리고 박자가 너무 빨랐다.
 / The neighbours heard the same melody again and again.
   이웃들은 같은 가락을 듣고 또 들었다.
@@ -62,12 +62,12 @@ lesson: a=person b=other m=music n=number q=weekday
   {a:도} 자신의 {a.instrument:를} 들었고 그들은 함께 연주했다.
 
 dance: a=person b=other m=music j=instrument s=season g=garment o=colour
-* In {s} there was a festival with music on the square.
+* In {s} there/PRON was a festival with music on the square.
   {s:에} 광장에서 음악 축제가 열렸다.
   ? s: When was the festival? = 축제는 언제 열렸는가?
 / Lanterns hung over the square, and the musicians tuned their instruments.
   광장에 등불이 걸리고 악사들은 악기를 조율했다.
-* {@a} wore {o:a} {g} and looked for somebody to dance with.
+* {@a} wore {o:a} {g} and looked for somebody to dance/VERB with.
   {@a:는} {o:은} {g} 차림으로 함께 춤출 사람을 찾았다.
   ? g: What did {a} wear? = {a:는} 무슨 차림이었는가?
 * A band began to play a {m} with drums and {j:a}.
@@ -84,7 +84,7 @@ dance: a=person b=other m=music j=instrument s=season g=garment o=colour
   ? b: Whose hand did {a} take? = {a:는} 누구의 손을 잡았는가?
 * They turned in circles until the {m} ended.
   그들은 {m:이} 끝날 때까지 빙글빙글 돌았다.
-/ The rhythm became faster, and everybody clapped.
+/ The rhythm became faster/ADJ, and everybody clapped.
   박자가 점점 빨라지자 모두가 손뼉을 쳤다.
 * At midnight the choir sang the last song.
   자정에 합창단이 마지막 노래를 불렀다.
@@ -111,9 +111,9 @@ broken string: a=person b=other m=music n=minutes
 * After {n} minutes the {m} went on.
   {n} 분 뒤 {m:이} 다시 이어졌다.
   ? n: After how many minutes did the {m} go on? = 몇 분 뒤에 {m:이} 이어졌는가?
-* {a} played even better than before.
+* {a} played even better than before/ADV.
   {a:는} 전보다 더 훌륭하게 연주했다.
-/ In the end the audience asked for one more song.
+/ In the end the audience asked for one more/ADJ song.
   마지막에 청중은 앙코르를 청했다.
 """,
     "music",

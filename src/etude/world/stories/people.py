@@ -73,7 +73,7 @@ kin: a=person
   ? a.sister: Who is the sister of {a}? = {a:의} 여자 형제는 누구인가?
 
 friend: a=person
-* {@a} often meets {a.friend}, a close friend.
+* {@a} often meets {a.friend}, a close/ADJ friend.
   {@a:는} 친한 친구인 {a.friend:를} 자주 만난다.
   ? a.friend: Who does {a} often meet? = {a:는} 누구를 자주 만나는가?
 / The best friend of {a} is {a.friend}.
@@ -100,7 +100,7 @@ treasure: a=person
   ? a.treasure: What lies in the {a.spot} of {a}? = {a:의} {a.spot:에는} 무엇이 있는가?
 
 food: a=person
-* {@a} likes {a.food:s} more than any other dish.
+* {@a} likes {a.food:s} more/ADJ than any other dish.
   {@a:는} 어떤 음식보다 {a.food:를} 좋아한다.
   ? a.food: Which dish does {a} like most? = {a:는} 어떤 음식을 가장 좋아하는가?
 / The favourite dish of {a} is {a.food:one}.
@@ -158,11 +158,11 @@ quiz about a home [intro=no]: a=person u=luggage
   {a:가} 그것을 어디에서 샀는지는 아무도 모른다.
 
 quiz about a trade [intro=no]: a=person n=number
-* What does {a} work as?
+* What does {a} work/VERB as?
   {a:는} 무슨 일을 하는가?
 * {a} is {a.trade:a}.
   {a:는} {a.trade:이다}.
-* Where does {a:he} work?
+* Where does {a:he} work/VERB?
   {a:그는} 어디에서 일하는가?
 * {a:he} works at {a.firm}.
   {a:그는} {a.firm:에서} 일한다.
@@ -172,7 +172,7 @@ quiz about a trade [intro=no]: a=person n=number
   주인은 {a.firm.owner:이다}.
 * How many coins does {a} have?
   {a:는} 동전을 몇 닢 가지고 있는가?
-* That question has no answer.
+* That/DET question has no answer.
   그 물음에는 답이 없다.
 
 quiz about a treasure [intro=no]: a=person

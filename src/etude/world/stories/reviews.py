@@ -11,7 +11,7 @@ SCRIPTS = read_scripts(
 meal review [weight=1.5 intro=no]: a=person b=other d=dish w=food* v=food* x=food! f=feeling* p=person*
 * {@a} ate {d:a} at the inn.
   {@a:는} 여관 식당에서 {d:를} 먹었다.
-/ {@a} tried the {d} that {b} had made.
+/ {@a} tried the {d} that/PRON {b} had made.
   {@a:는} {b:가} 만든 {d:를} 먹어 보았다.
 / For lunch {@a} had {d:a}.
   {@a:는} 점심으로 {d:를} 먹었다.
@@ -39,7 +39,7 @@ thing review [weight=1.5 intro=no]: a=person b=other g=furniture w=thing* v=thin
   {@a:는} 지난주에 {g:를} 샀다.
 / {b} made {g:a} for {a}.
   {b:는} {a:에게} {g:를} 만들어 주었다.
-/ There is a new {g} in the house of {a}.
+/ There/PRON is a new {g} in the house of {a}.
   {a:의} 집에는 새 {g:가} 있다.
 *0.6 Some people say that the {g} is {x}.
   어떤 사람들은 그 {g:가} {x:다고} 말한다.
@@ -71,7 +71,7 @@ show review [weight=1.5 intro=no]: a=person b=other m=music i=instrument w=event
   시작은 {x:었다}.
 / The newspaper had called the concert {x}.
   신문은 그 연주회가 {x:다고} 했었다.
-/ Before the concert {@a} expected something {x}.
+/ Before/ADP the concert {@a} expected something {x}.
   연주회 전에 {@a:는} {x:은} 무대를 예상했다.
 * But the rest of the evening was {w} and {v}.
   그러나 나머지 시간은 {w:고} {v:었다}.
@@ -88,7 +88,7 @@ service review [weight=1.5 intro=no]: a=person b=other w=person* v=person* x=per
 * {@a} visited {b} at {b.firm}.
   {@a:는} {b.firm:에} 있는 {b:를} 찾아갔다.
 / {@a} asked {b}, the {b.trade}, for help.
-  {@a:는} {b.trade}인 {b:에게} 도움을 청했다.
+  {@a:는} {b.trade:인} {b:에게} 도움을 청했다.
 *0.6 People say that {b} is {x}.
   사람들은 {b:가} {x:다고} 말한다.
 / At first {b} seemed {x}.

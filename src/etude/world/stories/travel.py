@@ -13,7 +13,7 @@ journey: a=person b=other h=village v=vehicle u=luggage e=weather w=event* f=fee
 / {@a} had never seen {h} and wanted to travel there with {b}.
   {@a:는} {h:에} 가 본 적이 없어서 {b:와} 함께 여행하고 싶었다.
   ? h: Where did {a} want to travel? = {a:는} 어디로 여행하고 싶었는가?
-* The night before, {@a} packed {u:a} and a warm coat.
+* The night before/ADV, {@a} packed {u:a} and a warm coat.
   전날 밤 {@a:는} {u:와} 따뜻한 외투를 챙겼다.
   ? u: What did {a} pack with the coat? = {a:는} 외투와 함께 무엇을 챙겼는가?
 * In the morning they left {a.home} by {v}.
@@ -43,7 +43,7 @@ missed train: a=person b=other h=village n=number p=minutes u=luggage
 * {@a} wanted to take the train to {h}.
   {@a:는} {h:으로} 가는 기차를 타려고 했다.
   ? h: Where did {a} want to go by train? = {a:는} 기차를 타고 어디로 가려고 했는가?
-/ The train to {h} was leaving soon, and {@a} was late.
+/ The train to {h} was leaving soon, and {@a} was late/ADJ.
   {h:으로} 가는 기차가 곧 떠나는데 {@a:는} 늦었다.
   ? h: Where was the train going? = 기차는 어디로 가는 것이었는가?
 * But {@a} had forgotten {u:a} and ran back home.

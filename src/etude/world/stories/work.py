@@ -25,7 +25,7 @@ workday: a=person b=other n=number w=weather
 / For {n} hours {@a} {a.trade.does:ed} {a.trade.makes:s} without a break.
   {@a:는} {n} 시간 동안 쉬지 않고 {a.trade.makes:를} {a.trade.does:었다}.
   ? n: For how many hours did {a} work? = {a:는} 몇 시간 동안 일했는가?
-* At noon {b} came in and asked about the work.
+* At noon {b} came in/ADV and asked about the work.
   정오에 {b:가} 들어와서 일에 대해 물었다.
   ? b: Who came in at noon? = 정오에 누가 들어왔는가?
 / At noon {@a} rested and ate lunch with {b}.
@@ -34,7 +34,7 @@ workday: a=person b=other n=number w=weather
 * In the afternoon {n} customers waited in front of the {a.trade.place}.
   오후에는 손님 {n} 명이 {a.trade.place} 앞에서 기다렸다.
   ? n: How many customers waited? = 손님 몇 명이 기다렸는가?
-/ In the afternoon there was still much work at the {a.trade.place}.
+/ In the afternoon there/PRON was still much work at the {a.trade.place}.
   오후에도 {a.trade.place:에는} 일이 많았다.
 * In the evening {a} looked after the {a.trade.tool} and locked the door.
   저녁에 {a:는} {a.trade.tool:를} 손질하고 문을 잠갔다.
@@ -57,7 +57,7 @@ order: a=person b=other q=weekday n=number m=person* f=feeling*
   ? n: How many coins did {a} ask for? = {a:는} 동전 몇 닢을 요구했는가?
 * {@a} began at once with the {a.trade.tool}.
   {@a:는} {a.trade.tool:로} 바로 일을 시작했다.
-/ For days {@a} worked with the {a.trade.tool} until late at night.
+/ For days {@a} worked with the {a.trade.tool} until/ADP late at night.
   며칠 동안 {@a:는} {a.trade.tool:로} 밤늦게까지 일했다.
 * On {q} {b} returned and looked at the work.
   {q:에} {b:는} 다시 와서 일한 것을 살펴보았다.
@@ -84,9 +84,9 @@ apprentice: a=person b=other s=season n=number
   {@a:는} {b:에게} {a.trade.tool} 쓰는 법을 보여 주었다.
 * At first {b} made many mistakes.
   처음에 {b:는} 실수를 많이 했다.
-/ On the first day {b} used the {a.trade.tool} wrongly {n} times.
+/ On the first/ADJ day {b} used the {a.trade.tool} wrongly {n} times.
   첫날 {b:는} {a.trade.tool:를} {n} 번이나 잘못 다루었다.
-* After some months {b} could work alone at the {a.trade.place}.
+* After some months {b} could work/VERB alone at the {a.trade.place}.
   몇 달이 지나자 {b:는} {a.trade.place:에서} 혼자 일할 수 있게 되었다.
 / But {b} practised every day and learned quickly.
   그러나 {b:는} 날마다 연습해서 빨리 배웠다.
@@ -115,7 +115,7 @@ broken tool: a=person b=other n=number l=landmark
   ? l: Where was the shop that {b} knew? = {b:가} 아는 가게는 어디 근처에 있었는가?
 / {b} repaired it with wire and glue.
   {b:는} 철사와 풀로 그것을 고쳤다.
-* After {n} hours {a} could work again.
+* After {n} hours {a} could work/VERB again.
   {n} 시간 만에 {a:는} 다시 일할 수 있었다.
 / The next day {a} {a.trade.does:ed} {a.trade.makes:s} again.
   다음 날 {a:는} 다시 {a.trade.makes:를} {a.trade.does:었다}.
