@@ -242,10 +242,9 @@ class Replaced(Objective):
 
     def __init__(self, settings: ReplacedSettings, model: Any) -> None:
         super().__init__()
-        self.generator = transformer.build(generator_settings(settings, model.settings))
-        self.generator_head = MaskedHead(self.generator, "gelu")
-        for name in ("tokens", "positions", "segments", "norm"):
-            setattr(self.generator.embedding, name, None)
+        smaller = generator_settings(settings, model.settings)
+        self.generator = transformer.Transformer(smaller, borrowed=("tokens", "positions", "segments", "norm"))
+        self.generator_head = MaskedHead(transformer.build(smaller), "gelu")
         self.discriminator = Discriminator(model.width)
 
 
@@ -264,9 +263,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 def generator_logits(learner: Any, given: reference.Inputs) -> Tensor:
     """The generator with the discriminator's tables, as the objective is to use it."""
     model, objective = learner["model"], learner["objective"]
-    for name in ("tokens", "positions", "segments", "norm"):
-        setattr(objective.generator.embedding, name, getattr(model.embedding, name))
-    last = objective.generator(given.packed).last
+    last = objective.generator(given.packed, lender=model.embedding).last
     return objective.generator_head(last) @ model.embedding.tokens.weight.t() + objective.generator_head.bias
 
 
