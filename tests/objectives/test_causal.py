@@ -194,6 +194,7 @@ def test_the_loss_is_that_of_the_plain_formula() -> None:
     )
     logits = net(batch).last @ net.embedding.tokens.weight.t()
     plain = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
+    torch.testing.assert_close(made.logits(net, net(batch)), logits)
     torch.testing.assert_close(made.loss(net, batch)["loss"].sum, plain)
     stats = made.metrics(net, batch)
     torch.testing.assert_close(stats["loss"].sum, plain)
@@ -209,6 +210,7 @@ def test_a_narrow_table_is_reached_through_the_embedding_s_own_projection() -> N
     states = net(batch).last
     logits = states @ net.embedding.project.weight @ net.embedding.tokens.weight.t() + made.head.bias
     plain = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
+    torch.testing.assert_close(made.logits(net, net(batch)), logits)
     torch.testing.assert_close(made.loss(net, batch)["loss"].sum, plain)
 
 

@@ -212,6 +212,7 @@ def test_the_loss_is_that_of_the_plain_formula(changes: dict[str, Any]) -> None:
     normed = torch.nn.functional.layer_norm(hidden, (width,), made.head.norm.weight, made.head.norm.bias, 1e-5)
     logits = normed @ net.embedding.tokens.weight.t() + made.head.bias
     plain = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
+    torch.testing.assert_close(made.logits(net, net(batch))[batch.index], logits)
     terms = made.loss(net, batch)
     torch.testing.assert_close(terms["mlm"].sum, plain)
 

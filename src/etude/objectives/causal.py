@@ -16,12 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
 from etude.nn.losses import linear_cross_entropy, linear_scores
+from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Objective, Row, Stat, Term, join
 from etude.objectives.heads import CausalHead
 from etude.objectives.sizes import name_of, sequence_length, whole_rows
@@ -179,6 +181,10 @@ class Causal(Objective):
             "loss": Stat(losses.sum(), count, 1.0),
             "accuracy": Stat((likeliest == batch.targets).sum(), count),
         }
+
+    def logits(self, model: Any, states: States) -> Tensor:
+        last, table = self.head(model, states)
+        return F.linear(last, table, self.head.bias)  # (N, V)
 
     def flops(self, model: Any, batch: Any) -> int:
         return 3 * (model.flops(batch.layout.lengths) + self.head.flops(model, batch.counts["loss"]))

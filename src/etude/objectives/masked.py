@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -113,6 +114,9 @@ class Masked(Objective):
             stats["sentence"] = Stat(cross_entropy_sum(logits, batch.labels).detach(), count, 1.0)
             stats["sentence_accuracy"] = Stat((logits.argmax(-1) == batch.labels).sum(), count)
         return stats
+
+    def logits(self, model: Any, states: States) -> Tensor:
+        return F.linear(self.head(states.last), token_table(model, states), self.head.bias)  # (N, V)
 
     def _hidden(self, model: Any, states: States, batch: Any) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the logits of the slots."""

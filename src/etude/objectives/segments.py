@@ -21,8 +21,8 @@ What differs, because rows are built alone and have a fixed size:
   places in every epoch;
 - its last sequence is a short one whose target is the room left; where that is too little for two segments,
   one unlabelled sequence of plain text fills it;
-- a row holds at most `most` sequences (twice what any of a sample of rows holds, so that shapes are static); a
-  row that would need more of them goes on in full-length plain text.
+- a row holds at most `most` sequences (a quarter more than any of a sample of rows, so that shapes are static);
+  a row that would need more of them goes on in full-length plain text.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class SegmentRows:
 
         How far a row moves through the text is no round number (sentences put back, truncation, markers). How many
         sequences it holds has a long tail: a row of a short pass over a long document. Attention kernels pay for
-        every sequence allowed, empty or not, so twice what the sample holds is allowed and not what could be.
+        every sequence allowed, empty or not, so a quarter more than the sample holds is allowed, not what could be.
         """
         samples = min(64, max(4, 2**18 // self.rules.row_tokens))
         read, most = 0, 0
@@ -214,7 +214,8 @@ class SegmentRows:
             walk = Walk(self.corpus, key % self.corpus.total)
             most = max(most, len(self._sequences(walk, Draws(key), key)))
             read += walk.read
-        return max(1, round(self.corpus.total * samples / max(1, read))), min(2 * most, self.rules.row_tokens)
+        count = max(1, round(self.corpus.total * samples / max(1, read)))
+        return count, min(most + most // 4 + 1, self.rules.row_tokens)
 
     def _sequences(self, walk: Walk, draws: Draws, passes: int) -> list[Sequence]:
         """The sequences of one row; `passes` is the key of what is drawn once for a pass over a document."""
