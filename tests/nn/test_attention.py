@@ -312,6 +312,23 @@ def test_a_torch_without_varlen_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 2), (True, 2)])
+def test_varlen_does_not_leak_on_a_gpu(causal: bool, window: int | None) -> None:
+    lengths = [6, 0, 3, 9, 1, 6]
+    layout = layout_of(lengths).to("cuda")
+    parts = parts_of(layout, size=64).bfloat16().cuda()
+    before = attend(*parts.unbind(1), layout, causal=causal, window=window, path="varlen")
+    owner, query = np.repeat(np.arange(len(lengths)), lengths), np.arange(layout.total)
+    for token in range(layout.total):
+        moved = parts.clone()
+        moved[token, 1:] += 1.0
+        after = attend(*moved.unbind(1), layout, causal=causal, window=window, path="varlen")
+        sees = (owner == owner[token]) & ((query >= token) | (not causal))
+        sees &= True if window is None else np.abs(query - token) <= window
+        np.testing.assert_array_equal((after != before).any(dim=2).any(dim=1).cpu().numpy(), sees)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 16), (True, 16)])
 def test_varlen_is_reference_on_a_gpu(causal: bool, window: int | None) -> None:
     layout = layout_of([64, 3, 0, 17, 40, 1]).to("cuda")

@@ -1,0 +1,62 @@
+"""Sequences end to end: where they lie, and what moves with them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.nn.packed import Layout, Packed, pack, positions_of
+
+
+@given(st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=9))
+def test_packing_loses_nothing(sequences: list[list[int]]) -> None:
+    packed = pack(sequences)
+    host = packed.layout.host
+    assert [packed.tokens[start:stop].tolist() for start, stop in itertools.pairwise(host)] == sequences
+    assert packed.positions.tolist() == [place for sequence in sequences for place in range(len(sequence))]
+    assert packed.layout.lengths.tolist() == [len(sequence) for sequence in sequences]
+    assert packed.layout.total == len(packed.tokens)
+    assert packed.layout.bounds.tolist() == host.tolist()
+    assert packed.layout.bounds.dtype == torch.int32  # what variable-length kernels take
+
+
+def test_positions_start_anew_in_each_sequence() -> None:
+    assert positions_of(np.array([0, 2, 2, 5])).tolist() == [0, 1, 0, 1, 2]
+
+
+def test_the_longest_is_a_constant_where_one_is_given() -> None:
+    assert pack([[1], [2, 3]]).layout.longest == 2
+    assert pack([[1], [2, 3]], longest=128).layout.longest == 128
+
+
+@dataclass
+class Labelled(Packed):
+    labels: torch.Tensor
+    names: list[str]
+    numbers: np.ndarray
+
+
+def test_moving_takes_along_what_a_batch_adds_and_leaves_the_host_part() -> None:
+    packed = pack([[1, 2], [3]])
+    batch = Labelled(packed.tokens, packed.positions, None, packed.layout, torch.tensor([1, 0]), ["a"], np.arange(2))
+    batch.layout.cache["plan"] = "made for another device"
+    moved = batch.to("meta")
+    assert moved.tokens.is_meta
+    assert moved.labels.is_meta
+    assert moved.layout.bounds.is_meta
+    assert moved.layout.host is batch.layout.host
+    assert moved.names is batch.names
+    assert moved.numbers is batch.numbers
+    assert moved.segments is None
+    assert moved.layout.cache == {}
+
+
+def test_a_layout_is_made_of_any_integers() -> None:
+    layout = Layout.of(np.array([0, 3, 5], dtype=np.int64), 4)
+    assert layout.host.dtype == np.int32
+    assert layout.to("cpu").longest == 4
