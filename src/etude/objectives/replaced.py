@@ -1,0 +1,248 @@
+"""Replaced-token detection (ELECTRA: Clark, Luong, Le, Manning 2020, section 2).
+
+A small generator fills masked places, and the model, the discriminator, says of every token whether it is the
+original. One step trains both:
+
+    x masked   chosen tokens become [MASK]; the generator predicts them              loss "generator", weight 1
+    x corrupt  chosen tokens become draws from the generator's softmax; no gradient passes through them
+    labels     replaced where the draw is not the true token: a drawn original counts as original
+    verdict    the discriminator, at every token, markers too                        loss "discriminator", weight 50
+
+The generator is a narrower Transformer that belongs to the objective and is not needed afterwards. Its token,
+position and segment embeddings and their norm are the model's, used and never copied (section 3.2), so they learn from
+both losses; it has its own projection from them, and its own head over the same token table.
+
+The ablations of sections 3.2 and 3.5 are settings: `tie`, `generator_share`; `loss_on`, `variant` (judging.py).
+`mask_share` 1 is the paper's text; the released code leaves 15 % of the chosen tokens as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, ValidationError, model_validator
+from torch import Tensor
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models import transformer
+from etude.nn.block import Activation
+from etude.nn.losses import linear_cross_entropy, linear_scores
+from etude.nn.packed import Packed
+from etude.nn.precision import wide
+from etude.nn.states import States
+from etude.objectives import segments
+from etude.objectives.base import Objective, Stat, Term
+from etude.objectives.corruption import Corruption, Masking, SlotBatch
+from etude.objectives.heads import MaskedHead
+from etude.objectives.judging import Detector, Restorer, Text
+from etude.objectives.sampling import put, sample
+
+# what the generator takes from the model's embedding
+BORROWED = {"embeddings": ("tokens", "positions", "segments", "norm"), "tokens": ("tokens",), "none": ()}
+HEAD_WIDTH = 64  # of the generator's attention: it has as many heads as fit, and at least one
+
+
+class Settings(Masking):
+    mask_share: float = Field(default=1.0, ge=0, le=1, description="become [MASK]; the paper: all, its code: 0.85")
+    random_share: float = Field(default=0.0, ge=0, le=1, description="become a random token; the rest stays")
+    short_rate: float = Field(default=0.05, ge=0, le=1, description="passes over a document with a shorter target")
+    pair_rate: float = Field(default=0.9, ge=0, le=1, description="two segments, without a sentence task")
+    truncation: Literal["random", "end"] = "end"
+
+    generator_share: float = Field(default=0.25, gt=0, description="its width, of the model's: 1/4 to 1/2 is best")
+    generator_layers: int | None = Field(default=None, ge=1, description="as many as the model's unless given")
+    generator_heads: int | None = Field(default=None, ge=1, description="one for each 64 of its width unless given")
+    generator_feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * its width unless given")
+    tie: Literal["embeddings", "tokens", "none"] = Field(
+        default="embeddings", description="what the two have in common: all embeddings and their norm, or less"
+    )
+    temperature: float = Field(default=1.0, gt=0, description="of the draws")
+    activation: Activation | None = Field(default=None, description="of the token heads; the model's unless given")
+
+    generator_weight: float = Field(default=1.0, ge=0)
+    discriminator_weight: float = Field(default=50.0, ge=0, description="its loss is that of one bit, and small")
+    variant: Literal["electra", "replace_mlm", "all_tokens_mlm"] = Field(
+        default="electra", description="what is asked about replaced tokens: section 3.5"
+    )
+    loss_on: Literal["all", "chosen"] = Field(default="all", description="chosen: the ablation ELECTRA 15 %")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.loss_on == "chosen" and self.variant != "electra":
+            raise ValueError(
+                f"loss_on=chosen is a form of variant=electra, and variant={self.variant} says itself where it looks: "
+                "leave out one of them"
+            )
+        return self
+
+
+@dataclass
+class ReplacedBatch(SlotBatch):
+    keys: Tensor | None = None  # (M,) int64, of the draws of each slot
+
+
+class Replaced(Objective):
+    def __init__(self, settings: Settings, model: Any, special: Any) -> None:
+        super().__init__()
+        if not isinstance(model, transformer.Transformer) or model.settings.direction != "both":
+            raise UserError(
+                "objective.kind=replaced judges each token from both of its sides by a Transformer: "
+                "set model.kind=transformer and model.direction=both."
+            )
+        self.settings = settings
+        self.corruption = Corruption(settings, model, special, kind="replaced")
+        self.making, self.slots = self.corruption.making, self.corruption.slots
+        activation = settings.activation or model.settings.activation
+        self.generator = transformer.Transformer(
+            generator_settings(settings, model.settings), borrowed=BORROWED[settings.tie]
+        )
+        self.generator_head = MaskedHead(self._speaker(model), activation)
+        if settings.variant == "electra":
+            everywhere = settings.loss_on == "all"
+            self.discriminator: Detector | Restorer = Detector(model, settings.discriminator_weight, everywhere)
+        else:
+            self.discriminator = Restorer(model, activation, settings.variant == "all_tokens_mlm")
+
+    def _speaker(self, model: Any) -> SimpleNamespace:
+        """The generator with the table it speaks from, in the form that heads ask for."""
+        lender = self.generator if self.settings.tie == "none" else model
+        return SimpleNamespace(
+            embedding=lender.embedding,
+            settings=self.generator.settings,
+            width=self.generator.width,
+            vocab=self.generator.vocab,
+        )
+
+    # --- from text to batches -----------------------------------------------------------------------
+
+    def rows(self, corpus: Any, seed: int) -> segments.SegmentRows:
+        return self.corruption.rows(corpus, seed)
+
+    def batch(self, rows: Sequence[Any], chance: Chance) -> ReplacedBatch:
+        fields, places, used = self.corruption.fields(rows, chance)
+        keys = places.bits("sample", fields["index"].numpy()).view(np.int64)  # the same bits; torch has no unsigned
+        counts = {
+            "generator": used,
+            self.discriminator.name: self.discriminator.count(fields["layout"].total, used),
+        }
+        return ReplacedBatch(**fields, counts=counts, keys=torch.from_numpy(keys))
+
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        return self.corruption.frame(ids, context)
+
+    # --- the joint step -----------------------------------------------------------------------------
+
+    def loss(self, model: Any, batch: Any) -> dict[str, Term]:
+        hidden, table = self._predict(model, batch)
+        spoken = linear_cross_entropy(hidden, table, self.generator_head.bias, batch.targets)
+        text = self._corrupt(hidden, table, batch)
+        states = model(replace(batch, tokens=text.tokens))
+        return {
+            "generator": Term(spoken, batch.counts["generator"], self.settings.generator_weight),
+            self.discriminator.name: self.discriminator.term(model, states, text),
+        }
+
+    def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
+        hidden, table = self._predict(model, batch)
+        losses, likeliest = linear_scores(hidden, table, self.generator_head.bias, batch.targets)
+        text, count = self._corrupt(hidden, table, batch), batch.counts["generator"]
+        states = model(replace(batch, tokens=text.tokens))
+        return {
+            "generator": Stat(losses.sum(), count, self.settings.generator_weight),
+            "generator_accuracy": Stat((likeliest == batch.targets).sum(), count),
+            **self.discriminator.stats(model, states, text),
+        }
+
+    def generate(self, model: Any, packed: Packed) -> States:
+        """The generator's states: those that `logits` is read from."""
+        return self.generator(packed, lender=model.embedding)
+
+    def _predict(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        """(M, E) and (V, E): their product, and a bias, are the generator's logits of the slots."""
+        states = self.generate(model, batch)
+        assert states.table is not None
+        return self.generator_head(states.last.index_select(0, batch.index)), states.table
+
+    def _corrupt(self, hidden: Tensor, table: Tensor, batch: Any) -> Text:
+        """The text with a draw from the generator at every chosen place."""
+        drawn = sample(hidden, table, self.generator_head.bias, batch.keys, self.settings.temperature)
+        targets = batch.targets
+        return Text(
+            tokens=put(batch.tokens, batch.index, targets, drawn),
+            truth=put(batch.tokens, batch.index, targets, targets.clamp(min=0)),
+            index=batch.index,
+            targets=targets,
+            slots=batch.counts["generator"],
+        )
+
+    # --- in use, and its cost -----------------------------------------------------------------------
+
+    def logits(self, model: Any, states: States) -> Tensor:
+        """The generator's scores of the vocabulary, from the states of `generate`; the discriminator has none."""
+        assert states.table is not None
+        return wide(F.linear(self.generator_head(states.last), states.table)) + self.generator_head.bias
+
+    def flops(self, model: Any, batch: Any) -> int:
+        lengths, slots = batch.layout.lengths, batch.counts["generator"]
+        speaking = self.generator.flops(lengths) + self.generator_head.flops(self._speaker(model), slots)
+        return 3 * (speaking + model.flops(lengths) + self.discriminator.flops(model, batch.size, slots))
+
+
+# --- the generator's size ---------------------------------------------------------------------------
+
+
+def generator_settings(settings: Settings, model: transformer.Settings) -> transformer.Settings:
+    """The generator of an objective: the model's axes, narrower. Untied, its table is as wide as itself."""
+    width = max(1, round(settings.generator_share * model.width))
+    heads = settings.generator_heads or max(1, width // HEAD_WIDTH)
+    sizes = {
+        "width": width,
+        "layers": settings.generator_layers or model.layers,
+        "heads": heads,
+        "feedforward": settings.generator_feedforward or 4 * width,
+        "embedding_width": width if settings.tie == "none" else model.embedding_width or model.width,
+        "pooler": False,
+    }
+    try:
+        return transformer.Settings(**{**model.model_dump(), **sizes})
+    except ValidationError as error:
+        raise UserError(
+            f"objective.generator_share={settings.generator_share:g} of model.width={model.width} makes a generator "
+            f"that cannot be built ({error.errors()[0]['msg'].removeprefix('Value error, ')}). Choose "
+            "objective.generator_share so that its width is a multiple of 64, or set objective.generator_heads."
+        ) from None
+
+
+def objective_for(model: transformer.Settings, generator: transformer.Settings | None) -> dict[str, Any]:
+    """The settings of this objective that ask for a given generator; used where both parts are read from elsewhere."""
+    found: dict[str, Any] = {} if model.segments != 1 else {"pair_rate": 0.0}
+    if generator is None:
+        return found
+    width, inner = generator.width, generator.feedforward or 4 * generator.width
+    found |= {"generator_share": width / model.width, "activation": "gelu"}  # the one that published heads have
+    found |= {"generator_layers": generator.layers} if generator.layers != model.layers else {}
+    found |= {"generator_heads": generator.heads} if generator.heads != max(1, width // HEAD_WIDTH) else {}
+    found |= {"generator_feedforward": inner} if inner != 4 * width else {}
+    wanted = generator_settings(Settings(**found), model)
+    asked = generator.model_copy(update={"feedforward": inner, "embedding_width": generator.embedding_width or width})
+    free = {"pooler", *(name for name in type(model).model_fields if "dropout" in name or "init" in name)}
+    differing = [
+        name for name in type(model).model_fields if name not in free and getattr(wanted, name) != getattr(asked, name)
+    ]
+    if differing:
+        raise UserError(
+            "The generator and the discriminator do not share one embedding or one kind of layer: they differ in "
+            f"{', '.join(differing)}. Import each of them alone."
+        )
+    return found
+
+
+def build(settings: Settings, model: Any, special: Any) -> Replaced:
+    return Replaced(settings, model, special)

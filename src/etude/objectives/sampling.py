@@ -1,0 +1,54 @@
+"""Tokens drawn from a model's softmax, on the device, the same in any batch (ELECTRA, section 3.2).
+
+Gumbel-max: argmax over v of logits[v] / T + g[v] is a draw from softmax(logits / T) where every g[v] is an own
+standard Gumbel number. Here g[v] is a hash of (the slot's key, v), and the key one of (seed, step, row, place), so a
+draw does not depend on which rows share a micro-batch or a rank. No gradient passes through a draw.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.chance import gumbel
+from etude.nn.precision import wide
+from etude.objectives.base import IGNORE
+
+NOISE = 2**23  # numbers drawn at once: 64-bit hashes of 64 MiB, a few of them alive at a time
+# -log(-log u) at the centre of the last of 2^24 cells; in float32 that centre rounds to 1, whose noise is infinite
+HIGHEST = 25 * math.log(2)
+
+
+@torch.no_grad()
+def sample(
+    states: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    keys: Tensor,
+    temperature: float = 1.0,
+    chunk: int | None = None,
+) -> Tensor:
+    """(M, E), (V, E), (V,), (M,) int64 -> (M,) int64: a token for each slot, a chunk of slots at a time."""
+    vocab = table.shape[0]
+    chunk = chunk or max(1, NOISE // vocab)
+    vocabulary, device = torch.arange(vocab, device=states.device), states.device.type
+    # cast here and not by autocast, which would keep its copy of the table, made without gradient, for later uses
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    states, table, drawn = states.to(dtype), table.to(dtype), []
+    for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
+        logits = wide(F.linear(part, table))  # (C, V)
+        if bias is not None:
+            logits = logits + bias
+        noise = gumbel(key[:, None], vocabulary).clamp_(max=HIGHEST)
+        drawn.append(noise.add_(logits, alpha=1 / temperature).argmax(-1))
+    return torch.cat(drawn)
+
+
+def put(tokens: Tensor, index: Tensor, targets: Tensor, values: Tensor) -> Tensor:
+    """A copy of (N,) tokens with (M,) values at their places; slots without a target write nothing."""
+    # they write behind the end, and that is cut off: a choice of slots would make the host wait for the device
+    place = torch.where(targets == IGNORE, tokens.shape[0], index)
+    return F.pad(tokens, (0, 1)).scatter(0, place, values)[:-1]
