@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import published_models as reference
@@ -13,7 +11,7 @@ import pytest
 import torch
 from published_models import CASES, Case
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from etude import hub
 from etude.errors import UserError
@@ -21,12 +19,10 @@ from etude.hub.exporting import export_run
 from etude.hub.families import electra
 from etude.hub.importing import import_folder
 from etude.models import transformer
-from etude.objectives.base import Objective
-from etude.objectives.heads import MaskedHead
+from etude.objectives.judging import Detector
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
 from etude.run import Run, fresh
-from etude.settings import Strict
 from etude.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="what is written is opened by the package transformers")
@@ -156,6 +152,9 @@ REFUSED = {
     "no segments, pooled": ({**BERT, "segments": 0, "pooler": True}, NEXT, r"model\.segments=0"),
     "a bias on the logits": (GPT2, {"kind": "causal", "bias": True}, r"objective\.bias=true"),
     "another head": (BERT, {"kind": "masked", "activation": "relu"}, r"objective\.activation=relu"),
+    "another variant": (BERT, {"kind": "replaced", "variant": "replace_mlm"}, r"objective\.variant=replace_mlm"),
+    "untied parts": (BERT, {"kind": "replaced", "tie": "tokens"}, r"objective\.tie=tokens"),
+    "another generator": ({**BERT, "activation": "relu"}, {"kind": "replaced"}, r"objective\.activation=relu"),
     "gpt1, wider": ({**GPT2, "norm": "post"}, CAUSAL, r"model\.feedforward=48 \(GPT-1 has 4 \* width = 128\)"),
 }
 
@@ -205,71 +204,13 @@ def test_an_unfinished_run_and_a_folder_in_use_are_refused(tmp_path: Path) -> No
 # --- ELECTRA: two parts in one run --------------------------------------------------------------------
 
 
-class ReplacedSettings(Strict):
-    generator_width: int = 16
-    generator_heads: int = 2
-    generator_feedforward: int = 64
+REPLACED = {"kind": "replaced", "generator_share": 0.5, "generator_heads": 2}
 
 
-class Discriminator(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense, self.out = nn.Linear(width, width), nn.Linear(width, 1)
-
-    def forward(self, last: Tensor) -> Tensor:
-        return self.out(nn.functional.gelu(self.dense(last)))[:, 0]
-
-
-def generator_settings(objective: ReplacedSettings, model: transformer.Settings) -> transformer.Settings:
-    changes = {
-        "width": objective.generator_width,
-        "heads": objective.generator_heads,
-        "feedforward": objective.generator_feedforward,
-        "embedding_width": model.embedding_width or model.width,
-    }
-    return model.model_copy(update=changes)
-
-
-def objective_for(model: transformer.Settings, generator: transformer.Settings | None) -> dict[str, Any]:
-    if generator is None:
-        return {}
-    sizes = {"width": generator.width, "heads": generator.heads, "feedforward": generator.feedforward}
-    return {f"generator_{name}": size for name, size in sizes.items()}
-
-
-class Replaced(Objective):
-    """The names that the objective is to have: a generator without tables of its own, and the two heads."""
-
-    def __init__(self, settings: ReplacedSettings, model: Any) -> None:
-        super().__init__()
-        smaller = generator_settings(settings, model.settings)
-        self.generator = transformer.Transformer(smaller, borrowed=("tokens", "positions", "segments", "norm"))
-        self.generator_head = MaskedHead(transformer.build(smaller), "gelu")
-        self.discriminator = Discriminator(model.width)
-
-
-@pytest.fixture
-def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("etude.objectives.replaced")
-    vars(module).update(
-        Settings=ReplacedSettings,
-        build=lambda settings, model, special: Replaced(settings, model),
-        generator_settings=generator_settings,
-        objective_for=objective_for,
-    )
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-def generator_logits(learner: Any, given: reference.Inputs) -> Tensor:
-    """The generator with the discriminator's tables, as the objective is to use it."""
-    model, objective = learner["model"], learner["objective"]
-    last = objective.generator(given.packed, lender=model.embedding).last
-    return objective.generator_head(last) @ model.embedding.tokens.weight.t() + objective.generator_head.bias
-
-
-def test_both_parts_of_electra(replaced: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("narrow", [8, None])
+def test_both_parts_of_electra(narrow: int | None, tmp_path: Path) -> None:
     tokenizer = reference.byte_tokenizer()
-    recipe = recipe_of({**BERT, "embedding_width": 8}, {"kind": "replaced"}, tokenizer.vocab)
+    recipe = recipe_of({**BERT, "embedding_width": narrow}, REPLACED, tokenizer.vocab)
     run, learner = finished(tmp_path / "run", recipe, tokenizer)
     assert (run.folder / "generator" / "model.safetensors").is_file()
     assert equal(run.build(), learner)
@@ -283,18 +224,24 @@ def test_both_parts_of_electra(replaced: None, tmp_path: Path) -> None:
         tmp_path / "out" / "generator", attn_implementation="eager"
     ).eval()
     with torch.no_grad():
-        found = learner["objective"].discriminator(learner["model"](given.packed).last)
+        model, objective = learner["model"], learner["objective"]
+        found = objective.discriminator(model(given.packed).last)
         theirs = reference.run_reference(judge, given, {}).logits[real]
         torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-5)
         theirs = reference.run_reference(writer, given, {}).logits[real]
-        torch.testing.assert_close(generator_logits(learner, given), theirs, rtol=1e-5, atol=1e-5)
+        found = objective.logits(model, objective.generate(model, given.packed))
+        torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_a_pair_must_share_its_embedding(replaced: None, tmp_path: Path) -> None:
-    case = Case("ElectraConfig", "ElectraForPreTraining", reference.NARROW)
+def test_a_discriminator_alone_and_a_pair_that_does_not_share_its_embedding(tmp_path: Path) -> None:
+    case = Case("ElectraConfig", "ElectraForPreTraining", {**reference.NARROW, "hidden_size": 64})
     folder = reference.save(reference.reference_model(case), tmp_path / "judge", case)
     taken = hub.adopt(folder)
     assert any(name.startswith("objective.generator.attention.0") for name in taken.untrained)
+    run = import_folder(folder, tmp_path / "run")  # a discriminator alone: it goes back as it came
+    assert not (run.folder / "generator").exists()
+    assert load_file(run.folder / "model.safetensors").keys() == load_file(folder / "model.safetensors").keys()
+    run.build()
     small = CASES["electra generator"]
     reference.save(reference.reference_model(small), folder / "generator", small)
     with pytest.raises(UserError, match=r"the generator's embedding\.tokens\.weight differs from the discriminator's"):
@@ -310,7 +257,8 @@ def test_the_discriminator_by_its_table_alone(tmp_path: Path) -> None:
     settings = family.settings(json.loads((folder / "config.json").read_text()), "config.json")
     tensors = load_file(folder / "model.safetensors")
     ours = hub.mapping.read(family.table, settings, tensors, {}, "the file")
-    model, head = transformer.build(settings).eval(), Discriminator(settings.width)
+    model = transformer.build(settings).eval()
+    head = Detector(model, weight=1.0, everywhere=True)
     model.load_state_dict({name[6:]: one for name, one in ours.items() if name.startswith("model.")})
     start = "objective.discriminator."
     head.load_state_dict({name.removeprefix(start): one for name, one in ours.items() if name.startswith(start)})

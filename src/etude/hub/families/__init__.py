@@ -40,13 +40,18 @@ def _objective_misfits(family: Family, recipe: Recipe) -> list[str]:
     faults = []
     if recipe.objective_kind == "causal" and recipe.objective.bias:
         faults.append("objective.bias=true (a bias on the logits)")
-    if recipe.objective_kind == "masked":
+    if recipe.objective_kind in ("masked", "replaced"):
         wanted = family.head_activation or recipe.model.activation
         has = recipe.objective.activation or recipe.model.activation
         if has != wanted and family.head_key is None:
             faults.append(f"objective.activation={has} (the head of {family.system} has {wanted})")
-        if recipe.objective.sentence != "none" and family.sentence == "none":
-            faults.append(f"objective.sentence={recipe.objective.sentence} (a sentence task)")
+    sentence = getattr(recipe.objective, "sentence", "none")
+    if sentence != "none" and family.sentence == "none":
+        faults.append(f"objective.sentence={sentence} (a sentence task)")
+    if recipe.objective_kind == "replaced":
+        for name, wanted in (("variant", "electra"), ("tie", "embeddings")):
+            if getattr(recipe.objective, name) != wanted:
+                faults.append(f"objective.{name}={getattr(recipe.objective, name)} (ELECTRA has {wanted})")
     return faults
 
 

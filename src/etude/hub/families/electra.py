@@ -127,4 +127,4 @@ def generator_settings(recipe: Recipe) -> Settings:
 
 def objective_for(model: Settings, generator: Settings | None) -> dict[str, Any]:
     """The objective of a published discriminator, with the generator that lies beside it, if any."""
-    return {"kind": "replaced", **_replaced().objective_for(model, generator)}
+    return {"kind": "replaced", "activation": GENERATOR.head_activation, **_replaced().objective_for(model, generator)}
