@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -147,11 +147,10 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[Encoding]:
         """`special`: whether names of special tokens within the text ("[MASK]") stand for those tokens."""
         texts = [self.normalise(text) for text in texts]
-        lengths, ids, starts, offsets = encode_flat(self._special_backend if special else self.backend, texts)
-        ends = np.cumsum(lengths)
+        flat = encode_flat(self._special_backend if special else self.backend, texts)
         return [
-            Encoding(ids[end - length : end], starts[end - length : end], offsets[end - length : end])
-            for end, length in zip(ends, lengths, strict=True)
+            Encoding(flat.ids[start:end], flat.word_starts[start:end], flat.offsets[start:end])
+            for start, end in pairwise([0, *np.cumsum(flat.lengths).tolist()])
         ]
 
     def decode(self, ids: Sequence[int] | np.ndarray, special: bool = True) -> str:
@@ -172,8 +171,19 @@ class Tokenizer:
         return Tokenizer, (self.content,)
 
 
-def encode_flat(backend: Backend, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens of each text (T,), and of all texts end to end: ids (n,) int32, word starts (n,) bool, offsets (n, 2).
+@dataclass(frozen=True)
+class Flat:
+    """The tokens of several texts end to end."""
+
+    lengths: np.ndarray  # (texts,) int64
+    ids: np.ndarray  # (n,) int32
+    word_starts: np.ndarray  # (n,) bool
+    blank: np.ndarray  # (n,) bool: white space only
+    offsets: np.ndarray  # (n, 2) int64, characters of the token's own text
+
+
+def encode_flat(backend: Backend, texts: Sequence[str]) -> Flat:
+    """Encodes texts as they are (NFC is the caller's care).
 
     A token starts a word where the tokenizer's own first cut starts one, or where a word of the text starts (the
     first cut of some tokenizers is a whole "word,"); of several tokens for one character only the first can.
@@ -185,7 +195,7 @@ def encode_flat(backend: Backend, texts: Sequence[str]) -> tuple[np.ndarray, np.
     pairs = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
     offsets = np.fromiter(pairs, np.int64, 2 * total).reshape(total, 2)
     if not total:
-        return lengths, ids, np.zeros(0, bool), offsets
+        return Flat(lengths, ids, np.zeros(0, bool), np.zeros(0, bool), offsets)
     cuts = chain.from_iterable(encoding.word_ids for encoding in encodings)
     cut = np.fromiter((-1 if number is None else number for number in cuts), np.int64, total)
     text_of = np.repeat(np.arange(len(texts)), lengths)
@@ -201,10 +211,10 @@ def encode_flat(backend: Backend, texts: Sequence[str]) -> tuple[np.ndarray, np.
     next_solid[classes == characters.SPACE] = len(classes) - 1
     next_solid = np.minimum.accumulate(next_solid[::-1])[::-1]
     solid = next_solid[places]
-    within = solid < offsets[:, 1] + bases[text_of]
-    begins = characters.word_starts(classes)[solid] & within
+    blank = solid >= offsets[:, 1] + bases[text_of]
+    begins = characters.word_starts(classes)[solid] & ~blank
     begins[1:] &= (solid[1:] != solid[:-1]) | (text_of[1:] != text_of[:-1])
-    return lengths, ids, first | begins, offsets
+    return Flat(lengths, ids, first | begins, blank, offsets)
 
 
 def _backend(content: str) -> Backend:
