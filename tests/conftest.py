@@ -15,7 +15,7 @@ def world_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("world")
     path = folder / "town.txt"
-    path.write_text("".join(World(seed=0, language="en").text(megabytes=0.2)), encoding="utf-8")
+    path.write_text("\n\n".join(World(seed=0, language="en").text(megabytes=0.2)), encoding="utf-8")
     return path
 
 

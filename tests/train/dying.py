@@ -2,6 +2,8 @@
 
     python dying.py start RECIPE CORPUS RUN MOMENT      MOMENT: never | step:K | writing:K | evaluation:K | term:K
     python dying.py resume RUN MOMENT
+    python dying.py serve       each line of the input is such words as a JSON list: a fork does it, its exit code is
+                                answered. torch is imported once, and every run is still a process that can be killed.
 
 `writing:K` dies by SIGKILL with the checkpoint of step K written but not yet renamed, `half:K` with only part of it on
 the disk, `evaluation:K` after the first batch of the evaluation at step K; `term:K` sends itself SIGTERM in step K.
@@ -9,9 +11,11 @@ the disk, `evaluation:K` after the first batch of the evaluation at step K; `ter
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,11 +70,31 @@ def arm(moment: str) -> None:
         raise SystemExit(f"no such moment: {moment}")
 
 
+def work(words: list[str]) -> int:
+    arm(words[-1])
+    if words[0] == "start":
+        run = pretraining.pretrain(words[1], words[2], words[3], quiet=True)
+    else:
+        run = pretraining.resume(words[1], quiet=True)
+    return 0 if run.finished else 3
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            try:
+                code = work(json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+                code = 1
+            os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    arm(sys.argv[-1])
-    if sys.argv[1] == "start":
-        run = pretraining.pretrain(sys.argv[2], sys.argv[3], sys.argv[4], quiet=True)
+    if sys.argv[1] == "serve":
+        serve()
     else:
-        run = pretraining.resume(sys.argv[2], quiet=True)
-    sys.exit(0 if run.finished else 3)
+        sys.exit(work(sys.argv[1:]))
