@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.world.document import Document
-from etude.world.facts import Triple
+from etude.world.facts import Entity, Triple
 from etude.world.world import World
 
-__all__ = ["Document", "Triple", "World"]
+__all__ = ["Document", "Entity", "Triple", "World"]

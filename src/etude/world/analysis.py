@@ -8,7 +8,7 @@ between spaces, particle and all, and its tag is that of its head.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from etude.world.lexicon import tags_en, tags_ko
 from etude.world.pattern import NAME
@@ -39,6 +39,9 @@ class Mention:
     kind: str
     pronoun: bool = False
 
+    def shifted(self, by: int) -> Mention:
+        return replace(self, start=self.start + by, end=self.end + by)
+
 
 @dataclass
 class Analysis:
@@ -48,7 +51,9 @@ class Analysis:
     upos: list[str] = field(default_factory=list)
     ner: list[str] = field(default_factory=list)
     mentions: list[Mention] = field(default_factory=list)
-    slots: dict[str, tuple[int, int]] = field(default_factory=dict)  # the bare word of each slot, without article or particle
+    slots: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # the bare word of each slot, without article or particle
 
     def add(self, start: int, end: int, upos: str, ner: str = "O") -> None:
         self.tokens.append(self.text[start:end])
@@ -161,7 +166,3 @@ def _settle(found: Analysis, language: str) -> None:
                 tags[place] = "AUX" if denied or "?" in found.tokens[place:] else "VERB"
         elif token.startswith("있") and place and tags[place - 1] in ("VERB", "ADJ"):
             tags[place] = "AUX"
-
-
-def shift(mention: Mention, by: int) -> Mention:
-    return Mention(mention.start + by, mention.end + by, mention.entity, mention.kind, mention.pronoun)

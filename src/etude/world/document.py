@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from etude.chance import fold
+from etude.world.analysis import Analysis, Mention, analyse
 from etude.world.draw import Draw
 from etude.world.facts import Town
 from etude.world.script import Performance, perform
@@ -27,6 +28,11 @@ class Document:
         """The topic of a story; empty for portraits and opinions."""
         return self.show.script.topic
 
+    @property
+    def mood(self) -> int:
+        """+1 or -1 where somebody praises or blames something, else 0."""
+        return self.show.mood if "*" in self.show.script.cast else 0
+
     @cached_property
     def sentences(self) -> list[str]:
         return [sentence.write(self.language) for sentence in self.show.sentences]
@@ -35,9 +41,27 @@ class Document:
     def text(self) -> str:
         return " ".join(self.sentences)
 
+    @cached_property
+    def analyses(self) -> list[Analysis]:
+        """Words, tags and mentions, sentence by sentence."""
+        return [analyse(sentence, self.language) for sentence in self.show.sentences]
+
+    @cached_property
+    def mentions(self) -> list[Mention]:
+        """Everybody and everything named in the text, at its place in the whole text."""
+        found, place = [], 0
+        for analysis in self.analyses:
+            found += [mention.shifted(place) for mention in analysis.mentions]
+            place += len(analysis.text) + 1
+        return found
+
+
+def perform_document(town: Town, draw: Draw) -> Performance:
+    """Any script, by weight."""
+    script = SCRIPTS[bisect_right(_WEIGHTS, draw.below(1 << 20) / (1 << 20) * _WEIGHTS[-1])]
+    return perform(script, town, draw, INTROS)
+
 
 def make_document(town: Town, language: str, number: int) -> Document:
     """Document `number` of a town: a pure function, the same whoever asks and whatever came before."""
-    draw = Draw(fold(town.seed, "document", number))
-    script = SCRIPTS[bisect_right(_WEIGHTS, draw.below(1 << 20) / (1 << 20) * _WEIGHTS[-1])]
-    return Document(number, language, perform(script, town, draw, INTROS))
+    return Document(number, language, perform_document(town, Draw(fold(town.seed, "document", number))))

@@ -8,7 +8,7 @@ spoken of most (Zipf), as in a real town.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,14 @@ from etude.world.lexicon import names
 from etude.world.lexicon.nouns import ANIMALS, NOUNS
 from etude.world.lexicon.trades import TRADES
 from etude.world.words import Word, table
+
+
+class Entity(NamedTuple):
+    """Somebody or something facts speak of: its key there, its name in the world's language, what it is."""
+
+    key: str
+    label: str
+    kind: str
 
 
 class Missing(Exception):
@@ -54,7 +62,7 @@ def _named(text: str, category: str, ner: str) -> list[Word]:
     words = table(text, category, "PROPN")
     for word in words:
         word.ner = ner
-        word.key = f"{category}:{word.english}"
+        word.key = f"{category.removesuffix(' name')}:{word.english}"  # person:Anna, pet:Biscuit
     return words
 
 
@@ -153,6 +161,28 @@ class Town:
         """Everything facts are told of, named or common."""
         animals = [word for category in ANIMALS for word in NOUNS[category]]
         return self.people + self.pets + self.firms + self.streets + self.villages + self.trades + animals
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Every entity some fact speaks of, at either end."""
+        return frozenset(word.key for word in self._entities)
+
+    def entities(self, language: str) -> list[Entity]:
+        return [
+            Entity(
+                word.key, word.forms[language]["다" if word.tag == "VERB" and language == "ko" else "~"], word.category
+            )
+            for word in self._entities
+        ]
+
+    @cached_property
+    def _entities(self) -> list[Word]:
+        """Heads first, then what is only a tail."""
+        found = {word.key: word for word in self.beings}
+        for head in self.beings:
+            for tail in head.links.values():
+                found.setdefault(tail.key, tail)
+        return list(found.values())
 
     def facts(self) -> list[Triple]:
         return [

@@ -3,7 +3,7 @@
 A particle has two shapes, after a consonant and after a vowel (책은, 나무는); 으로 has a third case, since ㄹ
 counts as a vowel there (연필로). What decides is the last sound as it is read aloud, so digits and Latin
 letters have one too (3은 "삼은", B는 "비는"). Endings follow the regular rules of the language and its
-irregular classes (ㅂ ㄷ ㅅ 르 ㅎ, 이 for the copula), which are named beside a verb in the lexicon: "굽다/ㅂ" -> 구웠다.
+irregular classes (ㅂ ㄷ ㅅ 르 ㅎ, 이 for the copula), which the lexicon names beside a verb: "굽다/ㅂ" -> 구웠다.
 """
 
 from __future__ import annotations

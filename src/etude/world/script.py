@@ -9,7 +9,7 @@ A pronoun is used only when the sentence before makes it plain who is meant.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from etude.world.draw import Draw
@@ -24,13 +24,21 @@ _CASTS = 200  # to find people who have what a script asks for; half the town ha
 _TRIES = 40  # to draw a word not yet in the cast; lists are longer than casts, so this is never reached in practice
 
 
+def fact_slots(patterns: dict[str, Pattern]) -> tuple[str, ...]:
+    """The facts that patterns speak of: a.home, a.pet.kind."""
+    return tuple(dict.fromkeys(slot for pattern in patterns.values() for slot in pattern.slots if "." in slot))
+
+
 @dataclass(frozen=True)
 class Question:
     """Asks for the word in `slot` of the sentence it belongs to."""
 
     slot: str
-    english: Pattern
-    korean: Pattern
+    patterns: dict[str, Pattern]
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return fact_slots(self.patterns)
 
 
 class Frame:
@@ -38,11 +46,11 @@ class Frame:
 
     def __init__(self, english: str, korean: str, *questions: tuple[str, str, str]) -> None:
         self.patterns = {"en": Pattern(english, "en"), "ko": Pattern(korean, "ko")}
-        self.questions = tuple(Question(slot, Pattern(en, "en"), Pattern(ko, "ko")) for slot, en, ko in questions)
+        self.questions = tuple(
+            Question(slot, {"en": Pattern(en, "en"), "ko": Pattern(ko, "ko")}) for slot, en, ko in questions
+        )
         slots = self.patterns["en"].slots + self.patterns["ko"].slots
-        for question in self.questions:
-            slots += question.english.slots + question.korean.slots
-        self.facts = tuple(dict.fromkeys(slot for slot in slots if "." in slot))  # a.home, a.pet.kind
+        self.facts = fact_slots(self.patterns)
         self.free = tuple(
             dict.fromkeys(p for p in ("a", "b", "c") if any("{@" + p in x.source for x in self.patterns.values()))
         )
@@ -105,22 +113,30 @@ def resolve(cast: dict[str, Word], path: str) -> Word | None:
 
 def draw_word(draw: Draw, town: Town, source: str, cast: dict[str, Word], mood: int) -> Word:
     """One word for a slot. Sources: a category; "person"; "other" (of the other sex than a); "food*" praise or
-    blame as the document's mood has it, "food!" the contrary; "a.friend" a fact;
-    "r<home" somebody whose home is r."""
+    blame as the document's mood has it, "food!" the contrary, "food+" and "food-" always so; "a.friend" a fact;
+    "r<home" somebody whose home is r; "bank/강둑" that very word."""
     if "." in source and "<" not in source:
         word = resolve(cast, source)
         if word is None or word in cast.values():
             raise Missing(f"{cast} has no {source}")
         return word
+    if "/" in source:
+        return _literal(source)
     if "<" in source:
         return draw.common(town.whose(*_inverse(cast, source)))
     pool = _pool(town, source, cast, mood)
-    pick = draw.pick if source[-1] in "*!" else draw.common  # praise and blame are used evenly
+    pick = draw.pick if source[-1] in "*!+-" else draw.common  # praise and blame are used evenly
     for _ in range(_TRIES):
         drawn = pick(pool)
         if all(drawn is not other and drawn.korean != other.korean for other in cast.values()):
             break
     return drawn
+
+
+@cache
+def _literal(source: str) -> Word:
+    english, _, korean = source.partition("/")
+    return Word(english, korean.replace("_", " "), "homonym", key=source)
 
 
 def _inverse(cast: dict[str, Word], source: str) -> tuple[str, Word]:
@@ -135,8 +151,8 @@ def _pool(town: Town, source: str, cast: dict[str, Word], mood: int) -> list[Wor
         return town.men if cast["a"].sex == "f" else town.women
     if source in ("street", "village", "firm", "trade"):
         return getattr(town, source + "s")
-    if source[-1] in "*!":
-        sign = mood if source[-1] == "*" else -mood
+    if source[-1] in "*!+-":
+        sign = {"*": mood, "!": -mood, "+": 1, "-": -1}[source[-1]]
         return MOODS[source[:-1]][0 if sign > 0 else 1]
     if source in QUALITIES:
         return QUALITIES[source]
@@ -158,7 +174,7 @@ def perform(script: Script, town: Town, draw: Draw, intros: tuple[Frame, ...]) -
     cast = _cast(script, town, draw, mood)
     show = Performance(script, cast, mood)
     seen: set[str] = set()
-    subject = ""  # who the sentence before was about, 
+    subject = ""  # who the sentence before was about,
     around: tuple[str, ...] = ()  # and all who were in it
     if script.intro and intros and draw.chance(0.5):
         steps: tuple[Step, ...] = (Step(intros), *script.steps)

@@ -3,7 +3,8 @@
 `word.en["s"]` and `word.ko["를"]` are the forms a sentence pattern asks for. They are made on first use and
 kept, so that writing a sentence is a few dictionary look-ups.
 
-English forms       "" apple   "a" an apple (some soup)   "one" an apple (soup)   "s" apples   "are" are   "were" were   "they" they   "them" them
+English forms       "" apple   "a" an apple (some soup)   "one" an apple (soup)   "s" apples
+                    "are" are (is)   "were" were (was)   "they" they (it)   "them" them (it)
    of a name        "" Anna    "~" Anna Hale  "he" she   "him" her   "his" her   "'s" Anna's
    of a verb        "" bake    "s" bakes      "ed" baked   "ing" baking
 Korean forms        "" 사과    "를" 사과를 (any particle, named by either shape)
@@ -77,7 +78,7 @@ class EnglishForms(dict[str, str]):
             if form == "'s":
                 return base + "'s"
             return (_FEMALE if word.sex == "f" else _MALE)[form]
-        if word.tag == "VERB":
+        if word.tag == "VERB" and form != "~":
             return {"s": english.third, "ed": english.past, "ing": english.ing}[form](base)
         if form == "~":
             return base

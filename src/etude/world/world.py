@@ -13,13 +13,13 @@ The same number is the same content in both languages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError, nearest
 from etude.world.document import Document, make_document
-from etude.world.facts import Triple, town
+from etude.world.facts import Entity, Triple, town
 from etude.world.tasks import SPLITS, TASKS, make_task
 
 LANGUAGES = ("en", "ko")
@@ -59,8 +59,13 @@ class World:
     def facts(self) -> list[Triple]:
         return self.town.facts()
 
+    def entities(self) -> list[Entity]:
+        """Everything the facts speak of, with its name in this world's language."""
+        return self.town.entities(self.language)
+
     def write(self, folder: str | Path, megabytes: float, tasks: bool = True) -> Path:
-        """text.txt with a blank line between documents, and tasks/<task>.<split>.jsonl."""
+        """text.txt with a blank line between documents; tasks/<task>.<split>.jsonl; the facts as tab-separated
+        knowledge/facts.tsv (head, relation, tail) and knowledge/entities.tsv (key, label, kind)."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "text.txt", "w", encoding="utf-8", newline="\n") as out:
@@ -71,7 +76,17 @@ class World:
         for name in TASKS if tasks else ():
             for split in SPLITS:
                 write_lines(folder / "tasks" / f"{name}.{split}.jsonl", self.task(name, split, COUNTS[split]))
+        knowledge = folder / "knowledge"
+        knowledge.mkdir(exist_ok=True)
+        write_table(knowledge / "facts.tsv", self.facts())
+        write_table(knowledge / "entities.tsv", self.entities())
         return folder
+
+
+def write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as out:
+        for row in rows:
+            out.write("\t".join(row) + "\n")
 
 
 def write_lines(path: Path, examples: list[dict[str, Any]]) -> None:

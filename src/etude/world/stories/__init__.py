@@ -8,8 +8,7 @@ from etude.world.stories import (
     family,
     food,
     garden,
-    homonyms_en,
-    homonyms_ko,
+    homonyms,
     lore,
     market,
     music,
@@ -25,8 +24,7 @@ STORIES: tuple[Script, ...] = tuple(
 REVIEWS = reviews.SCRIPTS
 LORE = lore.SCRIPTS
 PORTRAITS = people.SCRIPTS
-HOMONYMS = (*homonyms_en.SCRIPTS, *homonyms_ko.SCRIPTS)
-SCRIPTS: tuple[Script, ...] = (*STORIES, *PORTRAITS, *LORE, *REVIEWS, *HOMONYMS)
+SCRIPTS: tuple[Script, ...] = (*STORIES, *PORTRAITS, *LORE, *REVIEWS, *homonyms.SCRIPTS)
 FACTS = people.FACTS
 INTROS = people.INTROS
 TOPICS: tuple[str, ...] = tuple(dict.fromkeys(script.topic for script in STORIES))

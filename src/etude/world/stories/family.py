@@ -6,7 +6,7 @@ from etude.world.notation import read_scripts
 
 SCRIPTS = read_scripts(
     """
-birthday: a=person b=other c=a.friend t=treasure n=number d=dish y=toy
+birthday: a=person b=other c=a.friend t=treasure n=number y=toy
 * It was the birthday of {a}, and {b} planned a party.
   {a:의} 생일이어서 {b:는} 잔치를 계획했다.
   ? a: Whose birthday was it? = 누구의 생일이었는가?
@@ -29,8 +29,9 @@ birthday: a=person b=other c=a.friend t=treasure n=number d=dish y=toy
 / {a} got {t:a} from {b} as a present.
   {a:는} {b:에게서} {t:를} 선물로 받았다.
   ? t: What did {a} get as a present? = {a:는} 무엇을 선물로 받았는가?
-*0.7 There/PRON was {d:a} too, because it is what {a} likes.
-  {a:가} 좋아하는 {d:도} 있었다.
+*0.7 There/PRON was {a.food:one} too, because it is what {a} likes.
+  {a:가} 좋아하는 {a.food:도} 있었다.
+  ? a.food: What does {a} like? = {a:는} 무엇을 좋아하는가?
 / The children played with {y:a} under the table.
   아이들은 식탁 밑에서 {y:를} 가지고 놀았다.
 * {a} hugged {b} and thanked the whole family.

@@ -120,8 +120,8 @@ picnic: a=person b=other d=dish x=fruit r=drink k=insect s=season n=number
   그들은 나무 아래에 담요를 펴고 앉았다.
 * First they ate the {d}, and then they peeled the {x:s}.
   그들은 먼저 {d:를} 먹고 나서 {x} 껍질을 벗겼다.
-/ {b} poured the {r} while {a} cut the {d}.
-  {a:가} {d:를} 자르는 동안 {b:는} {r:를} 따랐다.
+/ {b} poured the {r} while {a} shared the {d}.
+  {a:가} {d:를} 나누는 동안 {b:는} {r:를} 따랐다.
   ? b: Who poured the {r}? = {r:는} 누가 따랐는가?
 *0.7 Soon a {k} came to taste the {x:s} too.
   곧 {k} 한 마리도 {x:를} 맛보러 왔다.

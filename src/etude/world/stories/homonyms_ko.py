@@ -28,7 +28,7 @@ ship [sense=배.탈것 lang=ko intro=no]: a=person b=other h=village l=cargo n=n
 / {b} waited at the harbour for the ship from {h}.
   {b:는} 항구에서 {h:에서} 오는 배를 기다렸다.
 / The weather was {e}, so the ship could not leave.
-  날씨가 {e:어서} 배가 떠나지 못했다.
+  {e:은} 날씨 때문에 배가 떠나지 못했다.
 * The waves were high.
   파도가 높았다.
 / The captain looked at the compass.

@@ -23,7 +23,7 @@ journey: a=person b=other h=village v=vehicle u=luggage e=weather w=event* f=fee
   그들은 {v:를} 타고 일찍 길을 나섰다.
   ? v: What did they take? = 그들은 무엇을 탔는가?
 * The weather was {e} and the way was long.
-  날씨는 {e:었고} 길은 멀었다.
+  {e:은} 날씨였고 길은 멀었다.
 / After some hours they saw the roofs of {h}.
   몇 시간 뒤 {h:의} 지붕들이 보였다.
 * In {h} they visited the famous {h.famous}.

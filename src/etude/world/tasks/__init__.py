@@ -7,15 +7,23 @@ from typing import Any
 
 from etude.errors import UserError, nearest
 from etude.world.facts import Town
-from etude.world.tasks import classify
+from etude.world.tasks import choices, classify, pairs, spans, tokens
 
 SPLITS = ("train", "valid", "test")
 Maker = Callable[[Town, str, str], Iterator[dict[str, Any]]]
 
-# task -> what makes its examples from (town, language, split), without end
+# task -> what makes its examples from (town, language, split)
 TASKS: dict[str, Maker] = {
-    "topic": classify.topic,
-    "sentiment": classify.sentiment,
+    "topic": classify.topic,  # text, label
+    "sentiment": classify.sentiment,  # text, label
+    "sense": classify.sense,  # text, word, start, label
+    "entailment": pairs.entailment,  # text_a, text_b, label
+    "paraphrase": pairs.paraphrase,  # text_a, text_b, label
+    "tags": tokens.tags,  # tokens, upos, ner
+    "linking": tokens.linking,  # text, mentions
+    "questions": spans.questions,  # id, title, context, question, answers, is_impossible
+    "choices": choices.choices,  # id, concept, question, choices, answer, facts
+    "translation": tokens.translation,  # en, ko
 }
 
 
