@@ -167,7 +167,12 @@ def test_workers_change_no_bit(tmp_path: Path, prepared, single_thread) -> None:
 
 @pytest.mark.parametrize("text", [ENCODER, LANES], ids=["encoder", "lanes"])
 def test_micro_batches_and_ranks_change_rounding_only(tmp_path: Path, prepared, single_thread, text: str) -> None:
-    plain = text.replace("dropout: 0.1", "dropout: 0.0").replace("steps: 12", "steps: 4")
+    # plain descent: Adam divides by the size of a gradient, so where the true one is 0 (the bias of a key) it would
+    # make steps of full size out of rounding
+    plain = (
+        text.replace("dropout: 0.1", "dropout: 0.0").replace("steps: 12", "steps: 4").replace("optimizer: adam, ", "")
+    )
+    plain = plain.replace("seed: 5", "seed: 5, optimizer: sgd")
     recipe, corpus = recipe_file(tmp_path, plain), prepared("wordpiece:600")
     whole = pretraining.pretrain(recipe, corpus, tmp_path / "whole", quiet=True, overrides={"train.micro_tokens": None})
     parts = pretraining.pretrain(recipe, corpus, tmp_path / "parts", quiet=True, overrides={"train.micro_tokens": 64})
@@ -176,7 +181,7 @@ def test_micro_batches_and_ranks_change_rounding_only(tmp_path: Path, prepared, 
     for name in ("parts", "ranks"):
         found = load_file(tmp_path / name / "model.safetensors")
         for key, tensor in expected.items():
-            difference = (found[key] - tensor).norm() / tensor.norm().clamp(min=1e-6)
+            difference = (found[key] - tensor).norm() / tensor.norm().clamp(min=1.0)
             assert difference < 1e-6, f"{name}: {key} differs by {difference:.2e}"
         for one, two in zip(metrics(tmp_path / name), metrics(whole.folder), strict=True):
             assert one["loss"] == pytest.approx(two["loss"], rel=1e-6)

@@ -9,6 +9,7 @@ Letters used in every shape comment: N tokens, S sequences, H heads, D width, V 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -45,6 +46,9 @@ class Layout:
     def to(self, device: torch.device | str) -> Self:
         return replace(self, bounds=self.bounds.to(device, non_blocking=True))
 
+    def pin(self) -> Self:
+        return replace(self, bounds=self.bounds.pin_memory())
+
 
 @dataclass
 class Packed:
@@ -57,14 +61,21 @@ class Packed:
 
     def to(self, device: torch.device | str) -> Self:
         """Moves every tensor and layout; what lives on the host stays there."""
-        moved: dict[str, Any] = {}
-        for part in fields(self):
-            value = getattr(self, part.name)
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True), lambda part: part.to(device))
+
+    def pin(self) -> Self:
+        """Into page-locked memory: a copy to a GPU from there waits for nobody."""
+        return self._each(lambda tensor: tensor.pin_memory(), lambda part: part.pin())
+
+    def _each(self, tensor: Callable[[Tensor], Tensor], part: Callable[[Any], Any]) -> Self:
+        changed: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
             if isinstance(value, Tensor):
-                moved[part.name] = value.to(device, non_blocking=True)
+                changed[entry.name] = tensor(value)
             elif isinstance(value, (Layout, Packed)):
-                moved[part.name] = value.to(device)
-        return replace(self, **moved)
+                changed[entry.name] = part(value)
+        return replace(self, **changed)
 
 
 def positions_of(bounds: np.ndarray) -> np.ndarray:

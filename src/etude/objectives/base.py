@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.nn.losses import IGNORE
 from etude.nn.packed import Layout, Packed, positions_of
 
-IGNORE = -100  # the target of an unused prediction slot, as torch's cross_entropy has it
+__all__ = ["IGNORE", "Batch", "Objective", "Row", "Rows", "Stat", "Term", "join"]
 
 
 @dataclass
@@ -117,7 +118,9 @@ class Objective(nn.Module):
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
         """By default the loss terms themselves."""
-        return {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in self.loss(model, batch).items()}
+        return {
+            name: Stat(term.sum.detach(), term.count, term.weight) for name, term in self.loss(model, batch).items()
+        }
 
     def logits(self, model: nn.Module, states: Any) -> Tensor:
         """(N, V) scores of the vocabulary at every token, for models in use."""

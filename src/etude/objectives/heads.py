@@ -49,8 +49,8 @@ class MaskedHead(nn.Module):
         super().__init__()
         narrow, settings = table_width(model), model.settings
         self.activation = ACTIVATIONS[activation]
-        self.dense = nn.Linear(model.width, narrow)
-        self.norm = Norm(narrow, settings.epsilon)
+        self.dense = nn.Linear(model.width, narrow, bias=settings.bias)
+        self.norm = Norm(narrow, settings.epsilon, settings.bias, settings.norm_kind)
         self.bias = nn.Parameter(torch.zeros(model.vocab))
         initialise(self, key=fresh_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
 

@@ -70,7 +70,9 @@ def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[st
     try:
         content = json.loads((target / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"The checkpoint {target} cannot be read: {error}. Remove it to resume from the one before.") from error
+        raise UserError(
+            f"The checkpoint {target} cannot be read: {error}. Remove it to resume from the one before."
+        ) from error
     groups: dict[str, dict[str, Tensor]] = {}
     for name, facts in content["files"].items():
         path = target / name
@@ -114,7 +116,9 @@ def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], where:
             f"unexpected: {', '.join(unexpected)}" if unexpected else "",
             f"wrong shape: {'; '.join(misshapen)}" if misshapen else "",
         ]
-        raise UserError(f"The weights in {where} do not fit the model. " + ". ".join(part for part in parts if part) + ".")
+        raise UserError(
+            f"The weights in {where} do not fit the model. " + ". ".join(part for part in parts if part) + "."
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(tensors[name])

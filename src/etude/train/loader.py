@@ -46,11 +46,12 @@ class Loader:
         ranks: int = 1,
         workers: int = 1,
         sizes: Sequence[int] | None = None,
+        pin: bool = False,
     ) -> None:
-        """`sizes`: every number of rows a step can have, where a ramp has several."""
+        """`sizes`: every number of rows a step can have, where a ramp has several. `pin`: for copies to a GPU."""
         self.objective, self.rows, self.seed = objective, rows, seed
         self.batch_rows, self.rows_before, self.micro_tokens = batch_rows, rows_before, micro_tokens
-        self.rank, self.ranks, self.workers = rank, ranks, workers
+        self.rank, self.ranks, self.workers, self.pin = rank, ranks, workers, pin
         uneven = [size for size in sizes or [batch_rows(0)] if size % ranks]
         if uneven:
             raise UserError(
@@ -92,6 +93,8 @@ class Loader:
         rows = [replace(self.rows[int(numbers[slot])], slot=slot) for slot in slots]
         chance = Chance(self.seed, number)
         batches = [self.objective.batch(group, chance) for group in split(rows, self.micro_tokens)]
+        if self.pin:
+            batches = [batch.pin() for batch in batches]
         return Step(number, batches, add_counts(batches))
 
     def steps(self, start: int, stop: int) -> Iterator[Step]:

@@ -96,6 +96,8 @@ class Loop:
         self.learner = Learner(model, objective).to(self.device)
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
         self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
+        if settings.compile or (settings.compile is None and self.device.type == "cuda"):
+            model.compile(dynamic=False)  # rows are static, so one shape is compiled, once
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
             if objective.updates_itself:
@@ -112,9 +114,11 @@ class Loop:
             rank=self.ranks.rank,
             ranks=self.ranks.size,
             workers=settings.workers,
+            pin=self.device.type == "cuda",
         )
         self.tally = Tally()
         self.running: dict[str, Tensor] = {}
+        self.bad_step: tuple[Tensor, Tensor] | None = None  # on the device: has one been seen, and which was first
         self.valid: dict[str, float] = {}
         board = folder / "tensorboard" if settings.tensorboard else None
         self.log = MetricsLog(folder / "metrics.jsonl", board) if self.ranks.first else None
@@ -181,10 +185,7 @@ class Loop:
         sums = self._backward(step, totals)
         norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip)
         assert self.optimizer is not None
-        if not bool(torch.isfinite(norm)):
-            self.optimizer.zero_grad(set_to_none=True)
-            where = trouble.name_first_nonfinite(self.learner, lambda: self._replay(step, totals))
-            raise trouble.not_finite(where, step.number + 1, rate)
+        self._guard(norm, step.number)
         optim.set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -205,8 +206,34 @@ class Loop:
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
         return sums
 
-    def _replay(self, step: Step, totals: dict[str, float]) -> None:
-        self._backward(step, totals)
+    def _guard(self, norm: Tensor, step: int) -> None:
+        """Keeps a gradient that is not finite away from the weights, without waiting for a GPU.
+
+        A fused optimiser skips its update while `found_inf` is 1. From the first bad step on it stays 1, so the
+        weights are those before that step when `_stop_if_bad` looks, a few steps later.
+        """
+        if self.device.type == "cuda" and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            bad = (~torch.isfinite(norm)).float()
+            before = self.bad_step[0] if self.bad_step else torch.zeros_like(bad)
+            first = self.bad_step[1] if self.bad_step else torch.full_like(bad, -1.0, dtype=torch.int64)
+            first = torch.where((bad > 0) & (before == 0), step, first)
+            self.bad_step = (torch.maximum(bad, before), first)
+            self.optimizer.found_inf = self.bad_step[0]  # type: ignore[union-attr]
+        elif not bool(torch.isfinite(norm)):
+            self._name_trouble(step)
+
+    def _stop_if_bad(self) -> None:
+        if self.bad_step and float(self.bad_step[0]):
+            self._name_trouble(int(self.bad_step[1]))
+
+    def _name_trouble(self, number: int) -> None:
+        """Runs the step once more, every part watched: batches and chance are functions of its number."""
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        step = self.loader.step(number)
+        totals = self.ranks.total({name: float(count) for name, count in step.counts.items()})
+        where = trouble.name_first_nonfinite(self.learner, lambda: self._backward(step, totals))
+        raise trouble.not_finite(where, number + 1, schedule.rate(self.settings, number, self.total))
 
     def _own_update(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
         """For models with their own update (word vectors): no gradients, no optimiser."""
@@ -311,6 +338,7 @@ class Loop:
         return self.ranks.total({name: float(value) for name, value in self.running.items()})
 
     def _write_line(self, rate: float) -> None:
+        self._stop_if_bad()
         tally, sums = self.tally, self._sums()
         loss = sums.pop("loss ") / tally.window
         norm = sums.pop("norm ", None)
@@ -330,6 +358,7 @@ class Loop:
         """A complete checkpoint, or none."""
         if self.saved == self.tally.step and self.tally.step > 0:
             return
+        self._stop_if_bad()
         self.tally.sums = self._sums()
         carried = self._carried()
         if self.ranks.first:

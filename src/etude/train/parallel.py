@@ -59,9 +59,11 @@ def connect(cuda: bool) -> Iterator[Ranks]:
     """Joins the process group torchrun describes, and leaves it at the end."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or dist.is_initialized():
-        yield Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0"))) if (
-            dist.is_initialized()
-        ) else Ranks()
+        yield (
+            Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+            if (dist.is_initialized())
+            else Ranks()
+        )
         return
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
