@@ -56,7 +56,7 @@ class Loader:
         if uneven:
             raise UserError(
                 f"A step of {uneven[0]} rows cannot be shared by {ranks} processes. "
-                f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that the rows of every step divide by {ranks}."
+                f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that they divide by {ranks} in every step."
             )
         if not rows.shuffle:
             self._fix_lanes()

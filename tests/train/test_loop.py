@@ -1,0 +1,154 @@
+"""Beside exactness: the loop learns, stops with a name, says what to change, and keeps the best."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from etude.errors import UserError
+from etude.models import transformer
+from etude.objectives import causal
+from etude.objectives.base import Term
+from etude.text.corpus import Corpus
+from etude.text.tokenizer import Tokenizer
+from etude.train import checkpoint, schedule
+from etude.train.loop import Loop, total_loss
+from etude.train.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """Sentences that count upwards from a random start: learnable at a glance."""
+    words = {
+        word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]", *map(str, range(24))])
+    }
+    special = [
+        {
+            "id": i,
+            "content": word,
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+        for word, i in list(words.items())[:6]
+    ]
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
+    content = {"version": "1.0", "added_tokens": special, "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+    draw = np.random.default_rng(0)
+    documents = [[((np.arange(12) + start) % 24 + 6).tolist()] for start in draw.integers(0, 24, 300)]
+    return Corpus.from_documents(documents, Tokenizer(json.dumps(content)))
+
+
+def loop(folder: Path, corpus: Corpus, *, valid: bool = False, dropout: float = 0.0, **settings: object) -> Loop:
+    torch.manual_seed(0)
+    shape = transformer.Settings(layers=1, width=32, heads=2, context=16, vocab=30, direction="causal", dropout=dropout)
+    model = transformer.build(shape)
+    objective = causal.build(causal.Settings(row_tokens=64), model, corpus.tokenizer.special)
+    usual = {"steps": 20, "batch_tokens": 256, "lr": 1e-2, "precision": "float32", "log_every": 5, "workers": 0}
+    train = Settings(**(usual | settings))  # type: ignore[arg-type]
+    rows = objective.rows(corpus, 0)
+    held = objective.rows(corpus, 0) if valid else None
+    return Loop(folder, model, objective, rows, train, total=train.steps or 0, valid_rows=held, tokens_per_byte=0.5)
+
+
+def test_it_learns_and_counts(tmp_path: Path, corpus: Corpus) -> None:
+    run = loop(tmp_path, corpus, valid=True, steps=60, eval_every=30)
+    outcome = run.run()
+    assert outcome.finished and outcome.tally.step == 60
+    assert outcome.tally.tokens == 60 * 256
+    assert outcome.valid["loss"] < 0.7 < math.log(24)  # a random start every 13 tokens is all that is left
+    assert outcome.valid["bits_per_byte"] == pytest.approx(outcome.valid["loss"] * 0.5 / math.log(2))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "valid"] == [30, 60]
+    assert all({"step", "tokens", "flops", "seconds", "loss"} <= line.keys() for line in lines)
+    per_step = sum(run.objective.flops(run.model, batch) for batch in run.loader.step(0).batches)
+    assert lines[-1]["flops"] == pytest.approx(60 * per_step, rel=0.02)
+
+
+def test_an_evaluation_leaves_no_trace(tmp_path: Path, corpus: Corpus) -> None:
+    with_it = loop(tmp_path / "a", corpus, valid=True, dropout=0.2, steps=6, eval_every=1)
+    without = loop(tmp_path / "b", corpus, valid=True, dropout=0.2, steps=6, eval_every=0)
+    first, second = with_it.run(), without.run()
+    assert first.valid == second.valid  # the last step is always evaluated
+    for one, two in zip(with_it.learner.parameters(), without.learner.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "parameter"])
+def test_a_non_finite_tensor_is_named_and_the_weights_are_safe(tmp_path: Path, corpus: Corpus, where: str) -> None:
+    run = loop(tmp_path, corpus, steps=4)
+    branch = run.model.feedforward[0]  # type: ignore[index, union-attr]
+    if where == "forward":
+        branch.up.register_forward_hook(lambda _module, _inputs, output: output * float("nan"))
+        expected = r"the output of model\.feedforward\.0\.up"
+    elif where == "backward":
+        branch.up.weight.register_hook(lambda gradient: gradient * float("inf"))
+        expected = r"the gradient of model\.feedforward\.0\.up\.weight"
+    else:
+        with torch.no_grad():
+            branch.up.weight[0, 0] = float("nan")
+        expected = r"the parameter model\.feedforward\.0\.up\.weight"
+    before = {name: value.clone() for name, value in run.learner.state_dict().items()}
+    with pytest.raises(UserError, match=rf"step 1: {expected}.*is not finite.*train\.lr"):
+        run.run()
+    for name, value in run.learner.state_dict().items():
+        assert torch.equal(value.nan_to_num(), before[name].nan_to_num())
+    assert checkpoint.steps(tmp_path / "checkpoints") == []
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_out_of_memory_names_three_settings(tmp_path: Path, corpus: Corpus, error: Exception) -> None:
+    run = loop(tmp_path, corpus, steps=4)
+
+    def full(*_: object) -> dict[str, Term]:
+        raise error
+
+    run.objective.loss = full  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"train\.micro_tokens=128.*objective\.row_tokens=32"):
+        run.run()
+
+
+def test_another_runtime_error_is_not_mistaken_for_it(tmp_path: Path, corpus: Corpus) -> None:
+    run = loop(tmp_path, corpus, steps=4)
+
+    def broken(*_: object) -> dict[str, Term]:
+        raise RuntimeError("shapes differ")
+
+    run.objective.loss = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        run.run()
+
+
+def test_the_best_checkpoint_stays(tmp_path: Path, corpus: Corpus) -> None:
+    run = loop(tmp_path, corpus, valid=True, steps=30, eval_every=5, save_every=5, keep=1)
+    losses = iter([3.0, 1.0, 2.0, 2.5, 4.0, 5.0])
+    finish = run._finish
+    run._finish = lambda stats: finish(stats) | {"loss": next(losses)}  # type: ignore[method-assign]
+    outcome = run.run()
+    assert outcome.tally.best_step == 10
+    assert checkpoint.steps(tmp_path / "checkpoints") == [10, 30]
+
+
+def test_terms_are_divided_by_the_count_of_the_whole_step() -> None:
+    terms = {"a": Term(torch.tensor(6.0), 3, 1.0), "b": Term(torch.tensor(8.0), 1, 0.5)}
+    assert float(total_loss(terms, {"a": 12.0, "b": 4.0})) == pytest.approx(6 / 12 + 0.5 * 8 / 4)
+
+
+def test_a_batch_ramp_reads_every_row_once(tmp_path: Path, corpus: Corpus) -> None:
+    ramp = {"from_tokens": 64, "over_tokens": 512, "stages": 4}
+    run = loop(tmp_path, corpus, steps=10, batch_tokens=256, batch_ramp=ramp)
+    sizes = [len(run.loader.numbers(step)) for step in range(10)]
+    assert sizes == sorted(sizes) and sizes[0] == 1 and sizes[-1] == 4
+    epoch = len(run.rows)
+    seen = np.concatenate([run.loader.numbers(step) for step in range(200)])[:epoch]
+    assert sorted(seen) == list(range(epoch))
+    assert run.run().tally.tokens == 64 * schedule.rows_before(run.settings, 64, 10)
