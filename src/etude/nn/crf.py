@@ -1,0 +1,184 @@
+"""A linear-chain conditional random field over packed sequences.
+
+Lafferty et al. 2001; as the last layer of a tagger: Huang et al. 2015, Lample et al. 2016. With emissions e, a score
+of each first tag (start), of each pair of neighbours (transitions) and of each last tag (end):
+
+    score(x, y) = start[y_1] + sum_t e_t[y_t] + sum_t transitions[y_{t-1}, y_t] + end[y_n]
+
+Everything is in log space and in float32 at least. The forward variables are normalised at every step, and a
+likelihood is the sum of its steps' terms: two sums of thousands of terms are never subtracted from each other, so a
+sequence may be as long as it likes. Steps are taken over all running sequences at once, longest first
+(`nn.lstm.Schedule`), so nothing is computed for padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.nn.lstm import Schedule
+from etude.nn.packed import Layout
+from etude.nn.precision import wide
+
+# Not -inf: a logsumexp over nothing but -inf has no gradient, and where no allowed path exists (a sentence of one
+# word, and tags that only begin or end chunks) the least forbidden one is still an answer.
+FORBIDDEN = -1e4
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which tags may begin, follow each other and end."""
+
+    starts: np.ndarray  # (K,) bool
+    transitions: np.ndarray  # (K, K) bool, [from, to]
+    ends: np.ndarray  # (K,) bool
+
+
+class CRF(nn.Module):
+    """K tags; `allowed` binds decoding, and with `constrain_training` the likelihood too."""
+
+    start_penalty: Tensor
+    transition_penalty: Tensor
+    end_penalty: Tensor
+
+    def __init__(self, tags: int, allowed: Allowed | None = None, constrain_training: bool = False) -> None:
+        super().__init__()
+        self.tags, self.constrain_training = tags, constrain_training
+        self.start = nn.Parameter(torch.zeros(tags))
+        self.transitions = nn.Parameter(torch.zeros(tags, tags))  # [from, to]
+        self.end = nn.Parameter(torch.zeros(tags))
+        if allowed is None:
+            allowed = Allowed(np.ones(tags, bool), np.ones((tags, tags), bool), np.ones(tags, bool))
+        for name, permitted in (
+            ("start_penalty", allowed.starts),
+            ("transition_penalty", allowed.transitions),
+            ("end_penalty", allowed.ends),
+        ):
+            penalty = np.where(permitted, 0.0, FORBIDDEN).astype(np.float32)
+            self.register_buffer(name, torch.from_numpy(penalty), persistent=False)  # follows from the tags
+
+    # --- likelihood ---------------------------------------------------------------------------------
+
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, layout: Layout) -> Tensor:
+        """(N, K), (N,) -> (S,) log p(tags | emissions) of each sequence, 0 where it is empty."""
+        emissions = wide(emissions)
+        start, transitions, end = self._scores(self.constrain_training)
+        forward, norms = self._forward(emissions, layout, start, transitions)
+        ends = _ends(layout)
+        before = tags.roll(1)  # of first tokens it is another sequence's tag, replaced by the start below
+        entered = torch.where(ends.first, start[tags], transitions[before, tags])
+        terms = emissions.gather(1, tags[:, None])[:, 0] + entered - norms
+        last = ends.last
+        left = end[tags[last]] - (forward[last] + end).logsumexp(-1)
+        return _sum(terms, layout).index_add(0, ends.sequences, left)
+
+    def partition(self, emissions: Tensor, layout: Layout) -> Tensor:
+        """(N, K) -> (S,) log of the sum over all paths of exp(score), 0 where a sequence is empty."""
+        emissions = wide(emissions)
+        start, transitions, end = self._scores(self.constrain_training)
+        forward, norms = self._forward(emissions, layout, start, transitions)
+        ends = _ends(layout)
+        return _sum(norms, layout).index_add(0, ends.sequences, (forward[ends.last] + end).logsumexp(-1))
+
+    def marginals(self, emissions: Tensor, layout: Layout, constrained: bool = True) -> Tensor:
+        """(N, K) -> (N, K) the probability of each tag at each token, over all (allowed) paths."""
+        emissions = wide(emissions)
+        start, transitions, end = self._scores(constrained)
+        forward, _ = self._forward(emissions, layout, start, transitions)
+        backward, _ = self._forward(emissions, layout, end, transitions.t(), reverse=True)
+        return (forward + backward - emissions).softmax(-1)  # both have the token's own emission in them
+
+    def _scores(self, constrained: bool) -> tuple[Tensor, Tensor, Tensor]:
+        start, transitions, end = wide(self.start), wide(self.transitions), wide(self.end)
+        if constrained:
+            return start + self.start_penalty, transitions + self.transition_penalty, end + self.end_penalty
+        return start, transitions, end
+
+    def _forward(
+        self, emissions: Tensor, layout: Layout, start: Tensor, transitions: Tensor, reverse: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Forward variables (N, K), each normalised to sum to 1 as probabilities, and the logs of what they summed
+        to (N,); from the other end with `reverse`."""
+        schedule = Schedule.of(layout, reverse)
+        if not schedule.running:
+            return emissions, emissions.sum(-1)
+        read = emissions[schedule.read]
+        variables: list[Tensor] = []
+        norms: list[Tensor] = []
+        place = 0
+        for running in schedule.running:
+            entered = start if not variables else _reach(variables[-1][:running], transitions)
+            reached = read[place : place + running] + entered  # (running, K)
+            norm = reached.logsumexp(-1, keepdim=True)
+            variables.append(reached - norm)
+            norms.append(norm[:, 0])
+            place += running
+        return torch.cat(variables)[schedule.unread], torch.cat(norms)[schedule.unread]
+
+    # --- decoding -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def decode(self, emissions: Tensor, layout: Layout) -> Tensor:
+        """(N, K) -> (N,) the tags of the best allowed path of each sequence (Viterbi 1967)."""
+        schedule = Schedule.of(layout, reverse=False)
+        if not schedule.running:
+            return torch.zeros(0, dtype=torch.long, device=emissions.device)
+        start, transitions, end = self._scores(constrained=True)
+        read = wide(emissions)[schedule.read]
+        pointers: list[Tensor] = []
+        finals: list[Tensor] = []  # of the sequences that are over, the shortest first
+        best, place = read[: schedule.running[0]] + start, schedule.running[0]
+        for running in schedule.running[1:]:
+            if running < len(best):
+                finals.append(best[running:])
+                best = best[:running]
+            reached, came_from = (best[:, :, None] + transitions).max(1)  # over the tag before
+            best = read[place : place + running] + reached
+            best = best - best.amax(-1, keepdim=True)  # only differences matter, and small numbers keep them
+            pointers.append(came_from)
+            place += running
+        finals.append(best)
+        current = (torch.cat(finals[::-1]) + end).argmax(-1)  # (S,) the last tag of each, longest sequence first
+        paths = [current[: schedule.running[-1]]]
+        for running, running_before, came_from in zip(
+            schedule.running[:0:-1], schedule.running[-2::-1], reversed(pointers), strict=True
+        ):
+            previous = came_from.gather(1, paths[-1][:, None])[:, 0]
+            paths.append(torch.cat([previous, current[running:running_before]]))
+        return torch.cat(paths[::-1])[schedule.unread]
+
+
+@dataclass
+class _Ends:
+    """Where sequences begin and end, worked out once a batch."""
+
+    first: Tensor  # (N,) bool
+    last: Tensor  # (sequences that are not empty,) the place of each one's last token
+    sequences: Tensor  # their numbers
+
+
+def _ends(layout: Layout) -> _Ends:
+    if "crf" not in layout.cache:
+        filled = np.flatnonzero(layout.lengths > 0)
+        first = np.zeros(layout.total, bool)
+        first[layout.host[filled]] = True
+        last = layout.host[filled + 1].astype(np.int64) - 1
+        device = layout.bounds.device
+        layout.cache["crf"] = _Ends(
+            *(torch.from_numpy(array).to(device, non_blocking=True) for array in (first, last, filled))
+        )
+    found: _Ends = layout.cache["crf"]
+    return found
+
+
+def _reach(variables: Tensor, transitions: Tensor) -> Tensor:
+    """(S, K) -> (S, K): log of the sum over the tag before."""
+    return (variables[:, :, None] + transitions).logsumexp(1)
+
+
+def _sum(terms: Tensor, layout: Layout) -> Tensor:
+    """(N,) -> (S,); each sequence is summed alone."""
+    return torch.segment_reduce(terms, "sum", lengths=layout.bounds.long().diff(), unsafe=True)
