@@ -38,13 +38,6 @@ class Triple(NamedTuple):
     tail: str
 
 
-FUNCTIONAL = (  # at most one tail a head: the rest of the world can be told to be wrong
-    "home", "trade", "firm", "village", "pet", "food", "treasure", "spot", "instrument",
-    "spouse", "mother", "father", "sister", "brother", "friend", "street", "owner", "kind", "eats", "habitat",
-    "makes", "tool", "place", "near", "famous", "flower",
-)  # fmt: skip
-
-
 def _shuffled(words: list[Word], seed: int, purpose: str) -> list[Word]:
     order = Permutation(len(words), fold(seed, "town", purpose))
     return [words[int(place)] for place in order(np.arange(len(words)))]
@@ -163,33 +156,29 @@ class Town:
         return self.people + self.pets + self.firms + self.streets + self.villages + self.trades + animals
 
     @cached_property
-    def keys(self) -> frozenset[str]:
-        """Every entity some fact speaks of, at either end."""
-        return frozenset(word.key for word in self._entities)
-
-    def entities(self, language: str) -> list[Entity]:
+    def _links(self) -> list[tuple[Word, str, Word]]:
         return [
-            Entity(
-                word.key, word.forms[language]["다" if word.tag == "VERB" and language == "ko" else "~"], word.category
-            )
-            for word in self._entities
+            (head, relation, tail)
+            for head in self.beings
+            for relation, tail in sorted(head.links.items())
+            if tail.tag != "VERB"  # what a trade does is how it is told, not a thing one can link to
         ]
 
     @cached_property
-    def _entities(self) -> list[Word]:
+    def _entities(self) -> dict[str, Word]:
         """Heads first, then what is only a tail."""
-        found = {word.key: word for word in self.beings}
-        for head in self.beings:
-            for tail in head.links.values():
-                found.setdefault(tail.key, tail)
-        return list(found.values())
+        return {word.key: word for word in self.beings} | {tail.key: tail for _, _, tail in self._links}
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every entity some fact speaks of, at either end."""
+        return frozenset(self._entities)
 
     def facts(self) -> list[Triple]:
-        return [
-            Triple(head.key, relation, tail.key)
-            for head in self.beings
-            for relation, tail in sorted(head.links.items())
-        ]
+        return [Triple(head.key, relation, tail.key) for head, relation, tail in self._links]
+
+    def entities(self, language: str) -> list[Entity]:
+        return [Entity(word.key, word.forms[language]["~"], word.category) for word in self._entities.values()]
 
 
 @lru_cache(maxsize=4)

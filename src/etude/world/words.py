@@ -78,7 +78,7 @@ class EnglishForms(dict[str, str]):
             if form == "'s":
                 return base + "'s"
             return (_FEMALE if word.sex == "f" else _MALE)[form]
-        if word.tag == "VERB" and form != "~":
+        if word.tag == "VERB":
             return {"s": english.third, "ed": english.past, "ing": english.ing}[form](base)
         if form == "~":
             return base

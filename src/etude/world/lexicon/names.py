@@ -25,7 +25,7 @@ MEN = """Ben 벤, Tom 톰, Leo 레오, Paul 폴, Oscar 오스카, Daniel 대니�
     Elias 엘리아스, Fergus 퍼거스, Gareth 개러스, Hector 헥터, Ian 이언, Jasper 재스퍼, Kenneth 케네스, Leon 리언"""
 
 FAMILIES = """Hale 헤일, Marlow 말로, Birchall 버철, Tarn 탄, Rowen 로웬, Kestrel 케스트럴, Linden 린든,
-    Ashby 애슈비, Crane 크레인, Dunmore 던모어, Ellery 엘러리, Farrow 패로, Garland 갈런드, Holt 홀트, Ingram 잉그램,
+    Ashby 애슈비, Crosby 크로즈비, Dunmore 던모어, Ellery 엘러리, Farrow 패로, Garland 갈런드, Holt 홀트, Ingram 잉그램,
     Jessop 제섭, Kimball 킴벌, Lark 라크, Merrill 메릴, Norwood 노우드, Orchard 오차드, Penrose 펜로즈, Quill 퀼,
     Redfern 레드펀, Sorrel 소럴, Thornton 손턴, Underhill 언더힐, Vance 밴스, Winslow 윈즐로, Yarrow 얘로,
     Aldous 올더스, Bramble 브램블, Colby 콜비, Drake 드레이크, Everett 에버렛, Finch 핀치, Grove 그로브, Harker 하커,

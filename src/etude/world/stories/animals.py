@@ -78,7 +78,7 @@ forest: a=person b=other k=wild_animal y=wild_animal t=tree z=insect c=character
 * They hid behind {t:a} and kept quiet.
   그들은 {t} 뒤에 숨어서 조용히 있었다.
   ? t: What did they hide behind? = 그들은 무엇 뒤에 숨었는가?
-/ On {t:a} they saw a {z} first.
+/ On {t:a} they saw {z:a} first.
   그들은 먼저 {t:에서} {z:를} 보았다.
 * After a while {k:a} came out of the bushes.
   잠시 뒤 {k} 한 마리가 덤불에서 나왔다.

@@ -84,7 +84,7 @@ baking: a=person c=a.friend x=fruit i=ingredient j=ingredient t=utensil
 / There/PRON were many ripe {x:s} in the kitchen, so {@a} planned a cake.
   부엌에 잘 익은 {x:가} 많아서 {@a:는} 케이크를 굽기로 했다.
   ? x: What was there in the kitchen? = 부엌에는 무엇이 많았는가?
-* {@a} took a {t}, {i:a} and {j:a} from the cupboard.
+* {@a} took {t:a}, {i:a} and {j:a} from the cupboard.
   {@a:는} 찬장에서 {t:와} {i:와} {j:를} 꺼냈다.
   ? t: Which tool did {a} take from the cupboard? = {a:는} 찬장에서 어떤 도구를 꺼냈는가?
 / {@a} looked for {i:a} and {j:a} and found a clean {t} too.
@@ -123,7 +123,7 @@ picnic: a=person b=other d=dish x=fruit r=drink k=insect s=season n=number
 / {b} poured the {r} while {a} shared the {d}.
   {a:가} {d:를} 나누는 동안 {b:는} {r:를} 따랐다.
   ? b: Who poured the {r}? = {r:는} 누가 따랐는가?
-*0.7 Soon a {k} came to taste the {x:s} too.
+*0.7 Soon {k:a} came to taste the {x:s} too.
   곧 {k} 한 마리도 {x:를} 맛보러 왔다.
 / Soon {n} {k:s} sat on the {d}.
   곧 {k} {n} 마리가 {d} 위에 앉았다.

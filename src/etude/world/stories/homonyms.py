@@ -7,6 +7,8 @@ the other thing ("the bank and the canoe", "the bank and the diamond"). The tell
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from etude.world.notation import read_scripts
 from etude.world.script import Script
 from etude.world.stories import homonyms_en, homonyms_ko
@@ -76,12 +78,12 @@ def _company() -> tuple[Script, ...]:
         language, sense, word, kind = (cell.strip() for cell in line.split("|"))
         cast = f"a=person b=other s={word} x={kind}"
         script = Script(
-            f"{sense} in company", "", cast, _FRAMES.steps, weight=0.25, intro=False, sense=sense, language=language
+            f"{sense} in company", "", cast, _FRAMES.steps, weight=0.1, intro=False, sense=sense, language=language
         )
         scripts.append(script)
     return tuple(scripts)
 
 
 COMPANY = _company()
-TOLD = (*homonyms_en.SCRIPTS, *homonyms_ko.SCRIPTS)
+TOLD = tuple(replace(script, weight=0.25) for script in (*homonyms_en.SCRIPTS, *homonyms_ko.SCRIPTS))
 SCRIPTS = (*TOLD, *COMPANY)

@@ -220,11 +220,11 @@ match with a flame [sense=match.fire lang=en intro=no]: a=person b=other u=light
 match between teams [sense=match.game lang=en intro=no]: a=person b=other j=game n=minutes q=weekday
 * {@a} won the {j} match against {b}.
   {@a:는} {b:와} 벌인 {j} 시합에서 이겼다.
-/ On {q} there/PRON was a {j} match on the field.
+/ On {q} there/PRON was {j:a} match on the field.
   {q:에} 운동장에서 {j} 시합이 열렸다.
 / {b} lost the match by {n} points.
   {b:는} {n} 점 차로 시합에서 졌다.
-/ {@a} and {b} watched a {j} match in the stadium.
+/ {@a} and {b} watched {j:a} match in the stadium.
   {@a:와} {b:는} 경기장에서 {j} 시합을 보았다.
 * The crowd shouted, and the players were tired.
   관중은 소리를 질렀고 선수들은 지쳤다.

@@ -51,8 +51,8 @@ belly [sense=배.몸 lang=ko intro=no]: a=person b=other d=dish r=drink
 eye [sense=눈.몸 lang=ko intro=no]: a=person b=other s=book n=number
 * {@a} read {s:a} until {a:his} eyes were tired.
   {@a:는} 눈이 피곤할 때까지 {s:를} 읽었다.
-/ Tears came into the eyes of {b}.
-  {b:의} 눈에 눈물이 고였다.
+/ The eyes of {b} turned red.
+  {b:는} 눈이 빨개졌다.
 / {@a} closed {a:his} eyes and thought of {b}.
   {@a:는} 눈을 감고 {b:를} 생각했다.
 / Dust got into the eye of {a}, and {b} helped.
@@ -107,9 +107,9 @@ speech [sense=말.언어 lang=ko intro=no]: a=person b=other c=character m=perso
 night [sense=밤.시간 lang=ko intro=no]: a=person b=other k=wild_animal m=music i=instrument
 * At night {@a} heard {k:a} in the forest.
   밤에 {@a:는} 숲에서 {k} 소리를 들었다.
-/ {@a} worked until/ADP late at night with {b}.
-  {@a:는} {b:와} 밤늦게까지 일했다.
-/ In the night {b} played a {m} on the {i}.
+/ {@a} worked at night with {b}.
+  {@a:는} {b:와} 밤에 일했다.
+/ In the night {b} played {m:a} on the {i}.
   밤에 {b:는} {i:로} {m:을} 연주했다.
 / The night was long, and {a} could not sleep.
   밤이 길었고 {a:는} 잠을 이루지 못했다.

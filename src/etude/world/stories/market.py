@@ -15,9 +15,9 @@ purchase: a=person b=other g=furniture w=thing* p=person* f=feeling* q=weekday n
   {@a:는} 새 {g:가} 필요해서 {q:에} 시장으로 걸어갔다.
   ? g: What did {a} need? = {a:에게는} 무엇이 필요했는가?
   ? q: When did {a} walk to the market? = {a:는} 언제 시장으로 걸어갔는가?
-* There/PRON was a {o} {g} at the stall of {b}.
+* There/PRON was {o:a} {g} at the stall of {b}.
   {b:의} 가게에 {o:은} {g:가} 있었다.
-  ? b: Whose stall had a {o} {g}? = 누구의 가게에 {o:은} {g:가} 있었는가?
+  ? b: Whose stall had {o:a} {g}? = 누구의 가게에 {o:은} {g:가} 있었는가?
 / {b} had {n} kinds of {g:s} at the stall.
   {b:의} 가게에는 {g:가} {n} 종류 있었다.
 * {@a} asked {b} for the price.

@@ -18,7 +18,7 @@ concert: a=person b=other m=music j=instrument w=event* f=feeling* q=weekday
   연주회 전에 {@a:는} {a.instrument:를} 조율했다.
 / Behind the curtain {@a} waited and breathed deeply.
   막 뒤에서 {@a:는} 기다리며 깊이 숨을 쉬었다.
-* First {@a} played a {m}, and the hall was silent.
+* First {@a} played {m:a}, and the hall was silent.
   먼저 {@a:는} {m:을} 연주했고 객석은 고요했다.
   ? m: What did {a} play first? = {a:는} 먼저 무엇을 연주했는가?
 * Then {b} joined in with {j:a}.
@@ -70,10 +70,10 @@ dance: a=person b=other m=music j=instrument s=season g=garment o=colour
 * {@a} wore {o:a} {g} and looked for somebody to dance/VERB with.
   {@a:는} {o:은} {g} 차림으로 함께 춤출 사람을 찾았다.
   ? g: What did {a} wear? = {a:는} 무슨 차림이었는가?
-* A band began to play a {m} with drums and {j:a}.
+* A band began to play {m:a} with drums and {j:a}.
   악단이 북과 {j:로} {m:을} 연주하기 시작했다.
   ? m: What did the band begin to play? = 악단은 무엇을 연주하기 시작했는가?
-/ Somebody played a {m} on the {j}.
+/ Somebody played {m:a} on the {j}.
   누군가 {j:로} {m:을} 연주했다.
   ? j: On which instrument was the {m} played? = {m:은} 어떤 악기로 연주되었는가?
 * {b} bowed to {a} and asked for a dance.
@@ -92,7 +92,7 @@ dance: a=person b=other m=music j=instrument s=season g=garment o=colour
   악단이 연주를 멈추었을 때 {a:와} {b:는} 숨이 찼다.
 
 broken string: a=person b=other m=music n=minutes
-* {@a} was playing a {m} on the {a.instrument} when something cracked.
+* {@a} was playing {m:a} on the {a.instrument} when something cracked.
   {@a:가} {a.instrument:로} {m:을} 연주하고 있는데 무언가 뚝 하고 부러졌다.
   ? m: What was {a} playing? = {a:는} 무엇을 연주하고 있었는가?
   ? a.instrument: Which instrument was {a} playing? = {a:는} 어떤 악기를 연주하고 있었는가?

@@ -143,7 +143,7 @@ INTROS: tuple[Frame, ...] = _INTROS[0].steps[0].frames
 # a question nobody can answer is asked too, so that not every question is followed by a fact
 _QUIZZES = read_scripts(
     """
-quiz about a home [intro=no]: a=person u=luggage
+quiz about a home [intro=no weight=2]: a=person u=luggage
 * Where does {a} live?
   {a:는} 어디에 사는가?
 * {a} lives on {a.home}.
@@ -157,7 +157,7 @@ quiz about a home [intro=no]: a=person u=luggage
 * Nobody knows where {a} bought it.
   {a:가} 그것을 어디에서 샀는지는 아무도 모른다.
 
-quiz about a trade [intro=no]: a=person n=number
+quiz about a trade [intro=no weight=2]: a=person n=number
 * What does {a} work/VERB as?
   {a:는} 무슨 일을 하는가?
 * {a} is {a.trade:a}.
@@ -175,7 +175,7 @@ quiz about a trade [intro=no]: a=person n=number
 * That/DET question has no answer.
   그 물음에는 답이 없다.
 
-quiz about a treasure [intro=no]: a=person
+quiz about a treasure [intro=no weight=2]: a=person
 * What does {a} keep in the {a.spot}?
   {a:는} {a.spot:에} 무엇을 보관하는가?
 * In the {a.spot} lies {a.treasure:a}.
@@ -194,7 +194,7 @@ quiz about a treasure [intro=no]: a=person
 
 
 def _portrait(name: str, order: str) -> Script:
-    return Script(name, "", "a=person", tuple(FACTS[fact] for fact in order.split()), weight=3.0, intro=False)
+    return Script(name, "", "a=person", tuple(FACTS[fact] for fact in order.split()), weight=8.0, intro=False)
 
 
 SCRIPTS = (

@@ -61,7 +61,7 @@ thing review [weight=1.5 intro=no]: a=person b=other g=furniture w=thing* v=thin
   {@a:는} 그것을 쓸 때마다 {f:었다}.
 
 show review [weight=1.5 intro=no]: a=person b=other m=music i=instrument w=event* v=event* x=event! f=feeling*
-* {@a} heard {b} play a {m} on the {i}.
+* {@a} heard {b} play {m:a} on the {i}.
   {@a:는} {b:가} {i:로} {m:을} 연주하는 것을 들었다.
 / Last night {@a} went to a concert of {b}.
   어젯밤 {@a:는} {b:의} 연주회에 갔다.

@@ -48,16 +48,20 @@ def sense(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
         scripts = company if draw.chance(_COMPANY) else told
         text = perform(scripts[label], town, draw, ()).sentences[0].write(language)
         word = label.partition(".")[0]
-        found = place_of(word, text, language)
-        return text, {"text": text, "word": word, "start": found, "label": label}
+        start = place_of(word, text, language)
+        return None if start is None else (text, {"text": text, "word": word, "start": start, "label": label})
 
     return balanced(tuple(told), make, fold(town.seed, "sense", language), split)
 
 
-def place_of(word: str, text: str, language: str) -> int:
-    """Where the homonym stands: a whole English word (or its plural), or the head of a Korean one."""
-    ending = r"(?:es|s)?\b" if language == "en" else ""
-    found = re.search(rf"\b{word}{ending}", text, re.IGNORECASE)
-    if found is None:
-        raise LookupError(f"'{word}' is not in: {text}")
-    return found.start()
+_ENDINGS = {
+    "en": r"(?:es|s)?\b",
+    "ko": r"(?:이|가|은|는|을|를|와|과|의|도|에|에는|에게|에서|로|으로)?(?=[\s.,])",
+}
+
+
+def place_of(word: str, text: str, language: str) -> int | None:
+    """Where the homonym stands: an English word or its plural, a Korean one with or without a particle. None
+    where chance has put it there twice (벌이 벌 쪽으로)."""
+    places = [found.start() for found in re.finditer(rf"\b{word}{_ENDINGS[language]}", text, re.IGNORECASE)]
+    return places[0] if len(places) == 1 else None

@@ -57,7 +57,7 @@ contest [topic=contest]: a=person b=other j=game q=weekday
   ? ab: {b} lost the {j} match. = {b:는} {j} 시합에서 졌다.
   ? q: The match was on {q}. = 시합은 {q:에} 있었다.
   ? j: {a} and {b} played {j}. = {a:와} {b:는} {j:를} 했다.
-/ {b} lost to {a} in a {j} match on {q}.
+/ {b} lost to {a} in {j:a} match on {q}.
   {b:는} {q:에} {j} 시합에서 {a:에게} 졌다.
 
 teaching [topic=teaching]: a=person b=other i=instrument
