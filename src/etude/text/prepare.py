@@ -32,7 +32,7 @@ from etude.text.where import Where
 from etude.text.where import parse as parse_where
 from etude.text.workfolder import WorkFolder, write_whole
 
-SAMPLE_BYTES = 1 << 25  # 32 MB: pieces and words hardly change with more
+SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
 SMALL = 1 << 21  # bytes on disk below which other processes take longer to start than the work
 
 
