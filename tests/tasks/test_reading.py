@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.tasks.reading import Examples, label_names, read
+from etude.tasks.classify import Labelled, read
+from etude.tasks.examples import Examples, label_names, label_numbers
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -24,6 +25,10 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 whole = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 flat = whole.filter(lambda text: not set(text) & set("\t\n\r"))
 label = st.sampled_from(["0", "1", "긍정", "a label"])
+
+
+def rows_of(found: Examples[Labelled]) -> list[tuple[str, str | None]]:
+    return [(item.texts[0], item.label) for item in found]
 
 
 def as_jsonl(rows: list[tuple[str, str]]) -> bytes:
@@ -52,8 +57,8 @@ def test_jsonl_round_trip(tmp_path: Path, rows: list[tuple[str, str]], squeezed:
     path = tmp_path / f"examples.jsonl{squeezed}"
     path.write_bytes(squeeze(as_jsonl(rows)))
     found = read(path)
-    assert list(zip(found.texts, found.labels, strict=True)) == rows
-    assert found.lines == list(range(1, len(rows) + 1))
+    assert rows_of(found) == rows
+    assert found.places == [f"{path}:{line}" for line in range(1, len(rows) + 1)]
 
 
 @given(st.lists(st.tuples(whole, label), min_size=1, max_size=6))
@@ -63,7 +68,7 @@ def test_csv_round_trip(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
     path = tmp_path / "examples.csv"
     path.write_bytes(as_csv(rows))
     found = read(path)
-    assert list(zip(found.texts, found.labels, strict=True)) == rows
+    assert rows_of(found) == rows
 
 
 @given(st.lists(st.tuples(flat, label), min_size=1, max_size=6))
@@ -73,7 +78,7 @@ def test_tsv_round_trip(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
     path = tmp_path / "examples.tsv"
     path.write_bytes(as_tsv(rows))
     found = read(path)
-    assert list(zip(found.texts, found.labels, strict=True)) == rows
+    assert rows_of(found) == rows
 
 
 @given(st.binary(max_size=60), st.sampled_from([".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.xz", ".tsv.zst"]))
@@ -128,10 +133,10 @@ def write(folder: Path, name: str, content: str) -> Path:
         ("a.csv", "text,text,label\nx,y,1\n", r":1: the header names 'text' twice"),
         ("a.csv", 'text,label\n"two\nlines",1\n,0\n', r":4: the text .* is empty"),
         ("a.tsv", "text\tlabel\nx y\t1\nx\ty\t1\n", r"a\.tsv:3: 3 fields"),
-        ("a.tsv", "sentence\tlabel\nx\t1\n", r":2: there is no column 'text'"),
+        ("a.tsv", "phrase\tlabel\nx\t1\n", r":2: there is no column 'text'"),
         ("a.jsonl", "", r"a\.jsonl holds no examples"),
         ("a.csv", "text,label\n", r"holds no examples"),
-        ("a.txt", "x", r"a\.txt: examples are read from \.jsonl, \.csv, \.tsv"),
+        ("a.txt", "x", r"a\.txt: examples are read from \.jsonl, \.csv, \.tsv, \.json"),
         ("a.jsonl.gz", "not squeezed", r"a\.jsonl\.gz cannot be read"),
     ],
 )
@@ -153,7 +158,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path.write_bytes(b'{"text": "x", "label": 1}\n{"text": "\xff", "label": 1}\n')
     with pytest.raises(UserError, match=r"a\.jsonl:2: not UTF-8 at byte 10"):
         read(path)
-    assert read(path, skip_bad=True).texts == ["x"]
+    assert rows_of(read(path, skip_bad=True)) == [("x", "1")]
 
 
 def test_bad_examples_are_skipped_on_request_and_counted(tmp_path: Path) -> None:
@@ -161,18 +166,17 @@ def test_bad_examples_are_skipped_on_request_and_counted(tmp_path: Path) -> None
         tmp_path, "a.jsonl", '{"text": "x", "label": 1}\n{"text": "", "label": 1}\noops\n{"text": "y", "label": 0}\n'
     )
     found = read(path, skip_bad=True)
-    assert found.texts == ["x", "y"] and found.labels == ["1", "0"] and found.lines == [1, 4]
+    assert rows_of(found) == [("x", "1"), ("y", "0")] and found.places == [f"{path}:1", f"{path}:4"]
     assert len(found.bad) == 2 and ":2:" in found.bad[0] and ":3:" in found.bad[1]
 
 
 def test_an_unseen_label(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "review,stars\ngood,positive\nbad,negativ\n")
+    found = read(path, {"text": "review", "label": "stars"})
+    labels = [item.label for item in found]
     with pytest.raises(UserError, match=r"a\.csv:3: the label 'negativ' .* Did you mean 'negative'"):
-        read(path, text="review", label="stars", labels=["negative", "positive"])
-    found = read(path, text="review", label="stars")
-    with pytest.raises(UserError, match=r"a\.csv:3: the label 'negativ'"):
-        found.numbers(["negative", "positive"])
-    assert found.numbers(["positive", "negativ"]).tolist() == [0, 1]
+        label_numbers(labels, ["negative", "positive"], found.places)
+    assert label_numbers(labels, ["positive", "negativ"], found.places).tolist() == [0, 1]
 
 
 def test_labels_have_an_order_of_their_own() -> None:
@@ -182,11 +186,8 @@ def test_labels_have_an_order_of_their_own() -> None:
 
 def test_labels_of_json_and_no_labels(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"text": "x", "label": true}\n{"text": "y", "label": 0}\n')
-    assert read(path).labels == ["true", "0"] and read(path).names == ["0", "true"]
-    alone = read(path, label=None)
-    assert alone.labels is None and len(alone) == 2
-    with pytest.raises(UserError, match="without labels"):
-        alone.numbers(["0"])
+    assert rows_of(read(path)) == [("x", "true"), ("y", "0")]
+    assert rows_of(read(path, labelled=False)) == [("x", None), ("y", None)]
 
 
 def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
@@ -194,17 +195,17 @@ def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(b"\xef\xbb\xbf" + f"text{mark}label\r\nx{mark}1\r\n".encode())
         found = read(path)
-        assert found.texts == ["x"] and found.labels == ["1"] and found.lines == [2]
+        assert rows_of(found) == [("x", "1")] and found.places == [f"{path}:2"]
 
 
 def test_long_fields(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},1\n")
-    assert len(read(path).texts[0]) == 200_000
+    assert len(read(path)[0].texts[0]) == 200_000
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the development data is not beside this checkout")
 def test_real_files() -> None:
     found = read(DATA / "cola" / "valid.jsonl.xz")
-    assert len(found) == 526 and found.names == ["0", "1"]
-    korean = read(DATA / "korean_hate_speech" / "train.jsonl.xz", label="hate")
-    assert len(korean) == 7896 and korean.names == ["hate", "none", "offensive"]
+    assert len(found) == 526 and label_names(item.label for item in found) == ["0", "1"]
+    korean = read(DATA / "korean_hate_speech" / "train.jsonl.xz", {"label": "hate"})
+    assert len(korean) == 7896 and label_names(item.label for item in korean) == ["hate", "none", "offensive"]

@@ -1,11 +1,12 @@
-"""Labelled examples from files with named columns: .jsonl, .csv, .tsv, each also .gz, .xz or .zst.
+"""Records of labelled files: one set of named fields at a time, with the place where it stands.
 
-    .jsonl   one object a line; a line ends at \\n only, as texts may hold U+2028 or U+0085
-    .csv     a header line; quoted as RFC 4180 has it, so a field may hold line ends
-    .tsv     a header line; no quoting at all: a quotation mark is a letter, as in the files of GLUE and NSMC
+    .jsonl   one JSON object a line; a line ends at \\n only, since texts may hold U+2028 and its kind
+    .csv     RFC 4180: fields may be quoted and then hold commas, line ends and doubled quotes
+    .tsv     one record a line, nothing is quoted: a quotation mark is a letter, as in the files of GLUE and NSMC
+    .json    a list of objects (KLUE), or SQuAD's articles, paragraphs and questions (SQuAD, KorQuAD, KLUE's MRC),
+             one record a question: id title context question answers is_impossible
 
-Whatever is wrong with a file is told with its line, and what to do. `records` gives the fields of each record
-to any reader; `read` takes a text and a label from them.
+Each also squeezed (.gz, .xz, .zst). Whatever is wrong with a file is told with its line, and what to do.
 """
 
 from __future__ import annotations
@@ -17,155 +18,25 @@ import json
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import numpy as np
 import zstandard
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError
+from etude.tasks.examples import Record, short
 
-KINDS = (".jsonl", ".csv", ".tsv")
+KINDS = (".jsonl", ".csv", ".tsv", ".json")
 SQUEEZED = (".gz", ".xz", ".zst")
 BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
+COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
+
+Found = Iterator[tuple[str, Record | UserError]]
 
 
-@dataclass
-class Examples:
-    """Texts, their labels, and where each was found."""
-
-    texts: list[str]
-    labels: list[str] | None  # None: read without labels
-    source: str  # the file, for messages
-    lines: list[int]  # where each example starts
-    bad: list[str] = field(default_factory=list)  # messages about examples left out
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def place(self, number: int) -> str:
-        return f"{self.source}:{self.lines[number]}"
-
-    @property
-    def names(self) -> list[str]:
-        """The distinct labels, as numbers if all are, else as words: the same whatever the order of the file."""
-        return label_names(self._labels())
-
-    def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """(examples,) int64: the place of each label in `names`."""
-        known = {name: number for number, name in enumerate(names)}
-        found = np.empty(len(self), dtype=np.int64)
-        for number, label in enumerate(self._labels()):
-            if label not in known:
-                raise UserError(
-                    f"{self.place(number)}: the label '{label}' is not one the model knows.{nearest(label, names)} "
-                    "Correct it, or leave the example out."
-                )
-            found[number] = known[label]
-        return found
-
-    def _labels(self) -> list[str]:
-        if self.labels is None:
-            raise UserError(f"{self.source} was read without labels. Name the column that holds them.")
-        return self.labels
-
-
-def read(
-    path: str | Path,
-    *,
-    text: str = "text",
-    label: str | None = "label",
-    labels: Sequence[str] | None = None,
-    skip_bad: bool = False,
-) -> Examples:
-    """All examples of a file; `text` and `label` name columns, `label` None reads texts alone.
-
-    With `labels` any other label is an error. `skip_bad` leaves bad examples out and counts them in `bad`.
-    """
-    path = Path(path)
-    found = Examples([], None if label is None else [], str(path), [])
-    for line, record in records(path):
-        try:
-            if isinstance(record, UserError):
-                raise record
-            where = f"{path}:{line}"
-            words = text_of(record, text, where)
-            name = None if label is None else label_of(record, label, where, labels)
-        except UserError as problem:
-            if not skip_bad:
-                raise
-            found.bad.append(str(problem))
-            continue
-        found.texts.append(words)
-        found.lines.append(line)
-        if found.labels is not None and name is not None:
-            found.labels.append(name)
-    if not found.texts:
-        left_out = f" ({len(found.bad)} bad ones were left out; the first: {found.bad[0]})" if found.bad else ""
-        raise UserError(f"{path} holds no examples{left_out}. Give a file with at least one.")
-    return found
-
-
-def label_names(labels: Sequence[str]) -> list[str]:
-    """Distinct labels, in the order of numbers where all are whole numbers, else of letters."""
-    distinct = set(labels)
-    try:
-        return sorted(distinct, key=lambda name: (int(name), name))
-    except ValueError:
-        return sorted(distinct)
-
-
-# --- fields -----------------------------------------------------------------------------------------
-
-
-def text_of(record: dict[str, Any], column: str, where: str) -> str:
-    """A text that has something in it."""
-    value = _value(record, column, where)
-    if not isinstance(value, str):
-        raise UserError(f"{where}: the column '{column}' holds {_short(value)}, not a text.")
-    if not value.strip():
-        raise UserError(f"{where}: the text in the column '{column}' is empty. Fill it, or remove the line.")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            message = f"{where}: the text in '{column}' holds half a surrogate pair, which is no character. "
-            raise UserError(message + "Write it out whole, or remove the line.") from None
-    return value
-
-
-def label_of(record: dict[str, Any], column: str, where: str, known: Sequence[str] | None = None) -> str:
-    """A label as a word; 1, true and "1" of a JSON file are labels too."""
-    value = _value(record, column, where)
-    if isinstance(value, bool):
-        value = json.dumps(value)
-    if not isinstance(value, (str, int, float)):
-        raise UserError(f"{where}: the column '{column}' holds {_short(value)}, which is no label.")
-    name = str(value).strip()
-    if not name:
-        raise UserError(f"{where}: the label in the column '{column}' is empty. Fill it, or remove the line.")
-    if known is not None and name not in known:
-        raise UserError(f"{where}: the label '{name}' is not one of those known.{nearest(name, known)}")
-    return name
-
-
-def _value(record: dict[str, Any], column: str, where: str) -> Any:
-    if column not in record:
-        raise UserError(f"{where}: there is no column '{column}'.{nearest(column, map(str, record))}")
-    return record[column]
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:40]
-
-
-# --- records ----------------------------------------------------------------------------------------
-
-
-def records(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | UserError]]:
-    """(line, fields) of every record, in order, one in memory at a time.
+def records(path: str | Path) -> Found:
+    """(place, fields) of every record, in order, one in memory at a time.
 
     What is wrong with one record comes as a UserError in its place, so that a reader may go on behind it; what
     is wrong with the whole file is raised.
@@ -178,7 +49,7 @@ def records(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | UserError]
             f"{path}: examples are read from {', '.join(KINDS)} (also {', '.join(SQUEEZED)}), not from "
             f"'{kind or path.name}'. Rename or convert the file."
         )
-    parse = {".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated}[kind]
+    parse = {".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole}[kind]
     try:
         with _open(path) as file:
             yield from parse(path, file)
@@ -213,39 +84,43 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
             )
 
 
-def _json_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | UserError]]:
+def _json_lines(path: Path, file: BinaryIO) -> Found:
     for number, line in _lines(path, file):
+        where = f"{path}:{number}"
         if isinstance(line, UserError):
-            yield number, line
+            yield where, line
         elif line.strip():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as problem:
-                yield number, UserError(f"{path}:{number}: not JSON: {problem}. Every line must be one object.")
-                continue
-            fit = isinstance(record, dict)
-            yield (
-                number,
-                record if fit else UserError(f"{path}:{number}: {_short(record)} is not an object with fields."),
-            )
+            yield where, json_record(line, where)
 
 
-def _tab_separated(path: Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | UserError]]:
+def json_record(line: str, where: str) -> Record | UserError:
+    """The fields of one JSON object."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        return UserError(f"{where}: not JSON: {problem}. Every line must be one object.")
+    return record if isinstance(record, dict) else UserError(f"{where}: {short(record)} is not an object with fields.")
+
+
+def _tab_separated(path: Path, file: BinaryIO) -> Found:
     header: list[str] | None = None
     for number, line in _lines(path, file):
         if isinstance(line, UserError):
             if header is None:
                 raise line
-            yield number, line
+            yield f"{path}:{number}", line
             continue
-        line = line.removesuffix("\n").removesuffix("\r")
+        fields = line.removesuffix("\n").removesuffix("\r").split("\t")
         if header is None:
-            header = _header(line.split("\t"), path)
-        elif line:
-            yield number, _fields(header, line.split("\t"), f"{path}:{number}")
+            headless = len(fields) == 4 and fields[1] in ("0", "1") and fields[2] in ("", "*")
+            header = COLA if headless else _header(fields, path)
+            if not headless:
+                continue
+        if fields != [""]:
+            yield f"{path}:{number}", _fields(header, fields, f"{path}:{number}")
 
 
-def _comma_separated(path: Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | UserError]]:
+def _comma_separated(path: Path, file: BinaryIO) -> Found:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts of more than 128 KB
 
     def lines() -> Iterator[str]:
@@ -268,7 +143,7 @@ def _comma_separated(path: Path, file: BinaryIO) -> Iterator[tuple[int, dict[str
         if header is None:
             header = _header(fields, path)
         elif fields:
-            yield start, _fields(header, fields, f"{path}:{start}")
+            yield f"{path}:{start}", _fields(header, fields, f"{path}:{start}")
 
 
 def _header(fields: list[str], path: Path) -> list[str]:
@@ -279,10 +154,42 @@ def _header(fields: list[str], path: Path) -> list[str]:
     return header
 
 
-def _fields(header: list[str], fields: list[str], where: str) -> dict[str, Any] | UserError:
+def _fields(header: list[str], fields: list[str], where: str) -> Record | UserError:
     if len(fields) != len(header):
         return UserError(
             f"{where}: {len(fields)} fields, and the header names {len(header)} ({', '.join(header)}). "
             "Is a separator missing, or one too many?"
         )
     return dict(zip(header, fields, strict=True))
+
+
+# --- JSON files that are one value ------------------------------------------------------------------
+
+
+def _json_whole(path: Path, file: BinaryIO) -> Found:
+    try:
+        content = json.loads(file.read())
+    except (ValueError, RecursionError) as problem:
+        raise UserError(f"{path}: not JSON: {problem}. Lines of one object each belong into a .jsonl file.") from None
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+        yield from _questions(path, content["data"])
+    elif isinstance(content, list):
+        for number, record in enumerate(content, 1):
+            where = f"{path}: item {number}"
+            fit = isinstance(record, dict)
+            yield where, record if fit else UserError(f"{where}: {short(record)} is not an object with fields.")
+    else:
+        raise UserError(f"{path}: neither a list of objects nor a file of SQuAD's form (an object with 'data').")
+
+
+def _questions(path: Path, articles: list[Any]) -> Found:
+    for number, article in enumerate(articles, 1):
+        where = f"{path}: article {number}"
+        try:
+            for place, paragraph in enumerate(article["paragraphs"], 1):
+                where = f"{path}: article {number}, paragraph {place}"
+                for question in paragraph["qas"]:
+                    record = {"title": article.get("title", ""), "context": paragraph["context"], **question}
+                    yield f"{path}: question {record.get('id', '?')}", record
+        except (KeyError, TypeError, AttributeError) as problem:
+            yield where, UserError(f"{where} is not of SQuAD's form: {problem!r} is missing or of the wrong kind.")

@@ -1,0 +1,158 @@
+"""Labelled examples in memory, and the fields they are made from: what is wrong is told with its place.
+
+Columns have roles. Published files name them differently (`sentence` in SST-2, `document` in NSMC, `title` in
+KLUE's topics), so a role has several usual names; a name that a person gives counts before them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from etude.errors import UserError, nearest
+
+E = TypeVar("E")
+Record = dict[str, Any]
+
+
+@dataclass
+class Examples(Generic[E]):
+    items: list[E]
+    source: str  # the file, for messages
+    places: list[str]  # "file:line" of each example
+    bad: list[str] = field(default_factory=list)  # messages about examples left out
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self.items)
+
+    def __getitem__(self, number: int) -> E:
+        return self.items[number]
+
+    def part(self, numbers: Iterable[int]) -> Examples[E]:
+        """Some of them, in the order given."""
+        chosen = list(numbers)
+        return Examples([self.items[n] for n in chosen], self.source, [self.places[n] for n in chosen])
+
+
+def gather(
+    records: Iterable[tuple[str, Record | UserError]],
+    parse: Callable[[Record, str], E],
+    source: str | Path,
+    skip_bad: bool = False,
+) -> Examples[E]:
+    """All examples of some records; `skip_bad` leaves bad ones out and keeps what was wrong with them in `bad`."""
+    found: Examples[E] = Examples([], str(source), [])
+    for where, record in records:
+        try:
+            if isinstance(record, UserError):
+                raise record
+            found.items.append(parse(record, where))
+            found.places.append(where)
+        except UserError as problem:
+            if not skip_bad:
+                raise
+            found.bad.append(str(problem))
+    if not found.items:
+        left_out = f" ({len(found.bad)} bad ones were left out; the first: {found.bad[0]})" if found.bad else ""
+        raise UserError(f"{source} holds no examples{left_out}. Give a file with at least one.")
+    return found
+
+
+# --- fields -----------------------------------------------------------------------------------------
+
+
+def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], usual: Sequence[str]) -> str:
+    """The column of a role: the one named by `columns`, else the first usual name that the record has."""
+    if role in columns:
+        return columns[role]
+    return next((name for name in usual if name in record), usual[0])
+
+
+def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
+    if column not in record:
+        raise UserError(f"{where}: there is no column '{column}'.{nearest(column, map(str, record))}")
+    return record[column]
+
+
+def text_of(record: Mapping[str, Any], column: str, where: str) -> str:
+    """A text that has something in it."""
+    return checked_text(value_of(record, column, where), column, where)
+
+
+def checked_text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a text.")
+    if not value.strip():
+        raise UserError(f"{where}: the text in the column '{column}' is empty. Fill it, or remove the line.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            message = f"{where}: the text in '{column}' holds half a surrogate pair, which is no character. "
+            raise UserError(message + "Write it out whole, or remove the line.") from None
+    return value
+
+
+def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
+    """A label as a word; 1, true and "1" of a JSON file are labels too."""
+    value = value_of(record, column, where)
+    if isinstance(value, bool):
+        value = json.dumps(value)
+    if not isinstance(value, (str, int, float)):
+        raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no label.")
+    name = str(value).strip()
+    if not name:
+        raise UserError(f"{where}: the label in the column '{column}' is empty. Fill it, or remove the line.")
+    return name
+
+
+def number_of(record: Mapping[str, Any], column: str, where: str) -> float:
+    value = value_of(record, column, where)
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no number.")
+    return number
+
+
+def short(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:40]
+
+
+# --- labels -----------------------------------------------------------------------------------------
+
+
+def label_names(labels: Iterable[str]) -> list[str]:
+    """Distinct labels, in the order of numbers where all are whole numbers, else of letters."""
+    distinct = set(labels)
+    try:
+        return sorted(distinct, key=lambda name: (int(name), name))
+    except ValueError:
+        return sorted(distinct)
+
+
+def label_numbers(labels: Iterable[str | None], names: Sequence[str], places: Sequence[str]) -> np.ndarray:
+    """(examples,) int64: the place of each label in `names`."""
+    known = {name: number for number, name in enumerate(names)}
+    found = np.empty(len(places), dtype=np.int64)
+    for number, (label, where) in enumerate(zip(labels, places, strict=True)):
+        if label is None:
+            raise UserError(f"{where}: this example has no label. Name the column that holds them.")
+        if label not in known:
+            raise UserError(
+                f"{where}: the label '{label}' is not one the model knows.{nearest(label, names)} "
+                "Correct it, or leave the example out."
+            )
+        found[number] = known[label]
+    return found

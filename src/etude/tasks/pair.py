@@ -1,0 +1,69 @@
+"""Sentence pairs: one label for two texts (entailment, paraphrase, question and answer).
+
+    both directions   [CLS] a [SEP] b [SEP] with segments (BERT, section 3.2)
+    causal            start a delimiter b end (GPT-1, section 3.3: entailment)
+    static, recurrent each text alone, joined as [u; v; |u - v|; u * v] (Conneau et al. 2017)
+
+All else is classification (tasks/classify.py). Label names are kept as words, so that files whose numbers mean
+different things (the order of MNLI's labels differs between copies) are refused and not mixed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import nn
+
+from etude.tasks import classify
+from etude.tasks.classify import Classify, Labelled, learn
+from etude.tasks.examples import Examples, column_of, gather, label_of, text_of
+from etude.tasks.framing import Frame
+from etude.tasks.pooled import Way
+from etude.tasks.reading import records
+from etude.text.tokenizer import Tokenizer
+
+__all__ = ["COLUMNS", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
+
+SUMMARY = "one label for two texts (RTE, MNLI, QNLI, MRPC, QQP, KLUE-NLI)"
+FIRST = ("text_a", "sentence1", "premise", "question1", "#1 String", "question")
+SECOND = ("text_b", "sentence2", "hypothesis", "question2", "#2 String", "sentence")
+COLUMNS = {
+    "first": FIRST,
+    "second": SECOND,
+    "label": ("label", "gold_label", "is_duplicate", "Quality"),
+}
+
+
+class Settings(classify.Settings):
+    reading: Literal["joint", "apart"] | None = Field(
+        default=None, description="both texts in one sequence, or each alone; what suits the model unless given"
+    )
+
+
+def texts_of(record: dict[str, Any], columns: Mapping[str, str], where: str) -> tuple[str, str]:
+    first = text_of(record, column_of(record, "first", columns, FIRST), where)
+    return first, text_of(record, column_of(record, "second", columns, SECOND), where)
+
+
+def way_of(reading: Literal["joint", "apart"] | None, model: Any, tokenizer: Tokenizer) -> Way:
+    if reading is not None:
+        return reading
+    return "apart" if Frame.of(model, tokenizer.special).apart else "joint"
+
+
+def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> Labelled:
+    label = column_of(record, "label", columns, COLUMNS["label"])
+    return Labelled(texts_of(record, columns, where), label_of(record, label, where) if labelled else None)
+
+
+def read(
+    path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+) -> Examples[Labelled]:
+    return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Classify:
+    return Classify(settings, model, tokenizer, facts["labels"], way_of(settings.reading, model, tokenizer))
