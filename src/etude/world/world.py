@@ -13,9 +13,10 @@ The same number is the same content in both languages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from etude.errors import UserError, nearest
 from etude.world.document import Document, make_document
@@ -24,6 +25,8 @@ from etude.world.tasks import SPLITS, TASKS, make_task
 
 LANGUAGES = ("en", "ko")
 COUNTS = {"train": 2000, "valid": 500, "test": 500}  # examples of each task that `write` leaves
+_EVERY = 500  # documents between two reports of progress: a fraction of a second
+Progress = Callable[[str, float], None]  # what is being written, and the share of all work that is done
 
 
 class World:
@@ -63,33 +66,42 @@ class World:
         """Everything the facts speak of, with its name in this world's language."""
         return self.town.entities(self.language)
 
-    def write(self, folder: str | Path, megabytes: float, tasks: bool = True) -> Path:
+    def write(
+        self, folder: str | Path, megabytes: float, tasks: bool = True, progress: Progress = lambda part, share: None
+    ) -> Path:
         """text.txt with a blank line between documents; tasks/<task>.<split>.jsonl; the facts as tab-separated
         knowledge/facts.tsv (head, relation, tail) and knowledge/entities.tsv (key, label, kind)."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "text.txt", "w", encoding="utf-8", newline="\n") as out:
+        parts = [(name, split) for name in TASKS for split in SPLITS] if tasks else []
+        for needed in (folder, folder / "knowledge", *([folder / "tasks"] if tasks else [])):
+            needed.mkdir(parents=True, exist_ok=True)
+        with _aside(folder / "text.txt") as out:
+            written = 0
             for number, text in enumerate(self.text(megabytes)):
+                written += len(text.encode()) + 2
                 out.write(f"\n{text}\n" if number else f"{text}\n")
-        if tasks:
-            (folder / "tasks").mkdir(exist_ok=True)
-        for name in TASKS if tasks else ():
-            for split in SPLITS:
-                write_lines(folder / "tasks" / f"{name}.{split}.jsonl", self.task(name, split, COUNTS[split]))
-        knowledge = folder / "knowledge"
-        knowledge.mkdir(exist_ok=True)
-        write_table(knowledge / "facts.tsv", self.facts())
-        write_table(knowledge / "entities.tsv", self.entities())
+                if number % _EVERY == 0:
+                    progress("text", written / (megabytes * 1_000_000))
+        for number, (name, split) in enumerate(parts):
+            progress(f"{name}, {split}", number / len(parts))
+            with _aside(folder / "tasks" / f"{name}.{split}.jsonl") as out:
+                for example in self.task(name, split, COUNTS[split]):
+                    out.write(json.dumps(example, ensure_ascii=False) + "\n")
+        _write_table(folder / "knowledge" / "facts.tsv", self.facts())
+        _write_table(folder / "knowledge" / "entities.tsv", self.entities())
         return folder
 
 
-def write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as out:
+@contextmanager
+def _aside(path: Path) -> Iterator[IO[str]]:
+    """A file that appears whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "w", encoding="utf-8", newline="\n") as out:
+        yield out
+    part.replace(path)
+
+
+def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    with _aside(path) as out:
         for row in rows:
             out.write("\t".join(row) + "\n")
-
-
-def write_lines(path: Path, examples: list[dict[str, Any]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as out:
-        for example in examples:
-            out.write(json.dumps(example, ensure_ascii=False) + "\n")

@@ -15,7 +15,7 @@ from etude.world.draw import Draw
 
 Made = tuple[str, dict[str, Any]] | None  # (content, example), or nothing where a draw led nowhere
 
-_SHARES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}  # tenths of all content
+_SHARES = {"train": range(6), "valid": range(6, 8), "test": range(8, 10)}  # tenths of all content
 _PATIENCE = 5_000  # draws in a row without a new example: the world has no more of them
 
 

@@ -1,0 +1,34 @@
+import json
+
+import typer
+from typer.testing import CliRunner
+
+from etude.cli.world import register
+from etude.world import World
+
+
+def test_the_command_writes_what_python_gives(tmp_path, monkeypatch):
+    from etude.world import world as module
+
+    monkeypatch.setattr(module, "COUNTS", {"train": 3, "valid": 2, "test": 2})
+    app = typer.Typer()
+    register(app)
+    app.command("other")(lambda: None)  # a lone command would lose its name
+    folder = tmp_path / "town"
+    words = ["world", "-o", str(folder), "--megabytes", "0.01", "--language", "ko", "--seed", "5"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    world = World(5, "ko")
+    assert (folder / "text.txt").read_text(encoding="utf-8").split("\n\n")[0].strip() == world.document(0).text
+    lines = (folder / "tasks" / "choices.valid.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == world.task("choices", "valid", 2)
+    assert not list(folder.rglob("*.part"))
+
+
+def test_text_alone(tmp_path):
+    app = typer.Typer()
+    register(app)
+    app.command("other")(lambda: None)
+    result = CliRunner().invoke(app, ["world", "-o", str(tmp_path / "town"), "--megabytes", "0.01", "--no-tasks"])
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "town" / "tasks").exists()
