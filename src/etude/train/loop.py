@@ -58,10 +58,19 @@ class Tally:
     seconds: float = 0.0
     evaluated: int = 0  # the last step that was evaluated
     best_step: int | None = None
-    best_loss: float = math.inf
+    best: float = math.inf  # the lowest so far of the held-out loss; a score counts negative
+    stale: int = 0  # evaluations since the best
     window: int = 0  # steps since the last line of the log
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms over that window
     counts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """What the best weights are chosen by, where that is not the held-out loss: a score, higher is better."""
+
+    name: str
+    scores: Callable[[], dict[str, float]]  # all scores, by name; asked only where the metrics do not hold it
 
 
 @dataclass
@@ -87,7 +96,9 @@ class Loop:
         ranks: Ranks | None = None,
         progress: Progress | None = None,
         depth_of: Callable[[str], int | None] | None = None,
+        scorer: Scorer | None = None,
     ) -> None:
+        self.scorer = scorer
         self.folder, self.settings, self.total = folder, settings, total
         self.device, self.ranks = device or torch.device("cpu"), ranks or Ranks()
         self.progress = progress or Progress(total, quiet=True)
@@ -139,15 +150,20 @@ class Loop:
                 if not stop and self._due(self.settings.eval_every) and self.tally.evaluated != self.tally.step:
                     self.evaluate()
                     stop = self.ranks.any(self.interrupted)
-                if stop or self._due(self.settings.save_every) or self.tally.best_step == self.tally.step:
+                done = self.tally.step >= self.total or self._stale()
+                if stop or done or self._due(self.settings.save_every) or self.tally.best_step == self.tally.step:
                     self.save()
-                if stop or self.tally.step >= self.total:
+                if stop or done:
                     return Outcome(self.tally, not stop, self.valid)
                 self._guarded(next(steps))
 
     def _due(self, every: int | None) -> bool:
         step = self.tally.step
         return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
+
+    def _stale(self) -> bool:
+        """Early stopping: nothing has got better for so many evaluations."""
+        return self.settings.patience is not None and self.tally.stale >= self.settings.patience
 
     def _guarded(self, step: Step) -> None:
         try:
@@ -260,6 +276,9 @@ class Loop:
                     stats[name] = stats[name] + stat if name in stats else stat
                 if self.interrupted and self.ranks.size == 1:
                     break
+            values = self._finish(stats)
+            if self.scorer and self.scorer.name not in values and not (self.interrupted and self.ranks.size == 1):
+                values |= self.scorer.scores()
         self.learner.train()
         self.progress.state(None)
         if carried is not None:
@@ -267,7 +286,7 @@ class Loop:
             self.objective.restore(carried)
         if self.interrupted and self.ranks.size == 1:
             return {}  # not evaluated: it is done again after the resume
-        self.valid = self._finish(stats)
+        self.valid = values
         self._note_best()
         return self.valid
 
@@ -320,8 +339,11 @@ class Loop:
     def _note_best(self) -> None:
         tally = self.tally
         tally.evaluated = tally.step
-        if self.valid["loss"] < tally.best_loss:
-            tally.best_loss, tally.best_step = self.valid["loss"], tally.step
+        worth = self.valid["loss"] if self.scorer is None else -self.valid[self.scorer.name]
+        if worth < tally.best:
+            tally.best, tally.best_step, tally.stale = worth, tally.step, 0
+        else:
+            tally.stale += 1
         tally.seconds = time.perf_counter() - self.started
         if self.log:
             self.log.write(self._place() | {"split": "valid"} | self.valid)

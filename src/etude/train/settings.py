@@ -85,6 +85,7 @@ class Settings(Strict):
     log_every: Positive = 10
     eval_tokens: Positive = 262_144  # of the held-out part: a loss to about 0.005 nats, in seconds
     keep: Positive = 2  # checkpoints kept beside the best: two, so that one is whole whatever happens to the other
+    patience: Positive | None = None  # early stopping: so many evaluations without a better one end the run
     tensorboard: bool = False
 
     # The machine. None of these is meant to change a result beyond rounding.
