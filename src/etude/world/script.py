@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
 
 from etude.world.draw import Draw
 from etude.world.facts import Missing, Town
@@ -19,6 +18,7 @@ from etude.world.lexicon.qualities import MOODS, QUALITIES
 from etude.world.pattern import FULL, NAME, PRONOUN, Pattern
 from etude.world.words import Word
 
+_PEOPLE = ("a", "b", "c")  # slots that people play; all other slots are things
 _PRONOUN = 0.75  # of the places where a pronoun would be plain; the rest repeat the name
 _CASTS = 200  # to find people who have what a script asks for; half the town has a pet, so a few suffice
 _TRIES = 40  # to draw a word not yet in the cast; lists are longer than casts, so this is never reached in practice
@@ -49,13 +49,11 @@ class Frame:
         self.questions = tuple(
             Question(slot, {"en": Pattern(en, "en"), "ko": Pattern(ko, "ko")}) for slot, en, ko in questions
         )
-        slots = self.patterns["en"].slots + self.patterns["ko"].slots
         self.facts = fact_slots(self.patterns)
-        self.free = tuple(
-            dict.fromkeys(p for p in ("a", "b", "c") if any("{@" + p in x.source for x in self.patterns.values()))
-        )
-        people = [slot for slot in slots if slot in ("a", "b", "c")]
-        self.people = tuple(dict.fromkeys(people))
+        sources = [pattern.source for pattern in self.patterns.values()]
+        slots = {slot for pattern in self.patterns.values() for slot in pattern.slots}
+        self.people = tuple(slot for slot in _PEOPLE if slot in slots)
+        self.free = tuple(slot for slot in _PEOPLE if any("{@" + slot in source for source in sources))
 
     def __repr__(self) -> str:
         return f"Frame({self.patterns['en'].source!r})"
@@ -65,11 +63,6 @@ class Frame:
 class Step:
     frames: tuple[Frame, ...]
     chance: float = 1.0
-
-
-def step(*frames: tuple[Any, ...], chance: float = 1.0) -> Step:
-    """A step from (english, korean, questions...) tuples."""
-    return Step(tuple(Frame(*frame) for frame in frames), chance)
 
 
 @dataclass(frozen=True)
