@@ -20,9 +20,9 @@ HELP = "\n\n".join([
     "Turn text into a corpus: tokenised, split into documents, sentences and words, with a part held out.",
     "SOURCES are files, folders or quoted patterns of .txt (documents parted by blank lines), .jsonl, .csv, .tsv or "
     ".parquet, each also packed as .gz, .xz or .zst, or hub:NAME for a data set of the hub.",
-    "A tokenizer is trained on the text (word:50000, wordpiece:8000, bpe:16000, bytebpe:16000, unigram:8000, char; with "
-    "',lower', ',form=nfkc' or ',min=5' behind) or taken as it is: the path of a tokenizer.json, a vocab.txt, a vocab.json "
-    "with merges.txt beside it, or the folder of any of them.",
+    "A tokenizer is trained on the text (word:50000, wordpiece:8000, bpe:16000, bytebpe:16000, unigram:8000, char; "
+    "with ',lower', ',form=nfkc' or ',min=5' behind) or taken as it is: the path of a tokenizer.json, a vocab.txt, a "
+    "vocab.json with merges.txt beside it, or the folder of any of them.",
     "Interrupted, the same command goes on where it stopped.",
 ])  # fmt: skip
 
@@ -65,8 +65,8 @@ def prepare(
     with _interruptible(out), _shown() as show:
         corpus = run(
             sources, out, tokenizer, valid=valid, workers=workers, text_field=text_field, where=where, unique=unique,
-            errors=errors, weights=parsed, one_document=one_document, sample_bytes=int(sample_mb * 1e6), seed=seed, ids=ids,
-            force=force, progress=show,
+            errors=errors, weights=parsed, one_document=one_document, sample_bytes=int(sample_mb * 1e6), seed=seed,
+            ids=ids, force=force, progress=show,
         )  # fmt: skip
     from rich.console import Console
     from rich.table import Table

@@ -23,6 +23,8 @@ from etude.text.tokenizer import Tokenizer, encode_flat
 _SPACE = re.escape(characters.WHITE_SPACE)
 PIECE = re.compile(f"[{_SPACE}]*[^{_SPACE}]+|[{_SPACE}]+")
 SPACES = re.compile(f"[{_SPACE}]{{2}}")
+# NUL marks keys (see _keys); the others are white space to one tokenizer, and to BERT's nothing at all
+DOUBTFUL = "\0\v\f\x85"
 
 
 @dataclass
@@ -170,8 +172,10 @@ def cuts_at_space(tokenizer: Tokenizer) -> bool:
 
 
 def _cut_is_safe(text: str, ends: list[int]) -> bool:
-    """Do all sentences end before white space? (Chinese and Japanese ones need not.) NUL marks keys: see _keys."""
-    return "\0" not in text and all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
+    """Do all sentences end before white space (Chinese and Japanese ones need not), and is all of that real space?"""
+    if any(character in text for character in DOUBTFUL):
+        return False
+    return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
 
 
 def _keys(sentence: str) -> list[str]:

@@ -108,14 +108,14 @@ def _counted(counts: Counter[str], most: int, least: int) -> list[str]:
     return [entry for _, entry in sorted(kept)[:most]]
 
 
-def _alphabet(backend: Backend, texts: Iterable[str], spec: Spec, most: int) -> tuple[list[str], list[str]]:
-    """The texts as a list, and the commonest characters they are made of after normalisation."""
+def _alphabet(backend: Backend, texts: Iterable[str], spec: Spec) -> tuple[list[str], list[str]]:
+    """The texts as a list, and the characters they are made of after normalisation, commonest first."""
     kept = list(texts)
     counts: Counter[str] = Counter()
     for start in range(0, len(kept), 1000):
         counts.update(backend.normalizer.normalize_str("\n".join(kept[start : start + 1000])))
     counts.pop("\0", None)
-    return kept, sorted(_counted(counts, most, spec.least))
+    return kept, _counted(counts, len(counts), spec.least)
 
 
 def _word(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
@@ -154,8 +154,9 @@ def _wordpiece(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
     """
     assert spec.size is not None
     room = spec.size - len(TRAINED_SPECIALS)
-    kept, alphabet = _alphabet(backend, texts, spec, most=max(1, room // 4))  # each character is there twice
-    alphabet = [letter for letter in alphabet if not letter.isspace() and letter != "▁"]
+    kept, letters = _alphabet(backend, texts, spec)
+    letters = [letter for letter in letters if not letter.isspace() and letter != "▁"]
+    alphabet = sorted(letters[: max(1, room // 4)])  # each is there twice: half of the ids are left for longer pieces
     mark = pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
     tokens = {name: number for number, name in enumerate(TRAINED_SPECIALS)}
@@ -168,6 +169,9 @@ def _wordpiece(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
             break
         piece = left + right
         tokens.setdefault(piece[1:] if piece.startswith("▁") else f"##{piece}", len(tokens))
+    for letter in letters[len(alphabet) :]:  # little text gives few pieces: what is left takes more characters
+        if len(tokens) + 2 <= spec.size:
+            tokens |= {letter: len(tokens), f"##{letter}": len(tokens) + 1}
     trained = Backend(models.WordPiece(tokens, unk_token="[UNK]", max_input_chars_per_word=100))
     trained.normalizer = backend.normalizer
     trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -194,8 +198,9 @@ def _pieces(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
     fallback = BYTES if room >= FALLBACK_ROOM else []
     room -= len(fallback)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "isolated")
-    # merges need room too: half of the ids at most are single characters
-    kept, alphabet = _alphabet(backend, texts, spec, most=room if spec.kind == "char" else max(1, room // 2))
+    kept, letters = _alphabet(backend, texts, spec)
+    # longer pieces need room too: half of the ids are for single characters, more where pieces are few
+    alphabet = sorted(letters[: room if spec.kind == "char" else max(1, room // 2)])
     head = [*TRAINED_SPECIALS, *fallback]
     if spec.kind == "unigram":
         from etude.text.unigram import learn
@@ -208,12 +213,14 @@ def _pieces(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
         worst = min((score for _, score in pieces_scores), default=0.0)
         # special tokens and bytes are never the best reading of characters that have a piece
         scored = [*((name, 0.0 if name not in BYTES else worst - 10.0) for name in head), *pieces_scores]
+        scored += [(letter, worst) for letter in letters[len(alphabet) :][: room - len(pieces_scores)]]
         model: models.Model = models.Unigram(
             scored, unk_id=TRAINED_SPECIALS.index("[UNK]"), byte_fallback=bool(fallback)
         )
     else:
         merges = [] if spec.kind == "char" else _merges(backend, kept, alphabet, room, spec.least)
         tokens = [*head, *alphabet, *(left + right for left, right in merges)]
+        tokens += letters[len(alphabet) :][: len(head) + room - len(tokens)]
         vocabulary = {token: number for number, token in enumerate(tokens)}
         model = models.BPE(vocabulary, merges, unk_token="[UNK]", byte_fallback=bool(fallback))
     trained = Backend(model)
