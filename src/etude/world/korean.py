@@ -8,6 +8,7 @@ irregular classes (ㅂ ㄷ ㅅ 르 ㅎ, 이 for the copula), which the lexicon n
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 _BASE = 0xAC00  # 가; a syllable is BASE + (lead * 21 + vowel) * 28 + final
@@ -95,8 +96,7 @@ def _latin(word: str) -> str:
         return "ㅇ"
     if last in "lmn":
         return {"l": "ㄹ", "m": "ㅁ", "n": "ㄴ"}[last]
-    short = len(word) >= 2 and word[-2] in "aeiou" and (len(word) < 3 or word[-3] not in "aeiou" or word[-2:-1] == "o")
-    if last in "ckpt" and short:  # 북 맵 캣; after a consonant a vowel is added: 데스크
+    if last in "ckpt" and re.search(r"(?:^|[^aeiou])(?:[aeiou]|oo)$", word[:-1]):  # 북 맵 캣, but 데스크, 스케이트
         return {"c": "ㄱ", "k": "ㄱ", "p": "ㅂ", "t": "ㅅ"}[last]
     return " "
 
