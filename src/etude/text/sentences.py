@@ -25,6 +25,7 @@ CARRIES_ON = re.compile(r"(?:이?라[고는며면]|하[고며는면였]|[고며�
 # the break itself first: `re` looks for a leading literal fastest
 SINGLE_BREAK = re.compile(r"\n(?<!\n\n)(?!\n)")
 BREAK_INSIDE = re.compile(rf"\n(?<![\s.!?…:;{CLOSERS}]\n)(?=[a-zà-öø-ÿа-я])")
+DATE = re.compile(r"\d{1,4}\. \d{1,2}\. \d{1,2}\.\Z")  # as Korean writes it: 1935. 5. 15.
 LIST_NUMBER = re.compile(r"[(\[]?(?:\d{1,3}|[ivxIVX]{1,4}|[a-zA-Z]|[가나다라마바사아자차카타파하])\Z")
 
 
@@ -116,8 +117,8 @@ def _stops(text: str, place: int, end: int, last: int, stop: int) -> bool:
     word = text[start:point].lstrip("\"'“‘«‹「『【（([{")
     if not word:
         return True
-    if word[-1].isdigit() and follows.isdigit() and word.isdigit() and len(word) <= 4:
-        return False  # a date such as 1935. 5. 15.
+    if word.isdigit() and len(word) <= 4 and (follows.isdigit() or DATE.search(text, max(last, point - 14), point + 1)):
+        return False
     if LIST_NUMBER.match(word) and not text[last:start].strip():
         return False  # "1. ", "a. " or "가. " before an item
     low = word.lower()

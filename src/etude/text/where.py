@@ -111,7 +111,7 @@ class _Reader:
                 self.fail("a bracket is not closed")
             self.step()
             return test
-        if self.kind not in ("word", "text"):
+        if self.kind not in ("word", "text") or (self.kind == "word" and self.value in ("and", "or", "contains")):
             self.fail(f"a field's name is missing{f' before {self.value!r}' if self.value else ' at the end'}")
         field = _unquote(self.value) if self.kind == "text" else self.value
         self.fields.append(field)
