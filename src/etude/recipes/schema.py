@@ -102,8 +102,8 @@ class Recipe:
             values = dict(_group(document, group))
             kind = values.pop("kind", None)
             parts[f"{group}_kind"] = kind
-            parts[group] = _checked(_kind(document, group, kind).Settings, values, document, group)
-        parts["train"] = _checked(Train, _group(document, "train", {}), document, "train")
+            parts[group] = checked(_kind(document, group, kind).Settings, values, document, group)
+        parts["train"] = checked(Train, _group(document, "train", {}), document, "train")
         return cls(**texts, **parts, source=document)
 
     def resolve(self, vocab: int | None = None) -> Self:
@@ -198,7 +198,7 @@ class Recipe:
         return _fault(self.source, path, message)
 
     def _changed(self, group: str, settings: Strict, **values: Any) -> Any:
-        return _checked(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
+        return checked(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
 
 
 def kinds(group: str) -> list[str]:
@@ -256,7 +256,7 @@ def _is_path(tokenizer: str) -> bool:
     return "/" in tokenizer or File(tokenizer).exists()
 
 
-def _checked(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:
+def checked(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:
     """`values` as settings, or one message that names every fault and its place."""
     try:
         # as JSON: lists may fill tuples, yet true is no number and "6" is a word
