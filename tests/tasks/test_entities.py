@@ -134,9 +134,6 @@ def test_sentences_stand_alone_and_nothing_of_them_is_kept() -> None:
     assert set(score.counts) == {"x", "y"} and score.counts["x"].tolist() == [2, 2, 52]
     found = compare(["B-x"], ["B-y"])
     assert found["x"].tolist() == [0, 0, 1] and found["y"].tolist() == [0, 1, 0]
-        "x": [0, 0, 1],
-        "y": [0, 1, 0],
-    }
 
 
 def test_tags_one_by_one_equal_scikit_learn() -> None:
