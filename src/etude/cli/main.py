@@ -14,7 +14,16 @@ import typer
 
 from etude.errors import UserError
 
-COMMANDS = ("recipes", "check", "pretrain", "world")  # modules of this package, in the order of the help
+COMMANDS = (
+    "demo",
+    "prepare",
+    "check",
+    "pretrain",
+    "recipes",
+    "hub",
+    "generate",
+    "world",
+)  # modules of this package, in the order in which help lists them
 
 app = typer.Typer(
     no_args_is_help=True,
