@@ -3,8 +3,8 @@
 A task is one module `etude.tasks.<kind>`; its name is all that has to be known of it. The module defines
 
     SUMMARY                 one line for `etude tasks`
-    COLUMNS                 role -> the names its column has in published files, the first found counts; the first
-                            role is what a plain line of a pipe stands for
+    COLUMNS                 role -> the names its column has in published files, the first found counts
+    INPUTS                  the roles that a plain line of a pipe holds, tabs between them; () where it takes JSON only
     Settings(Strict)
     parse(record, columns, where, labelled) -> E        one example from the fields of one record; UserError if bad
     read(path, columns, skip_bad=False, labelled=True) -> Examples[E]

@@ -35,6 +35,8 @@ COLUMNS = {
     "label": ("label", "label_id", "labels", "gold_label"),
 }
 
+INPUTS = ("text",)
+
 Named = Literal["accuracy", "f1", "macro_f1", "mcc"]
 
 

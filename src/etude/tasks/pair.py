@@ -25,7 +25,7 @@ from etude.tasks.pooled import Way
 from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
+__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
 
 SUMMARY = "one label for two texts (RTE, MNLI, QNLI, MRPC, QQP, KLUE-NLI)"
 FIRST = ("text_a", "sentence1", "premise", "question1", "#1 String", "question")
@@ -35,6 +35,9 @@ COLUMNS = {
     "second": SECOND,
     "label": ("label", "gold_label", "is_duplicate", "Quality"),
 }
+
+
+INPUTS = ("first", "second")
 
 
 class Settings(classify.Settings):

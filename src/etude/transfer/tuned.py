@@ -1,0 +1,131 @@
+"""A transferred run in use: predictions and scores, whatever the task."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from etude.errors import UserError
+from etude.run import Run
+from etude.tasks.base import Score, Task
+from etude.tasks.examples import Examples
+from etude.tasks.reading import json_record
+from etude.text.tokenizer import Tokenizer
+from etude.train import checkpoint
+from etude.transfer.plan import Plan
+
+LARGEST_CHUNK = 1024  # lines of a pipe that are answered together, once it flows
+
+
+@dataclass(frozen=True)
+class Tuned:
+    plan: Plan
+    model: nn.Module
+    task: Task
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str | None = None) -> Tuned:
+        run = Run.open(folder)
+        plan = Plan.read(run.folder)
+        model, task = plan.build(run.recipe.build_model(), run.tokenizer)
+        learner = nn.ModuleDict({"model": model, "objective": task})
+        if run.finished:
+            path = run.folder / "model.safetensors"
+            checkpoint.load_strictly(learner, load_file(path), str(path))
+        elif run.steps:
+            groups, _ = checkpoint.load(run.folder / "checkpoints", run.steps[-1])
+            checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {run.steps[-1]} of {run.folder}")
+        else:
+            raise UserError(f"{run.folder} has no weights yet. 'etude finetune --resume {run.folder}' trains it.")
+        learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return cls(plan, model, task, run.tokenizer)
+
+    # --- scores -------------------------------------------------------------------------------------
+
+    def read(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+    ) -> Examples[Any]:
+        """A file of examples; columns are those of training unless others are named."""
+        return self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
+
+    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
+        found = examples if isinstance(examples, Examples) else self.read(examples)
+        return self.task.evaluate(self.model, found, intervals)
+
+    # --- predictions --------------------------------------------------------------------------------
+
+    def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
+        """One answer an input, in their order: texts, the fields of records, or examples that were read."""
+        if isinstance(inputs, str):
+            raise UserError("predict takes a list of inputs: write predict([text]).")
+        if isinstance(inputs, Examples):
+            return self.task.predict(self.model, inputs)
+        items, places = [], []
+        for number, one in enumerate(inputs, 1):
+            where = f"input {number}"
+            record = self._record(one) if isinstance(one, str) else dict(one)
+            items.append(self.plan.module.parse(record, self.plan.columns, where, False))
+            places.append(where)
+        return self.task.predict(self.model, Examples(items, "the inputs", places)) if items else []
+
+    def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
+        """Answers to lines as they come: texts, or JSON objects with the fields of an example.
+
+        Chunks grow from one line, so that the first answer is quick and a long pipe is fast; a chunk is sorted by
+        length inside. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
+        """
+        numbered = enumerate(lines, 1)
+        for exponent in itertools.count():
+            chunk = list(itertools.islice(numbered, min(LARGEST_CHUNK, 1 << exponent)))
+            if not chunk:
+                return
+            answers: list[dict[str, Any] | None] = []
+            items, places = [], []
+            for number, line in chunk:
+                where = f"{source}:{number}"
+                try:
+                    items.append(self._parse(line, where))
+                    places.append(where)
+                    answers.append(None)
+                except UserError as problem:
+                    if not skip_bad:
+                        raise
+                    answers.append({"error": str(problem)})
+            found = iter(self.task.predict(self.model, Examples(items, source, places)) if items else [])
+            yield from (next(found) if answer is None else answer for answer in answers)
+
+    def _parse(self, line: str, where: str) -> Any:
+        line = line.removesuffix("\n").removesuffix("\r")
+        if line.lstrip().startswith("{"):
+            record = json_record(line, where)
+            if isinstance(record, UserError):
+                raise record
+        else:
+            record = self._record(line)
+        return self.plan.module.parse(record, self.plan.columns, where, False)
+
+    def _record(self, line: str) -> dict[str, Any]:
+        """A plain line as the fields of an example: one text, or several with tabs between them."""
+        module = self.plan.module
+        roles = getattr(module, "INPUTS", tuple(module.COLUMNS)[:1])
+        if not roles:
+            example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
+            raise UserError(
+                f"An input of the task {self.plan.kind} is a JSON object such as {example}, not a plain line."
+            )
+        names = [self.plan.columns.get(role, module.COLUMNS[role][0]) for role in roles]
+        parts = line.split("\t", len(names) - 1)
+        if len(parts) < len(names):
+            raise UserError(
+                f"A line of the task {self.plan.kind} holds {' <tab> '.join(roles)}; this one has {len(parts)}."
+            )
+        return dict(zip(names, parts, strict=True))

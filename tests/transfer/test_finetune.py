@@ -1,0 +1,175 @@
+"""Fine-tuning: it learns, goes on after a stop bit for bit, keeps the best, and what is frozen stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from etude.errors import UserError
+from etude.run import Run
+from etude.train.loop import Loop
+from etude.transfer import finetune as transfer
+from etude.transfer.finetune import finetune
+from etude.transfer.plan import Plan
+from etude.transfer.tuned import Tuned
+
+Bases = Callable[[str], Path]
+Files = tuple[Path, Path]
+QUICK = {"train.epochs": 6, "train.lr": 6e-3, "train.batch_examples": 16, "train.log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def tuned(base: Bases, reviews: Files, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("tuned") / "run"
+    return finetune(base("bert"), "classify", reviews[0], out, dev=reviews[1], overrides=QUICK, quiet=True)
+
+
+def test_a_run_that_does_the_task(tuned: Run, reviews: Files) -> None:
+    plan = Plan.read(tuned.folder)
+    assert tuned.finished and plan.facts == {"labels": ["bad", "good"]} and plan.train.steps == 45
+    assert plan.scores["accuracy"]["value"] > 0.9
+    valid = tuned.metrics("valid")
+    assert [line["step"] for line in valid] == [8, 16, 24, 32, 40, 45], "every epoch, and the end"
+    assert max(line["accuracy"] for line in valid) == pytest.approx(plan.scores["accuracy"]["value"])
+    assert all({"step", "tokens", "flops", "seconds", "loss"} <= set(line) for line in tuned.metrics())
+    again = Tuned.open(tuned.folder)
+    assert again.evaluate(reviews[1])["accuracy"].json() == plan.scores["accuracy"]
+    assert not (tuned.folder / "checkpoints").exists() and "accuracy" in (tuned.folder / "README.md").read_text()
+
+
+def test_predictions_stand_alone(tuned: Run, reviews: Files) -> None:
+    model = Tuned.open(tuned.folder)
+    texts = [json.loads(line)["text"] for line in reviews[1].read_text(encoding="utf-8").splitlines()]
+    together = model.predict(texts)
+    order = np.random.default_rng(0).permutation(len(texts))
+    shuffled = model.predict([texts[number] for number in order])
+    streamed = list(model.stream(f"{text}\n" for text in texts))
+    for number, place in enumerate(order):
+        for other in (shuffled[number], streamed[place], model.predict([texts[place]])[0]):
+            assert other["label"] == together[place]["label"]
+            assert other["scores"]["good"] == pytest.approx(together[place]["scores"]["good"], abs=1e-5)
+    assert model.predict([]) == [] and model.predict([{"text": texts[0]}])[0]["label"] == together[0]["label"]
+
+
+def test_bad_lines_of_a_pipe(tuned: Run) -> None:
+    model = Tuned.open(tuned.folder)
+    lines = ["good film\n", "\n", '{"text": "bad film"}\n', '{"txt": "x"}\n', "{oops\n"]
+    with pytest.raises(UserError, match=r"pipe:2: the text .* is empty"):
+        list(model.stream(lines, "pipe"))
+    answers = list(model.stream(lines, "pipe", skip_bad=True))
+    assert ["error" in answer for answer in answers] == [False, True, False, True, True]
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    advance = Loop.advance
+
+    def watched(self: Loop, one: Any) -> None:
+        advance(self, one)
+        if self.tally.step == step:
+            self.interrupted = True
+
+    monkeypatch.setattr(Loop, "advance", watched)
+
+
+@pytest.mark.parametrize("step", [3, 8])
+def test_a_stop_changes_nothing(
+    tuned: Run, base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, step)
+        run = finetune(
+            base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=QUICK, quiet=True
+        )
+        assert not run.finished
+    transfer.resume(run.folder, quiet=True)
+    one, other = (load_file(r.folder / "model.safetensors") for r in (run, tuned))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    times = ("seconds",)
+    lines = [[{k: v for k, v in line.items() if k not in times} for line in r.metrics()] for r in (run, tuned)]
+    assert lines[0] == lines[1]
+
+
+def test_the_best_by_score_and_early_stopping(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    """A rate of nearly nothing: no evaluation beats the first, so patience ends the run and the first is kept."""
+    changes = QUICK | {"train.lr": 1e-12, "train.patience": 2, "train.epochs": 9, "train.warmup": 0.0}
+    run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
+    assert [line["step"] for line in run.metrics("valid")] == [8, 16, 24] and "step 8" in (
+        run.folder / "README.md"
+    ).read_text()
+
+
+@pytest.mark.parametrize("kind", ["gpt", "static", "recurrent"])
+def test_every_family(base: Bases, reviews: Files, tmp_path: Path, kind: str) -> None:
+    changes = QUICK | {"train.lr": 6e-3 if kind == "gpt" else 2e-2}
+    if kind == "gpt":
+        changes |= {"task.language_model": 0.05, "train.lr": 3e-3, "train.epochs": 8}
+    run = finetune(base(kind), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
+    assert Plan.read(run.folder).scores["accuracy"]["value"] > 0.8
+    if kind == "gpt":
+        assert all("language_model" in line for line in run.metrics("train"))
+
+
+@pytest.mark.parametrize("layers", ["last", "last4", [0, -1]])
+@pytest.mark.parametrize("combine", ["concat", "mix"])
+def test_features_leave_the_model_as_it_was(
+    base: Bases, reviews: Files, tmp_path: Path, layers: Any, combine: str
+) -> None:
+    changes = QUICK | {"transfer.frozen": True, "transfer.layers": layers, "transfer.combine": combine,
+                       "train.epochs": 2, "task.pooling": "mean", "task.head": "mlp"}  # fmt: skip
+    run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
+    before, _ = Run.open(base("bert")).build()
+    tuned = Tuned.open(run.folder)
+    for name, tensor in before.state_dict().items():
+        assert torch.equal(tensor, tuned.model.wrapped.state_dict()[name]), name
+    width = 32 * (1 if combine == "mix" else {"last": 1, "last4": 3}.get(str(layers), 2))
+    assert tuned.task.pooled.hidden.in_features == width
+    if combine == "mix":
+        assert tuned.model.gamma.item() != 1.0
+    # remembered states are those of the model itself
+    rows = tuned.task.rows(tuned.read(reviews[1]))
+    (_, batch), *_ = tuned.task.batches(tuned.model, rows)
+    once, twice = tuned.model(batch).last, tuned.model(batch).last
+    assert tuned.model.cache and torch.equal(once, twice)
+    if combine == "concat" and layers == "last":
+        torch.testing.assert_close(once, before(batch).last, atol=1e-5, rtol=1e-5)
+
+
+def test_frozen_lower_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    changes = QUICK | {"transfer.freeze": 1, "train.epochs": 1, "train.layer_decay": 0.8, "train.head_lr": 1e-2}
+    run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
+    before, after = Run.open(base("bert")).build()[0].state_dict(), Tuned.open(run.folder).model.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert not any(name.startswith(("embedding", "attention.0", "feedforward.0")) for name in moved)
+    assert any(name.startswith("attention.1") for name in moved)
+
+
+def test_what_it_refuses(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    def run(**changes: Any) -> None:
+        given: dict[str, Any] = {"task": "classify", "train": reviews[0], "dev": reviews[1], "overrides": QUICK}
+        given |= changes
+        finetune(base("bert"), out=tmp_path / "x", quiet=True, **given)
+
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"text": "film", "label": "fine"}\n', encoding="utf-8")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"task": "clasify"}, "no task 'clasify'. Did you mean 'classify'"),
+        ({"train": tmp_path / "gone.csv"}, "There is no file"),
+        ({"columns": {"words": "text"}}, "no column of the role 'words'"),
+        ({"dev": odd}, r"odd.jsonl:1: the label 'fine'"),
+        ({"overrides": {"train.lrr": 1}}, "no setting 'train.lrr'"),
+        ({"overrides": {"model.layers": 1}}, "no setting of a transfer"),
+        ({"overrides": {"transfer.freeze": 9}}, "has 2 layers"),
+        ({"overrides": {"transfer.layers": [7], "transfer.frozen": True}}, "the layers 0"),
+        ({"overrides": {"train.minutes": 1}}, "no budget in minutes"),
+    ]
+    for changes, message in cases:
+        with pytest.raises(UserError, match=message.replace(".", r"\.").replace("(", r"\(")):
+            run(**changes)
+    assert not (tmp_path / "x").exists(), "nothing half-made is left"
