@@ -106,16 +106,15 @@ class Bounds:
         """b[start..stop) as int64; `stop` may be len(b) + 1 to include the end."""
         if not 0 <= start <= stop <= len(self) + 1:
             raise IndexError(f"bounds {start}..{stop} of {len(self)} parts")
+        end = [self._tokens[-1]] if start <= len(self) < stop else []
         pieces = []
         number = bisect.bisect_right(self._parts, start) - 1
         while start < min(stop, len(self)):
-            first, end = self._parts[number], min(stop, self._parts[number + 1])
-            values = getattr(self._shards[number], self._field)[start - first : end - first]
+            first, last = self._parts[number], min(stop, self._parts[number + 1])
+            values = getattr(self._shards[number], self._field)[start - first : last - first]
             pieces.append(values.astype(np.int64) + self._tokens[number])
-            start, number = end, number + 1
-        if stop == len(self) + 1:
-            pieces.append(np.array([self._tokens[-1]], np.int64))
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+            start, number = last, number + 1
+        return np.concatenate([*pieces, np.array(end, np.int64)])
 
     def find(self, offset: int, extra: int = 0) -> int:
         """The largest i with b[i] + extra * i <= offset: the part a token lies in if each had `extra` tokens more."""

@@ -168,9 +168,9 @@ def _cut_place(buffer: bytes, kind: str, ended: bool) -> tuple[int, bool]:
         place = buffer.rfind(mark, LONGEST // 2, LONGEST)
         if place >= 0:
             return place + 1, True
-    place = LONGEST
-    while place > LONGEST - 4 and place < len(buffer) and buffer[place] & 0xC0 == 0x80:
-        place -= 1  # not inside a character of UTF-8
+    place = LONGEST - 1
+    while place > LONGEST - 5 and buffer[place] & 0xC0 == 0x80:
+        place -= 1  # to the first byte of a character of UTF-8
     return place, True
 
 
