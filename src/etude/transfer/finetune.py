@@ -246,7 +246,7 @@ def finish(run: Run, plan: Plan, model: nn.Module, task: Task, dev: Any, outcome
     if dev is not None:
         task.settle(model, dev)
         scores = {name: score.json() for name, score in task.evaluate(model, dev).items()}
-    plan = replace(plan, facts=task.facts(), scores=scores)
+    plan = replace(plan, facts=task.facts(), score=task.score, scores=scores)
     checkpoint.write_text(run.folder / plans.FILE, plan.dump())
     checkpoint.write_text(run.folder / "README.md", card(run, plan, outcome))
     recipe = run.recipe

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import pkgutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -87,6 +86,7 @@ class Plan:
     examples: Source
     dev: Source | None = None
     skip_bad: bool = False
+    score: str = ""  # the official one, by which the best weights were chosen
     scores: dict[str, Any] = field(default_factory=dict)  # of the finished run, on dev
 
     @property
@@ -112,6 +112,7 @@ class Plan:
             "examples": vars(self.examples),
             "dev": vars(self.dev) if self.dev else None,
             "skip_bad": self.skip_bad,
+            "score": self.score,
             "scores": self.scores,
             "transfer": self.transfer.model_dump(mode="json"),
             "train": self.train.model_dump(mode="json"),
@@ -238,8 +239,3 @@ def depths(model: Any) -> Any:
         return None
     depth_of = transformer.depths(own.settings)
     return lambda name: depth_of(name.replace("model.wrapped.", "model.", 1))
-
-
-def labels_note(facts: Mapping[str, Any]) -> str:
-    names = facts.get("labels")
-    return ", ".join(map(str, names[:12])) + (", …" if len(names) > 12 else "") if names else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ class Tuned:
         learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return cls(plan, model, task, run.tokenizer)
 
+    def with_columns(self, columns: Mapping[str, str]) -> Tuned:
+        """The same, reading other columns."""
+        return replace(self, plan=replace(self.plan, columns=self.plan.columns | dict(columns)))
+
     # --- scores -------------------------------------------------------------------------------------
 
     def read(
@@ -76,6 +80,16 @@ class Tuned:
             items.append(self.plan.module.parse(record, self.plan.columns, where, False))
             places.append(where)
         return self.task.predict(self.model, Examples(items, "the inputs", places)) if items else []
+
+    def write(self, examples: Examples[Any], path: str | Path) -> None:
+        """The answers to examples as a file: JSON lines, or what the task's official scorer reads where it has one."""
+        answers = self.task.predict(self.model, examples)
+        official = getattr(self.plan.module, "official", None)
+        if official is not None and Path(path).suffix == ".json":
+            text = json.dumps(official(answers), ensure_ascii=False)
+        else:
+            text = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+        checkpoint.write_text(Path(path), text)
 
     def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
         """Answers to lines as they come: texts, or JSON objects with the fields of an example.

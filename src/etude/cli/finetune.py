@@ -1,0 +1,111 @@
+"""`etude finetune`: a run and a task become a run that does the task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INTERRUPTED = 3  # the exit code of a run that was asked to stop: its work is saved
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def finetune(
+        words: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="RUN TASK [key=value ...]",
+                help="A run (or a folder of transformers), a task, and settings: train.lr=3e-5 task.dropout=0.2 "
+                "transfer.frozen=true",
+            ),
+        ] = None,
+        train: Annotated[Path | None, typer.Option("--train", help="The examples to learn from.")] = None,
+        dev: Annotated[Path | None, typer.Option("--dev", help="The examples the best weights are chosen on.")] = None,
+        out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the new run.")] = None,
+        columns: Annotated[
+            list[str] | None,
+            typer.Option("--column", "-c", help="role=name of a column: -c text=review -c label=stars"),
+        ] = None,
+        text: Annotated[str | None, typer.Option("--text", help="The column of the text.")] = None,
+        label: Annotated[str | None, typer.Option("--label", help="The column of the label.")] = None,
+        lr: Annotated[str | None, typer.Option("--lr", help="Rates to choose from on dev: 2e-5,3e-5,5e-5")] = None,
+        seeds: Annotated[int, typer.Option("--seeds", min=1, help="So many runs; mean and deviation.")] = 1,
+        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad examples out, and count them.")] = False,
+        resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    ) -> None:
+        """Fine-tune a run on a task, or train a head on its features."""
+        from etude.cli.columns import named_columns, settings_and_places
+        from etude.errors import UserError
+        from etude.transfer import finetune as single
+        from etude.transfer import trials
+
+        if resume is not None:
+            if words or train or dev or out:
+                raise UserError("--resume takes nothing but the run: its task and files are inside.")
+            run = (trials if trials.is_search(resume) else single).resume(resume, quiet)
+        else:
+            places, overrides = settings_and_places(words or [])
+            if len(places) != 2:
+                raise UserError(
+                    "A run and a task are wanted, for example 'runs/bert classify'; "
+                    f"got: {' '.join(places) or 'nothing'}. 'etude tasks' lists the tasks."
+                )
+            if train is None or out is None:
+                raise UserError("Say what to learn from, and where the run goes: --train FILE -o runs/NAME.")
+            named = named_columns(columns or [], {"text": text, "label": label})
+            rates = _rates(lr) if lr else []
+            if len(rates) > 1 or seeds > 1:
+                run = trials.search(
+                    places[0],
+                    places[1],
+                    train,
+                    out,
+                    dev=dev,
+                    rates=rates,
+                    seeds=seeds,
+                    columns=named,
+                    overrides=overrides,
+                    skip_bad=skip_bad,
+                    quiet=quiet,
+                )
+            else:
+                overrides += [f"train.lr={rate:g}" for rate in rates]
+                run = single.finetune(
+                    places[0],
+                    places[1],
+                    train,
+                    out,
+                    dev=dev,
+                    columns=named,
+                    overrides=overrides,
+                    skip_bad=skip_bad,
+                    quiet=quiet,
+                )
+        _tell(run.folder, resume or out or run.folder, run.finished)
+
+    def _tell(folder: Path, asked: Path, finished: bool) -> None:
+        from etude.transfer import trials
+        from etude.transfer.plan import Plan
+
+        if not finished:
+            typer.echo(f"Stopped and saved. Go on with: etude finetune --resume {asked}", err=True)
+            raise typer.Exit(INTERRUPTED)
+        if trials.is_search(folder):
+            typer.echo(trials.table(folder))
+        for name, one in Plan.read(folder).scores.items():
+            typer.echo(
+                f"{name:<12} {one['value']:.4f}  [{one['low']:.4f}, {one['high']:.4f}]  n = {one['count']:,} (dev)"
+            )
+        typer.echo(f"Done: {folder} (what happened in README.md)", err=True)
+
+
+def _rates(words: str) -> list[float]:
+    from etude.errors import UserError
+
+    try:
+        return [float(word) for word in words.split(",") if word.strip()]
+    except ValueError:
+        raise UserError(f"--lr {words}: rates are numbers with commas between them, such as 2e-5,5e-5.") from None

@@ -1,0 +1,18 @@
+"""`etude tasks`: what a run can be fine-tuned to."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def tasks() -> None:
+        """List the tasks, their columns and the names those have in published files."""
+        from etude.transfer.plan import task_kinds
+
+        for kind, module in task_kinds().items():
+            typer.echo(f"{kind:<12} {module.SUMMARY}")
+            for role, names in module.COLUMNS.items():
+                typer.echo(f"{'':<12}   {role}: {', '.join(names)}")
+        typer.echo("\nFiles: .jsonl .csv .tsv .json (also .gz .xz .zst). Other names of columns: -c role=name.")
