@@ -108,10 +108,16 @@ class Run:
 
     def build(self) -> tuple[nn.Module, Objective]:
         """Model and objective with their final weights; before the end, with those of the last checkpoint."""
+        model, objective, _ = self.learnt()
+        return model, objective
+
+    def learnt(self) -> tuple[nn.Module, Objective, frozenset[str]]:
+        """The same, and the names of tensors that were never trained: heads that an imported model came without."""
+        untrained: set[str] = set()
         model, objective = fresh(self.recipe, self.tokenizer)
         learner = nn.ModuleDict({"model": model, "objective": objective})
         if self.finished:
-            final, untrained = self._final()  # a head that an imported model came without stays as it begins
+            final, untrained = self._final()
             kept = {name: tensor for name, tensor in learner.state_dict().items() if name in untrained}
             checkpoint.load_strictly(learner, {**final, **kept}, str(self.folder / "model.safetensors"))
         elif self.steps:
@@ -119,7 +125,7 @@ class Run:
             checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {self.steps[-1]} of {self.folder}")
         else:
             raise UserError(f"{self.folder} has no weights yet. 'etude pretrain --resume {self.folder}' trains it.")
-        return model.eval(), objective.eval()
+        return model.eval(), objective.eval(), frozenset(untrained)
 
     def _final(self) -> tuple[Mapping[str, Tensor], set[str]]:
         """The final weights under our names, and the names of those that the folder has nothing for."""

@@ -78,6 +78,11 @@ class Cache:
         self.keys = [kept.index_select(0, index.to(kept.device)) for kept in self.keys]
         self.values = [kept.index_select(0, index.to(kept.device)) for kept in self.values]
 
+    def forget(self, rows: np.ndarray) -> None:
+        """These sequences start anew, at position 0; what they kept is overwritten."""
+        self.lengths = self.lengths.copy()
+        self.lengths[rows] = 0
+
 
 class _Step:
     """Where the new tokens of one step go, worked out once for all layers."""

@@ -126,6 +126,10 @@ class Objective(nn.Module):
         """(N, V) scores of the vocabulary at every token, for models in use."""
         raise UserError(f"{type(self).__name__} has no language-model head, so it gives no logits.")
 
+    def generate(self, model: nn.Module, packed: Packed) -> Any:
+        """The states that `logits` is read from: the model's own, unless another model speaks (ELECTRA's generator)."""
+        return model(packed)
+
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         """The ids of one text as a sequence of pre-training, cut to the context."""
         return ids[:context]

@@ -142,7 +142,7 @@ def most_within(documents: Any, tokens: int) -> int:
 class Causal(Objective):
     nats_per_token = "loss"
 
-    def __init__(self, settings: Settings, model: Any) -> None:
+    def __init__(self, settings: Settings, model: Any, special: Any) -> None:
         super().__init__()
         direction = getattr(model, "direction", None) or model.settings.direction
         if direction != "causal":
@@ -152,7 +152,7 @@ class Causal(Objective):
             )
         self.length = sequence_length(settings.length, model)
         self.row_tokens = whole_rows(settings.row_tokens, self.length, ROW)
-        self.split = settings.documents == "split"
+        self.split, self.end = settings.documents == "split", special.end
         self.head = CausalHead(model, settings.bias)
 
     def rows(self, corpus: Any, seed: int) -> StreamRows:
@@ -182,6 +182,20 @@ class Causal(Objective):
             "accuracy": Stat((likeliest == batch.targets).sum(), count),
         }
 
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        """Behind end-of-text where pre-training had it: always if documents were split; else an empty text alone.
+
+        Joined documents began anywhere in a sequence, and GPT-2's own code gives a prompt nothing to stand behind.
+        """
+        if not len(ids) and self.end is None:
+            raise UserError(
+                "An empty text gives this model nothing to start from: its tokenizer has no end-of-text token. "
+                "Write at least a word."
+            )
+        if self.end is not None and (self.split or not len(ids)):
+            ids = np.concatenate([[self.end], ids]).astype(ids.dtype)
+        return ids[:context]
+
     def logits(self, model: Any, states: States) -> Tensor:
         last, table = self.head(model, states)
         return F.linear(last, table, self.head.bias)  # (N, V)
@@ -191,4 +205,4 @@ class Causal(Objective):
 
 
 def build(settings: Settings, model: Any, special: Any) -> Causal:
-    return Causal(settings, model)
+    return Causal(settings, model, special)
