@@ -21,7 +21,7 @@ LAYERS = [
     {"objectives", "tasks"},
     {"train"},
     {"recipes"},
-    {"run", "card", "pretraining", "check", "loaded", "transfer", "hub", "view"},
+    {"run", "card", "pretraining", "check", "loaded", "generation", "beams", "perplexity", "transfer", "hub", "view"},
     {"study"},
     {"etude"},  # the package itself: the Python interface over all of it
     {"cli"},

@@ -1,4 +1,4 @@
-"""A trained model in use: `etude.load(run)` gives states, vectors, logits and filled blanks.
+"""A trained model in use: `etude.load(...)` gives states, vectors, logits, filled blanks and written text.
 
 Sequences are packed, never padded, so a result does not depend on what else is in the call. Texts are framed
 as the objective framed them in pre-training ([CLS] … [SEP] for BERT, nothing for a causal model).
@@ -6,8 +6,10 @@ as the objective framed them in pre-training ([CLS] … [SEP] for BERT, nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +17,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from etude import beams as beam_search
+from etude import generation, hub
+from etude import perplexity as measuring
 from etude.errors import UserError
+from etude.generation import Continuation, Overflow, Rule, Way
 from etude.nn.packed import Packed, pack
 from etude.objectives.base import Objective
-from etude.run import Run
+from etude.run import Run, fresh
+from etude.text.corpus import Corpus
 from etude.text.tokenizer import Tokenizer
 
+Ids = Sequence[int] | np.ndarray  # of one sequence
 Pool = Literal["mean", "first", "last", "max"]
+POOLS = {
+    "mean": lambda states: states.mean(0),
+    "first": lambda states: states[0],
+    "last": lambda states: states[-1],
+    "max": lambda states: states.amax(0),
+}
 MASK = "[MASK]"  # how a blank is written, whatever the tokenizer's own symbol is
 TOKENS = 16_384  # of one forward pass; bounds memory, never changes a result
 
@@ -36,114 +50,265 @@ class Guess:
 
 
 class Loaded:
-    def __init__(self, model: nn.Module, objective: Objective | None, tokenizer: Tokenizer, device: str = "cpu") -> None:
-        self.model = model.eval().to(device)
-        self.objective = objective.eval().to(device) if objective is not None else None
-        self.tokenizer, self.device = tokenizer, device
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        tokenizer: Tokenizer,
+        device: str = "cpu",
+        untrained: frozenset[str] = frozenset(),
+    ) -> None:
+        """`untrained` names tensors ("objective.head.bias") that no training has touched."""
+        self.model: Any = model.eval().to(device)
+        self.objective: Any = objective.eval().to(device)
+        self.tokenizer, self.device, self.untrained = tokenizer, device, untrained
 
     # --- ids in, arrays out -------------------------------------------------------------------------
 
     @torch.no_grad()
-    def states(self, ids: Sequence[Sequence[int]], layers: Literal["all", "last"] = "all") -> list[np.ndarray]:
+    def states(self, ids: Iterable[Ids], layers: Literal["all", "last"] = "all") -> list[np.ndarray]:
         """One array a sequence: (layers + 1, length, width) with the embeddings first, or (length, width)."""
+        if layers not in ("all", "last"):
+            raise UserError(f"layers is 'all' or 'last', not '{layers}'.")
         found: list[np.ndarray] = []
-        for packed in self._packed(ids):
+        for packed in self.packed(ids):
             states = self.model(packed, layers=layers == "all")
-            kept = torch.stack(states.layers) if layers == "all" else states.last[None]
-            for start, stop in _spans(packed):
-                part = kept[:, start:stop].float().cpu().numpy()
-                found.append(part if layers == "all" else part[0])
+            kept = torch.stack(states.layers) if layers == "all" else states.last
+            found += [kept[..., start:stop, :].float().cpu().numpy() for start, stop in spans(packed)]
         return found
 
     @torch.no_grad()
-    def logits(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def logits(self, ids: Iterable[Ids]) -> list[np.ndarray]:
         """One (length, vocab) array a sequence, where the model has a language-model head."""
-        head = self._head()
+        self.must_speak()
         found: list[np.ndarray] = []
-        for packed in self._packed(ids):
-            scores = head.logits(self.model, self.model(packed))
-            found += [scores[start:stop].float().cpu().numpy() for start, stop in _spans(packed)]
+        for packed in self.packed(ids):
+            states = self.objective.generate(self.model, packed)
+            for start, stop in spans(packed):  # one after the other: scores of a whole pass may not fit
+                part = replace(states, last=states.last[start:stop])
+                found.append(self.objective.logits(self.model, part).float().cpu().numpy())
         return found
 
-    def _head(self) -> Objective:
-        if self.objective is None:
-            raise UserError("This model was loaded without a language-model head, so it has no logits.")
-        return self.objective
+    def must_speak(self) -> None:
+        """Refuses, by name, to use a head that was never trained."""
+        if self._silent:
+            raise UserError(
+                f"This model came without a trained language-model head (nothing was given for "
+                f"{', '.join(self._silent)}), so it has no logits. Its states and vectors can be used; "
+                "pre-train it further, or load one that has its head."
+            )
 
-    def _packed(self, ids: Sequence[Sequence[int]]) -> Iterator[Packed]:
-        """Groups of at most TOKENS tokens, in order."""
-        context = self.model.context
-        group: list[Any] = []
+    @cached_property
+    def _silent(self) -> list[str]:
+        """The untrained tensors that logits depend on, found by asking the logits themselves."""
+        learner = nn.ModuleDict({"model": self.model, "objective": self.objective})
+        named = {name: one for name, one in learner.named_parameters() if name in self.untrained}
+        if not named:
+            return []
+        packed = pack([[0]]).to(self.device)
+        with torch.enable_grad():
+            scores = self.objective.logits(self.model, self.objective.generate(self.model, packed))
+            slopes = torch.autograd.grad(scores.sum(), list(named.values()), allow_unused=True)
+        return sorted(name for name, slope in zip(named, slopes, strict=True) if slope is not None)
+
+    @cached_property
+    def nameless(self) -> Tensor | None:
+        """(V,) bool: rows of the model's vocabulary for which the tokenizer has no token. None where it has all."""
+        known = set(self.tokenizer.backend.get_vocab(with_added_tokens=True).values())
+        if len(known) >= self.model.vocab:
+            return None
+        return torch.tensor([id not in known for id in range(self.model.vocab)], device=self.device)
+
+    def packed(self, ids: Iterable[Ids]) -> Iterator[Packed]:
+        """The sequences in order, at most TOKENS tokens at a time (at least one sequence)."""
+        group: list[np.ndarray] = []
+        size = 0
         for number, sequence in enumerate(ids):
-            if context is not None and len(sequence) > context:
-                raise UserError(f"Sequence {number} has {len(sequence)} tokens, and the model sees at most {context}: cut it.")
-            if group and sum(map(len, group)) + len(sequence) > TOKENS:
+            array = self._checked(np.asarray(sequence), number)
+            if group and size + len(array) > TOKENS:
                 yield pack(group).to(self.device)
-                group = []
-            group.append(np.asarray(sequence, dtype=np.int64))
+                group, size = [], 0
+            group.append(array)
+            size += len(array)
         if group:
             yield pack(group).to(self.device)
 
-    # --- texts in -----------------------------------------------------------------------------------
+    def _checked(self, ids: np.ndarray, number: int) -> np.ndarray:
+        context, vocab = self.model.context, self.model.vocab
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise UserError(f"Sequence {number} is not a list of token ids: give a list of lists of whole numbers.")
+        if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
+            raise UserError(f"Sequence {number} has ids from {ids.min()} to {ids.max()}; the vocabulary has {vocab}.")
+        if context is not None and len(ids) > context:
+            raise UserError(f"Sequence {number} has {len(ids)} tokens, and the model sees at most {context}: cut it.")
+        return ids.astype(np.int64)
 
-    def encode(self, texts: Sequence[str] | str, layer: int = -1, pool: Pool = "mean") -> np.ndarray:
-        """(texts, width): one vector a text, pooled over its tokens. Longer texts are cut at the context."""
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts: write encode([text]).")
-        ids = [self.frame(self.tokenizer.encode(text).ids) for text in texts]
-        chosen = [states[layer] for states in self.states(ids)]
-        reduce = {
-            "mean": lambda a: a.mean(0),
-            "max": lambda a: a.max(0),
-            "first": lambda a: a[0],
-            "last": lambda a: a[-1],
-        }
-        if pool not in reduce:
-            raise UserError(f"pool is one of {', '.join(reduce)}, not '{pool}'.")
-        return np.stack([reduce[pool](states) for states in chosen])
+    # --- texts in -----------------------------------------------------------------------------------
 
     def frame(self, ids: np.ndarray) -> np.ndarray:
         """The ids of a text as the model saw texts in pre-training, cut to its context."""
-        context = self.model.context
-        if self.objective is None:
-            return ids[:context]
-        return self.objective.frame(ids, context)
+        return self.objective.frame(ids, self.model.context)
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
+        """(texts, width): one vector a text, pooled over its tokens and markers; a text is cut at the context."""
+        if isinstance(texts, str):
+            raise UserError("encode takes a list of texts: write encode([text]).")
+        if pool not in POOLS:
+            raise UserError(f"pool is one of {', '.join(POOLS)}, not '{pool}'.")
+        found: list[np.ndarray] = []
+        for packed in self.packed(self._framed(texts)):
+            states = self.model(packed, layers=True).layers
+            if not -len(states) <= layer < len(states):
+                raise UserError(
+                    f"layer={layer}: this model has layers 0 (the embeddings) to {len(states) - 1}; -1 is the last."
+                )
+            chosen = states[layer].float()
+            found += [POOLS[pool](chosen[start:stop]).cpu().numpy() for start, stop in spans(packed)]
+        return np.stack(found) if found else np.zeros((0, self.model.width), np.float32)
+
+    def _framed(self, texts: Sequence[str]) -> Iterator[Any]:
+        for start in range(0, len(texts), 1000):  # encodings are large: not all at once
+            for number, encoding in enumerate(self.tokenizer.encode_batch(texts[start : start + 1000]), start):
+                framed = self.frame(encoding.ids)
+                if not len(framed):
+                    raise UserError(f"Text {number} has no tokens, so it has no vector: leave it out.")
+                yield framed
 
     def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
         """The likeliest tokens for each [MASK]; a list of guesses, or one such list a blank where there are several."""
         mask = self.tokenizer.special.mask
+        if self.objective.nats_per_token is not None:
+            raise UserError("This model predicts what follows, not what is left out: use generate.")
         if mask is None:
-            raise UserError("This model's tokenizer has no mask token, so it cannot fill blanks; use generate.")
-        parts = text.split(MASK)
+            raise UserError("This model's tokenizer has no mask token, so it cannot fill blanks.")
+        if top < 1:
+            raise UserError(f"top={top}: ask for one guess or more.")
+        parts = self.tokenizer.normalise(text).replace(self.tokenizer.token(mask), MASK).split(MASK)
         if len(parts) == 1:
             raise UserError(f"There is no {MASK} in: {text}")
-        pieces = [self.tokenizer.encode(part).ids for part in parts]
-        ids = np.concatenate([x for piece in pieces for x in (piece, [mask])][:-1]).astype(np.int64)
+        ids = self._with_blanks(parts, mask)
         framed = self.frame(ids)
+        places = np.flatnonzero(framed == mask)
+        if len(places) < len(parts) - 1:
+            raise UserError(
+                f"A blank lies behind the {self.model.context} tokens that the model sees at once: shorten the text."
+            )
         scores = torch.from_numpy(self.logits([framed])[0])
-        blanks = np.flatnonzero(framed == mask)
-        found = [self._guesses(text, scores[place], number, top) for number, place in enumerate(blanks)]
+        found = [self._guesses(parts, number, ids, scores[place], top) for number, place in enumerate(places)]
         return found[0] if len(found) == 1 else found
 
-    def _guesses(self, text: str, scores: Tensor, number: int, top: int) -> list[Guess]:
-        share = scores.softmax(-1)
-        best = share.topk(min(top, len(share)))
-        parts = text.split(MASK)
+    def _with_blanks(self, parts: list[str], mask: int) -> np.ndarray:
+        """The ids of a text with one mask token a blank.
+
+        Where the space before a word belongs to its token (byte-level BPE), a blank takes that space too: in
+        pre-training the token that was masked had it.
+        """
+        takes_space = self._space_in_tokens
+        symbol = self.tokenizer.token(mask)
+        lefts = [part.removesuffix(" ") if takes_space else part for part in parts[:-1]]
+        return self.tokenizer.encode(symbol.join([*lefts, parts[-1]]), special=True).ids
+
+    @cached_property
+    def _space_in_tokens(self) -> bool:
+        """Are there tokens of a space and letters? It is written as itself, as Ġ (byte level) or as ▁."""
+        return any(len(token) > 1 and token[0] in " Ġ▁" for token in self.tokenizer.backend.get_vocab())
+
+    def _guesses(self, parts: list[str], number: int, ids: np.ndarray, scores: Tensor, top: int) -> list[Guess]:
+        if self.nameless is not None:
+            scores = scores.masked_fill(self.nameless.cpu(), float("-inf"))
+        indices = scores.topk(min(top, int(scores.isfinite().sum()))).indices
+        values = scores.softmax(-1)[indices]
         left, right = MASK.join(parts[: number + 1]), MASK.join(parts[number + 1 :])
-        guesses = []
-        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            word = self.tokenizer.decode([index]).strip() or self.tokenizer.token(index)
-            guesses.append(Guess(self.tokenizer.token(index), value, f"{left}{word}{right}"))
-        return guesses
+        place = int(np.flatnonzero(ids == self.tokenizer.special.mask)[number])
+        return [
+            Guess(self.tokenizer.token(index), value, self._filled(left, index, ids[max(0, place - 1) : place]) + right)
+            for value, index in zip(values.tolist(), indices.tolist(), strict=True)
+        ]
+
+    def _filled(self, left: str, index: int, before: np.ndarray) -> str:
+        """The text up to a blank, and behind it the token as it reads there."""
+        piece = self.tokenizer.decode([*before, index])[len(self.tokenizer.decode(before)) :]
+        if self._space_in_tokens:
+            return left.removesuffix(" ") + piece
+        if self.tokenizer.kind not in ("word", "wordpiece"):
+            return left + piece
+        if not len(before):
+            return left + piece.removeprefix("##")
+        # spaces are no tokens here: the text has its own, and decoding leaves them out before what continues a word
+        return left + piece[1:] if piece.startswith(" ") else left.rstrip(" ") + piece
+
+    # --- text out -----------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        tokens: int = 40,
+        *,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        top_p_rule: Rule = "usual",
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        past_end: bool = False,
+        overflow: Overflow = "slide",
+    ) -> Continuation | list[Continuation]:
+        """Goes on with a prompt, or with each of a list; see etude.generation. Temperature 0 takes the likeliest.
+
+        One prompt and one sample give one Continuation (`str` of it is the whole text); otherwise a list of them, the
+        samples of the first prompt first.
+        """
+        way = Way(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
+        found = generation.generate(self, [prompts] if isinstance(prompts, str) else prompts, way, samples)
+        return found[0] if isinstance(prompts, str) and samples == 1 else found
+
+    def stream(
+        self,
+        prompt: str,
+        tokens: int = 40,
+        *,
+        sample: int = 0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        top_p_rule: Rule = "usual",
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        past_end: bool = False,
+        overflow: Overflow = "slide",
+    ) -> Iterator[str]:
+        """The text of `generate`'s sample number `sample`, piece by piece; no piece ends inside a character."""
+        way = Way(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
+        writing = generation.Sample(self, prompt, way, sample)
+        return (piece for _, piece in generation.write(self, [writing], way))
+
+    def search(
+        self, prompt: str, tokens: int = 40, *, beams: int = 4, penalty: float = 0.6, stop: Sequence[str] = ()
+    ) -> list[Continuation]:
+        """The best texts of a beam search, best first; see etude.beams. The defaults are GPT-3's."""
+        return beam_search.search(self, prompt, tokens, beams=beams, penalty=penalty, stop=stop)
+
+    def perplexity(self, source: str | Corpus, stride: int | None = None) -> measuring.Perplexity:
+        """How well the model predicts a text or a part of a corpus; see etude.perplexity."""
+        return measuring.perplexity(self, source, stride)
 
 
-def _spans(packed: Packed) -> list[tuple[int, int]]:
+def spans(packed: Packed) -> list[tuple[int, int]]:
+    """Where the sequences lie."""
     host = packed.layout.host.tolist()
-    return list(zip(host[:-1], host[1:], strict=True))
+    return list(pairwise(host))
 
 
-def load(folder: str | Path, device: str | None = None) -> Loaded:
-    """A finished run, or one that is still training (its last checkpoint)."""
-    run = Run.open(folder)
-    model, objective = run.build()
-    return Loaded(model, objective, run.tokenizer, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+def load(source: str | Path, device: str | None = None) -> Loaded:
+    """A run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if (Path(source) / "recipe.yaml").is_file():
+        run = Run.open(source)
+        model, objective, untrained = run.learnt()
+        return Loaded(model, objective, run.tokenizer, device, untrained)
+    adopted = hub.adopt(source)
+    model, objective = fresh(adopted.recipe, adopted.tokenizer)
+    adopted.fill(nn.ModuleDict({"model": model, "objective": objective}))
+    return Loaded(model, objective, adopted.tokenizer, device, adopted.untrained)

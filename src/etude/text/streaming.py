@@ -9,9 +9,11 @@ become a stop string. All pieces together are the text that decoding all ids at 
 from __future__ import annotations
 
 import codecs
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Self
 
 from etude.errors import UserError
 from etude.text.tokenizer import Tokenizer
@@ -24,7 +26,7 @@ LONGEST = 4  # bytes of a character in UTF-8, so also the tokens that an unfinis
 class TextStream:
     """The text that follows `before`, the ids of a text that is already there."""
 
-    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
         self.tokenizer = tokenizer
         decoder = tokenizer.parts.get("decoder") or {}
         self.bytes = codecs.getincrementaldecoder("utf-8")("replace") if decoder.get("type") == "ByteLevel" else None
@@ -54,6 +56,15 @@ class TextStream:
             return self.bytes.decode(b"", final=True)
         piece, self.pending = self._read(), []
         return piece
+
+    def branch(self) -> Self:
+        """A second stream that has come as far."""
+        other = copy.copy(self)
+        other.pending = list(self.pending)
+        if self.bytes is not None:
+            other.bytes = codecs.getincrementaldecoder("utf-8")("replace")
+            other.bytes.setstate(self.bytes.getstate())
+        return other
 
     def _read(self) -> str:
         before = self.tokenizer.decode(self.context)
@@ -92,6 +103,11 @@ class StoppedText:
 
     def finish(self) -> str:
         return "" if self.stopped else self._pass(self.stream.finish(), last=True)
+
+    def branch(self) -> Self:
+        other = copy.copy(self)
+        other.stream = self.stream.branch()
+        return other
 
     def _pass(self, piece: str, last: bool) -> str:
         text = self._held + piece
