@@ -19,7 +19,7 @@ from etude.tasks.tag_encodings import (
     detect,
     encode,
     first_breach,
-    parse,
+    parse_tag,
     spans,
 )
 
@@ -134,10 +134,10 @@ def test_schemes_are_told_apart() -> None:
 
 
 def test_shapes_of_tags() -> None:
-    assert parse("B-a-b") == ("B", "a-b") and parse("O") == ("O", "") and parse("I") == ("I", "_")
+    assert parse_tag("B-a-b") == ("B", "a-b") and parse_tag("O") == ("O", "") and parse_tag("I") == ("I", "_")
     for wrong in ("", "X", "b-x", "B-", "B_x", "O-x", "-B"):
         with pytest.raises(ValueError, match="no tag of a chunk"):
-            parse(wrong)
+            parse_tag(wrong)
     with pytest.raises(ValueError, match="no place in iob2"):
         spans(["E-x"], strict="iob2")
     with pytest.raises(ValueError, match="out of order"):

@@ -39,7 +39,7 @@ OUTSIDE = Tag("O", "")
 
 
 @lru_cache(maxsize=65_536)
-def parse(tag: str) -> Tag:
+def parse_tag(tag: str) -> Tag:
     """The two parts of a tag; ValueError where it has another shape."""
     if tag == "O":
         return OUTSIDE
@@ -59,7 +59,7 @@ def write(prefix: str, kind: str) -> str:
 
 def spans(tags: Sequence[str], strict: Scheme | None = None) -> list[Span]:
     """The chunks of a sentence, leniently unless a scheme is named whose rules must hold."""
-    parsed = [parse(tag) for tag in tags]
+    parsed = [parse_tag(tag) for tag in tags]
     return _lenient(parsed) if strict is None else _strict(parsed, strict)
 
 
@@ -158,7 +158,7 @@ def may_follow(before: Tag, tag: Tag, scheme: Scheme) -> bool:
 
 def allowed(tags: Sequence[str], scheme: Scheme) -> Allowed:
     """The rules of a scheme over a list of tags, for a CRF."""
-    parsed = [parse(tag) for tag in tags]
+    parsed = [parse_tag(tag) for tag in tags]
     return Allowed(
         np.array([may_follow(OUTSIDE, tag, scheme) for tag in parsed]),
         np.array([[may_follow(before, tag, scheme) for tag in parsed] for before in parsed]),
@@ -169,7 +169,7 @@ def allowed(tags: Sequence[str], scheme: Scheme) -> Allowed:
 def first_breach(tags: Sequence[str], scheme: Scheme) -> int | None:
     """The place of the first tag that breaks the scheme; the number of words if it is the end that does."""
     before = OUTSIDE
-    for place, tag in enumerate(map(parse, tags)):
+    for place, tag in enumerate(map(parse_tag, tags)):
         if tag.prefix not in PREFIXES[scheme] or not may_follow(before, tag, scheme):
             return place
         before = tag
@@ -193,7 +193,7 @@ def detect(sentences: Iterable[Sequence[str]]) -> Scheme | None:
         before = OUTSIDE
         for name in tags:
             try:
-                tag = parse(name)
+                tag = parse_tag(name)
             except ValueError:
                 return None
             begun = begun or (tag.prefix == "B" and not may_follow(before, tag, "iob1"))
