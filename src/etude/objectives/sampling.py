@@ -35,7 +35,7 @@ def sample(
     vocab = table.shape[0]
     chunk = chunk or max(1, NOISE // vocab)
     vocabulary, device = torch.arange(vocab, device=states.device), states.device.type
-    # cast here and not by autocast, which would keep its copy of the table, made without gradient, for later uses
+    # cast here, once for all chunks: without gradients autocast would cast the table anew for each
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     states, table, drawn = states.to(dtype), table.to(dtype), []
     for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
