@@ -22,9 +22,13 @@ def hardware() -> str:
 
 
 def versions() -> str:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return f"etude {version('etude')}, torch {torch.__version__}, Python {platform.python_version()}"
+    try:
+        own = version("etude")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        own = "from source"
+    return f"etude {own}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
