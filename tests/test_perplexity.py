@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etude.chance import Chance
 from etude.errors import UserError
 from etude.loaded import Loaded
 from etude.perplexity import Held, perplexity, pseudo_perplexity, scored, windows
@@ -85,6 +86,22 @@ def test_a_corpus_is_read_as_in_pretraining(documents: str) -> None:
     assert (found.stride, found.tokens) == (4, corpus.total + 4)
     assert found.nats == pytest.approx(sum(nats), rel=1e-5)
     assert found.words == corpus.total and found.bytes == corpus.bytes
+
+
+@pytest.mark.parametrize("documents", ["join", "split"])
+def test_windows_side_by_side_are_the_loss_of_the_objective(documents: str) -> None:
+    """With a stride of the whole context, what training reports on a held-out part."""
+    model = decoder(context=8, documents=documents)
+    corpus, _ = corpus_of(model)
+    rows = model.objective.rows(corpus, seed=0)
+    batch = model.objective.batch([rows[number] for number in range(len(rows))], Chance(0, 0))
+    loss = model.objective.metrics(model.model, batch)["loss"]
+    found = perplexity(model, corpus, stride=8)
+    assert found.tokens == loss.count
+    assert found.nats_per_token == pytest.approx(loss.mean, rel=1e-5)
+    assert found.bits_per_byte == pytest.approx(
+        loss.mean * model.objective.tokens_per_byte(corpus) / math.log(2), rel=1e-5
+    )
 
 
 def test_memory_bounds_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,9 +260,15 @@ def generate(
 def write(loaded: Loaded, samples: Sequence[Sample], way: Way, cached: bool = True) -> Iterator[tuple[Sample, str]]:
     """Writes all samples to their ends; (sample, piece of text) as the pieces come."""
     for group in _groups(samples, loaded.model):
-        reader = Reader(loaded, [sample.framed for sample in group], cached)
-        while group:
-            chosen = way.choose(reader.scores(), [fold(sample.key, len(sample.ids)) for sample in group])
+        prompts = list(dict.fromkeys(tuple(sample.framed) for sample in group))
+        reader = Reader(loaded, prompts, cached)
+        scores = reader.scores()  # of each prompt once, however many samples it has
+        if len(prompts) < len(group):
+            rows = [prompts.index(tuple(sample.framed)) for sample in group]
+            reader.keep(rows)
+            scores = scores[rows]
+        while True:
+            chosen = way.choose(scores, [fold(sample.key, len(sample.ids)) for sample in group])
             for sample, token, slides in zip(group, chosen, reader.slides.tolist(), strict=True):
                 sample.slides = slides
                 piece = sample.take(token)
@@ -273,6 +279,9 @@ def write(loaded: Loaded, samples: Sequence[Sample], way: Way, cached: bool = Tr
             if len(going) < len(group):
                 reader.keep(going)
                 group = [group[row] for row in going]
+            if not group:
+                break
+            scores = reader.scores()
 
 
 def _groups(samples: Sequence[Sample], model: Any) -> Iterator[list[Sample]]:
