@@ -124,3 +124,19 @@ def test_what_a_cache_cannot_do_is_said() -> None:
         cache.pack([[1]])
     with pytest.raises(UserError, match="7 tokens is longer than the model's context of 6"):
         model(cache.pack([[1, 2, 3], [5]]), cache=cache)
+
+
+def test_a_forgotten_sequence_starts_anew_beside_others() -> None:
+    model = model_of()
+    sequences = sequences_of([7, 4, 9])
+    cache = Cache()
+    with torch.no_grad():
+        model(cache.pack(sequences), cache=cache)
+        cache.forget(np.array([0, 2]))
+        new = sequences_of([3, 1, 5])
+        found = split(model(cache.pack(new), cache=cache).last, [3, 1, 5])
+        whole = [new[0], sequences[1] + new[1], new[2]]
+        for row, sequence in enumerate(whole):
+            expected = model(pack([sequence])).last[-len(new[row]) :]
+            torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-5)
+    assert cache.lengths.tolist() == [3, 5, 5]
