@@ -47,8 +47,11 @@ class Cut:
 
     def words(self, piece: str) -> list[str] | None:
         """The words of a piece, or None if it holds anything uncommon."""
-        if not self.space and piece[0] in " \n":
+        if not self.space and piece[:1] in (" ", "\n"):
             piece = piece[1:]
+        core = piece[1:] if self.space and piece[:1] == " " else piece
+        if core.isascii() and core.isalpha():  # most pieces, told without a pattern
+            return [piece]
         words = self.pattern.findall(piece)
         return words if sum(map(len, words)) == len(piece) else None
 

@@ -8,9 +8,8 @@ for since the last clearing are dropped.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Self
 
 import numpy as np
@@ -69,11 +68,24 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
+class _Numbers(dict[str, int]):
+    """A dictionary that gives a key it does not have the next number, and remembers that it was new."""
+
+    def __init__(self, pairs: Iterable[tuple[str, int]] = ()) -> None:
+        super().__init__(pairs)
+        self.new: list[str] = []
+
+    def __missing__(self, key: str) -> int:
+        number = self[key] = len(self)
+        self.new.append(key)
+        return number
+
+
 class Memory:
     def __init__(self, compute: Callable[[list[str]], Tokens], size: int, surfaces: bool) -> None:
         """`compute` finds the tokens of new keys; `size` is in bytes."""
         self.compute, self.size = compute, size
-        self.numbers: dict[str, int] = {}
+        self.numbers = _Numbers()
         letters = np.zeros(0, np.uint8) if surfaces else None
         sizes = np.zeros(0, np.int64) if surfaces else None
         self.held = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), sizes, letters)
@@ -81,11 +93,10 @@ class Memory:
         self.taken = 0
 
     def tokens(self, keys: list[str]) -> Tokens:
-        numbers = np.fromiter(map(self.numbers.get, keys, repeat(-1)), np.int64, len(keys))
-        missing = np.flatnonzero(numbers < 0)
-        if len(missing):
-            self._learn(list(dict.fromkeys([keys[place] for place in missing.tolist()])))
-            numbers[missing] = np.fromiter((self.numbers[keys[place]] for place in missing.tolist()), np.int64)
+        numbers = np.fromiter(map(self.numbers.__getitem__, keys), np.int64, len(keys))
+        if self.numbers.new:
+            self._learn(self.numbers.new)
+            self.numbers.new = []
         self.used[numbers] = True
         found = self.held.taken(numbers)
         if self.taken > self.size:
@@ -93,9 +104,7 @@ class Memory:
         return found
 
     def _learn(self, keys: list[str]) -> None:
-        first = len(self.numbers)
         self.held = Tokens.joined([self.held, self.compute(keys)])
-        self.numbers.update(zip(keys, range(first, first + len(keys)), strict=True))
         self.used = np.concatenate([self.used, np.zeros(len(keys), bool)])
         self.taken += sum(map(sys.getsizeof, keys)) + SLOT * len(keys)
 
@@ -108,6 +117,6 @@ class Memory:
         if 4 * taken > 3 * self.size:
             kept, names, taken = kept[:0], [], 0
         self.held = self.held.taken(kept)
-        self.numbers = dict(zip(names, range(len(names)), strict=True))
+        self.numbers = _Numbers(zip(names, range(len(names)), strict=True))
         self.used = np.zeros(len(names), bool)
         self.taken = taken
