@@ -29,6 +29,7 @@ from torch import nn
 from etude.chance import Chance
 from etude.objectives.base import Objective, Rows
 from etude.tasks.examples import Examples
+from etude.tasks.framing import Frame
 
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result
 ROUNDS = 1000  # of the bootstrap: the ends of a 95 % interval to about a tenth of its width
@@ -52,6 +53,7 @@ class Score:
 
 class Task(Objective):
     score: str  # the official metric, a key of what `evaluate` gives; higher is better
+    framing: Frame  # how texts become sequences
 
     def predict(self, model: Any, examples: Examples[Any]) -> list[dict[str, Any]]:
         """One JSON-ready answer an example, in their order; examples need no labels."""
@@ -64,6 +66,10 @@ class Task(Objective):
     def facts(self) -> dict[str, Any]:
         """JSON-ready: what `build` needs beside the settings (labels, thresholds found on dev)."""
         raise NotImplementedError
+
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        """One text as this task reads it: for vectors and states of a transferred model."""
+        return self.framing.join([ids]).tokens
 
     def settle(self, model: Any, dev: Examples[Any]) -> None:
         """Called once after training, with the best weights: finds what is tuned on dev (a threshold)."""

@@ -83,6 +83,7 @@ class Classify(Task):
             raise UserError(f"task.positive={settings.positive} is no label.{nearest(settings.positive, self.labels)}")
         self.positive = 1 if settings.positive is None else self.labels.index(settings.positive)
         self.pooled = Pooled(settings, model, tokenizer, len(self.labels), way)
+        self.framing = self.pooled.frame
 
     def facts(self) -> dict[str, Any]:
         return {"labels": self.labels}

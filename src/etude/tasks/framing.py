@@ -87,9 +87,9 @@ def fit(lengths: Sequence[int], room: int | None) -> list[int]:
         return [room]
     first, second = lengths
     half = room // 2
-    if first <= half:
+    if first <= room - half:
         return [first, room - first]
-    if second <= room - half:
+    if second <= half:
         return [room - second, second]
     return [room - half, half]  # of equal lengths the second loses a token first
 

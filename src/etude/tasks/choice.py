@@ -1,0 +1,205 @@
+"""Multiple choice: one score an answer, a softmax over the answers of a question (SWAG, CommonsenseQA, RACE).
+
+    both directions   [CLS] question [SEP] answer [SEP] for each answer (BERT, section 4.4)
+    causal            start context question delimiter answer end (GPT-1, section 3.3)
+    static, recurrent question and answer read alone, joined as [u; v; |u - v|; u * v]
+
+Questions may have different numbers of answers. Files: CommonsenseQA's and OpenBookQA's JSON lines (their own nested
+form too), SWAG's CSV (sent1, sent2, ending0 ...), and any record with `question` and a list of `choices`.
+The official score is accuracy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.objectives.base import Row, Stat, Term
+from etude.tasks import pooled
+from etude.tasks.base import Score, Task, bootstrap_mean
+from etude.tasks.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
+from etude.tasks.pair import way_of
+from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled
+from etude.tasks.reading import records
+from etude.text.tokenizer import Tokenizer
+
+SUMMARY = "which of several answers (SWAG, CommonsenseQA, OpenBookQA, RACE)"
+COLUMNS = {
+    "question": ("question", "sent1", "startphrase"),
+    "choices": ("choices", "options", "endings"),
+    "answer": ("answer", "answerKey", "label"),
+}
+INPUTS: tuple[str, ...] = ()  # a line holds JSON
+
+
+class Settings(pooled.Settings):
+    reading: Literal["joint", "apart"] | None = Field(
+        default=None,
+        description="question and answer in one sequence, or each alone; what suits the model unless given",
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+    choices: tuple[str, ...]
+    answer: int | None = None
+
+
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Question:
+    record = _flat(record)
+    column = column_of(record, "question", columns, COLUMNS["question"])
+    text = text_of(record, column, where)
+    choices, names = _choices(record, columns, where)
+    second = record.get("sent2")
+    if column == "sent1" and isinstance(second, str):  # SWAG: the ending goes on with the second sentence
+        choices = [f"{second} {choice}".strip() for choice in choices]
+    if not labelled:
+        return Question(text, tuple(choices))
+    answer = column_of(record, "answer", columns, COLUMNS["answer"])
+    return Question(text, tuple(choices), _answer(value_of(record, answer, where), answer, names, where))
+
+
+def _flat(record: Record) -> Record:
+    """CommonsenseQA as published keeps {"stem", "choices": [{"label", "text"}]} under `question`."""
+    inside = record.get("question")
+    if isinstance(inside, dict) and "stem" in inside:
+        return {**record, "question": inside["stem"], "choices": inside.get("choices")}
+    return record
+
+
+def _choices(record: Record, columns: Mapping[str, str], where: str) -> tuple[list[str], list[str]]:
+    """The texts of the answers, and the names they go by."""
+    endings = [name for number in range(26) if (name := f"ending{number}") in record]
+    if endings and "choices" not in columns:
+        return [text_of(record, name, where) for name in endings], [str(n) for n in range(len(endings))]
+    column = column_of(record, "choices", columns, COLUMNS["choices"])
+    value = value_of(record, column, where)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)  # a list in a cell of a CSV file
+        except ValueError:
+            value = None
+    if isinstance(value, dict) and isinstance(value.get("text"), list):  # {"label": [...], "text": [...]}
+        value = [{"label": a, "text": b} for a, b in zip(value.get("label", []), value["text"], strict=False)]
+    if not isinstance(value, list) or len(value) < 2:
+        raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of two or more answers.")
+    if all(isinstance(one, dict) for one in value):
+        names = [str(one.get("label", number)) for number, one in enumerate(value)]
+        return [text_of(one, "text", where) for one in value], names
+    return [checked_text(one, column, where) for one in value], [chr(65 + number) for number in range(len(value))]
+
+
+def _answer(value: Any, column: str, names: Sequence[str], where: str) -> int:
+    """The number of the right answer: from 0, or the letter it goes by."""
+    word = str(value).strip()
+    if not isinstance(value, bool):
+        if word in names:
+            return list(names).index(word)
+        if word.isdecimal() and int(word) < len(names):
+            return int(word)
+    raise UserError(
+        f"{where}: the column '{column}' holds {short(value)}, which is none of the {len(names)} answers: "
+        f"a number from 0 to {len(names) - 1}, or one of {', '.join(names)}."
+    )
+
+
+def read(
+    path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+) -> Examples[Question]:
+    return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+
+
+def learn(examples: Examples[Question], settings: Settings) -> dict[str, Any]:
+    return {}
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Choice:
+    return Choice(settings, model, tokenizer)
+
+
+class Choice(Task):
+    score = "accuracy"
+
+    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.settings = settings
+        self.pooled = Pooled(settings, model, tokenizer, 1, way_of(settings.reading, model, tokenizer))
+        self.framing = self.pooled.frame
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def rows(self, corpus: Examples[Question], seed: int = 0) -> ExampleRows:
+        rows = self._rows(corpus)
+        rows.labels = _gold(corpus)
+        return rows
+
+    def _rows(self, examples: Examples[Question]) -> ExampleRows:
+        texts = [[(item.text, choice) for choice in item.choices] for item in examples]
+        return self.pooled.rows(texts, examples.places, examples.source)
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
+        return self.pooled.batch(rows)
+
+    def _scores(self, model: nn.Module, batch: ExampleBatch) -> tuple[Tensor, Any]:
+        """(R, most answers), -inf where a question has fewer."""
+        flat, states = self.pooled(model, batch)  # (answers of all questions, 1)
+        sizes = batch.sizes // (2 if self.pooled.way == "apart" else 1)
+        scores = flat.new_full((len(sizes), int(sizes.max())), float("-inf"))
+        filled = torch.from_numpy(np.arange(scores.shape[1]) < sizes[:, None]).to(flat.device)
+        return scores.masked_scatter(filled, flat[:, 0]), states
+
+    def loss(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Term]:
+        assert batch.labels is not None
+        scores, states = self._scores(model, batch)
+        total = F.cross_entropy(scores, batch.labels, reduction="sum")
+        return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Stat]:
+        assert batch.labels is not None
+        scores, count = self._scores(model, batch)[0], batch.counts["loss"]
+        return {
+            "loss": Stat(F.cross_entropy(scores, batch.labels, reduction="sum"), count, weight=1.0),
+            "accuracy": Stat((scores.argmax(-1) == batch.labels).sum(), count),
+        }
+
+    def flops(self, model: Any, batch: ExampleBatch) -> int:
+        return self.pooled.flops(model, batch)
+
+    # --- use ----------------------------------------------------------------------------------------
+
+    def predict(self, model: Any, examples: Examples[Question]) -> list[dict[str, Any]]:
+        rows = self._rows(examples)
+        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        for group, batch in self.batches(model, rows):
+            share = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
+            for number, row in zip(group, share, strict=True):
+                best = int(row.argmax())
+                scores = [float(value) for value in row[: len(examples[number].choices)]]
+                found[number] = {"answer": best, "text": examples[number].choices[best], "scores": scores}
+        return found
+
+    def evaluate(self, model: Any, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
+        gold = _gold(examples)
+        predicted = np.array([answer["answer"] for answer in self.predict(model, examples)])
+        return {"accuracy": bootstrap_mean(predicted == gold, intervals)}
+
+
+def _gold(examples: Examples[Question]) -> np.ndarray:
+    for item, where in zip(examples, examples.places, strict=True):
+        if item.answer is None:
+            raise UserError(f"{where}: this question has no answer. Name the column that holds it.")
+    return np.array([item.answer for item in examples], dtype=np.int64)

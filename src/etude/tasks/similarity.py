@@ -1,0 +1,162 @@
+"""Similarity of two texts as a number (STS-B, KorSTS, KLUE-STS): regression, scored by Pearson and Spearman.
+
+Both directions: [CLS] a [SEP] b [SEP], one linear output, squared error (BERT's treatment of STS-B). Causal: both
+orders, their vectors added before the linear layer, since similarity has no order (GPT-1, section 3.3). Static and
+recurrent models read each text alone. Targets are trained in units of their deviation from the training mean, so
+that one rate suits any scale; answers are given on the scale of the file.
+
+KLUE adds the F1 of both sides cut at 3 or more (`threshold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.objectives.base import Row, Stat, Term
+from etude.tasks import pooled
+from etude.tasks.base import Score, Task, bootstrap
+from etude.tasks.examples import Examples, Record, column_of, gather, number_of
+from etude.tasks.framing import inner
+from etude.tasks.metrics import Confusion, Correlation
+from etude.tasks.pair import FIRST, INPUTS, SECOND, texts_of, way_of
+from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
+from etude.tasks.reading import records
+from etude.text.tokenizer import Tokenizer
+
+__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Settings", "Similarity", "build", "learn", "parse", "read"]
+
+SUMMARY = "how alike two texts are, a number (STS-B, KorSTS, KLUE-STS)"
+COLUMNS = {"first": FIRST, "second": SECOND, "value": ("score", "similarity", "labels", "label")}
+
+
+class Settings(pooled.Settings):
+    reading: Literal["joint", "apart", "both"] | None = Field(
+        default=None, description="one sequence, each text alone, both orders; what suits the model unless given"
+    )
+    score: Literal["pearson", "spearman"] = "pearson"
+    threshold: float | None = Field(default=None, description="also the F1 of values at or above it: 3 in KLUE")
+
+
+@dataclass(frozen=True)
+class Rated:
+    texts: tuple[str, str]
+    value: float | None = None
+
+
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Rated:
+    texts = texts_of(record, columns, where)
+    if not labelled:
+        return Rated(texts)
+    column = column_of(record, "value", columns, COLUMNS["value"])
+    value = record.get(column)
+    if isinstance(value, dict) and "real-label" in value:  # KLUE keeps three forms of it; this is the one scored
+        return Rated(texts, number_of(value, "real-label", where))
+    return Rated(texts, number_of(record, column, where))
+
+
+def read(
+    path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+) -> Examples[Rated]:
+    return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+
+
+def learn(examples: Examples[Rated], settings: Settings) -> dict[str, Any]:
+    values = np.array([item.value for item in examples if item.value is not None])
+    if np.ptp(values) == 0:
+        raise UserError(f"{examples.source}: every value is {values[0]:g}, so there is nothing to learn.")
+    return {"mean": float(values.mean()), "deviation": float(values.std())}
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Similarity:
+    return Similarity(settings, model, tokenizer, facts["mean"], facts["deviation"])
+
+
+class Similarity(Task):
+    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
+        super().__init__()
+        self.settings, self.score, self.mean, self.deviation = settings, settings.score, mean, deviation
+        self.pooled = Pooled(settings, model, tokenizer, 1, self._way(settings, model, tokenizer))
+        self.framing = self.pooled.frame
+
+    @staticmethod
+    def _way(settings: Settings, model: Any, tokenizer: Tokenizer) -> Way:
+        if settings.reading == "both":
+            return "both"
+        if settings.reading is None and getattr(inner(model).settings, "direction", None) == "causal":
+            return "both"
+        return way_of(settings.reading, model, tokenizer)
+
+    def facts(self) -> dict[str, Any]:
+        return {"mean": self.mean, "deviation": self.deviation}
+
+    def rows(self, corpus: Examples[Rated], seed: int = 0) -> ExampleRows:
+        rows = self._rows(corpus)
+        rows.values = (_gold(corpus) - self.mean) / self.deviation
+        return rows
+
+    def _rows(self, examples: Examples[Rated]) -> ExampleRows:
+        return self.pooled.rows([[item.texts] for item in examples], examples.places, examples.source)
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
+        return self.pooled.batch(rows)
+
+    def loss(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Term]:
+        assert batch.values is not None
+        scores, states = self.pooled(model, batch)
+        total = ((scores[:, 0] - batch.values) ** 2).sum()
+        return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Stat]:
+        assert batch.values is not None
+        error = ((self.pooled(model, batch)[0][:, 0] - batch.values) ** 2).sum()
+        return {"loss": Stat(error, batch.counts["loss"], weight=1.0)}
+
+    def flops(self, model: Any, batch: ExampleBatch) -> int:
+        return self.pooled.flops(model, batch)
+
+    # --- use ----------------------------------------------------------------------------------------
+
+    def values(self, model: Any, examples: Examples[Rated]) -> np.ndarray:
+        """(examples,) on the scale of the training file, not clipped: correlations need no bounds."""
+        rows = self._rows(examples)
+        found = np.zeros(len(rows))
+        for group, batch in self.batches(model, rows):
+            found[group] = self.pooled(model, batch)[0][:, 0].double().cpu().numpy()
+        return found * self.deviation + self.mean
+
+    def predict(self, model: Any, examples: Examples[Rated]) -> list[dict[str, Any]]:
+        return [{"score": float(value)} for value in self.values(model, examples)]
+
+    def evaluate(self, model: Any, examples: Examples[Rated], intervals: bool = True) -> dict[str, Score]:
+        gold, predicted = _gold(examples), self.values(model, examples)
+        names = ["pearson", "spearman"] + (["f1"] if self.settings.threshold is not None else [])
+        return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+
+    def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
+        if name == "f1":
+            above = [values[drawn] >= self.settings.threshold for values in (gold, predicted)]
+            counts = Confusion(2)
+            counts.add(above[0].astype(int), above[1].astype(int))
+            return counts.f1()
+        pairs = Correlation()
+        pairs.add(gold[drawn], predicted[drawn])
+        return getattr(pairs, name)
+
+
+def _gold(examples: Examples[Rated]) -> np.ndarray:
+    for item, where in zip(examples, examples.places, strict=True):
+        if item.value is None:
+            raise UserError(f"{where}: this example has no value. Name the column that holds it.")
+    return np.array([item.value for item in examples], dtype=np.float64)
