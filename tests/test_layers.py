@@ -22,7 +22,7 @@ LAYERS = [
     {"train"},
     {"recipes"},
     {"run", "card", "pretraining", "check", "loaded", "generation", "beams", "perplexity", "transfer", "hub", "view"},
-    {"study"},
+    {"study", "demo"},
     {"etude"},  # the package itself: the Python interface over all of it
     {"cli"},
 ]
