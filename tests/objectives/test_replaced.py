@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from etude import chance as hashes
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.loaded import Loaded
 from etude.models import transformer
 from etude.nn.packed import pack
 from etude.objectives import replaced, sampling, segments
@@ -544,6 +545,14 @@ def test_frame_and_logits_are_those_of_pre_training() -> None:
     torch.testing.assert_close(scores[batch.index], hidden @ table.t() + made.generator_head.bias)
     alone = made.logits(net, made.generate(net, pack([framed])))
     assert alone.shape == (32, VOCAB)
+
+
+def test_blanks_are_filled_by_the_generator() -> None:
+    net, made = both()
+    with torch.no_grad():
+        made.generator_head.bias[20] = 40.0  # the generator says w20, whatever stands there
+    guesses = Loaded(net, made, tokenizer(VOCAB)).fill("w7 [MASK] w9", top=3)
+    assert guesses[0].token == "w20" and guesses[0].probability > 0.99
 
 
 def test_korean_text_survives() -> None:
