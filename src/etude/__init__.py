@@ -3,6 +3,7 @@
     corpus = etude.prepare("books/*.txt", out="data/books", tokenizer="bpe:16000")
     run = etude.pretrain("bert-small", corpus, out="runs/bert", **{"train.steps": 10_000})
     model = etude.load("runs/bert")
+    tuned = etude.finetune("runs/bert", "classify", train="train.csv", dev="dev.csv", out="runs/bert-reviews")
 
 Everything heavy is imported when it is first used.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from etude.check import Check
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from etude.recipes.schema import Recipe
     from etude.run import Run
     from etude.text.corpus import Corpus
+    from etude.transfer.tuned import Tuned
 
-__all__ = ["check", "load", "prepare", "pretrain", "resume"]
+__all__ = ["check", "finetune", "load", "prepare", "pretrain", "resume"]
 
 
-def prepare(sources: str | Path | Sequence[str | Path], out: str | Path, tokenizer: str = "bpe:16000", **options: Any) -> Corpus:
+def prepare(
+    sources: str | Path | Sequence[str | Path], out: str | Path, tokenizer: str = "bpe:16000", **options: Any
+) -> Corpus:
     """Text files become a Corpus; the options are those of `etude.text.prepare.prepare`."""
     from etude.text.prepare import prepare as run
 
@@ -38,7 +42,9 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, **overrides:
     return run(recipe, corpus, overrides)
 
 
-def pretrain(recipe: str | Path | Recipe, corpus: str | Path | Corpus, out: str | Path, quiet: bool = False, **overrides: Any) -> Run:
+def pretrain(
+    recipe: str | Path | Recipe, corpus: str | Path | Corpus, out: str | Path, quiet: bool = False, **overrides: Any
+) -> Run:
     """Pre-trains a recipe on a corpus: `**{"train.steps": 1000}` changes its settings."""
     from etude.pretraining import pretrain as run
 
@@ -57,3 +63,38 @@ def load(folder: str | Path) -> Loaded:
     from etude.loaded import load as run
 
     return run(folder)
+
+
+def finetune(
+    base: str | Path,
+    task: str,
+    train: str | Path,
+    out: str | Path,
+    dev: str | Path | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    rates: Sequence[float] = (),
+    seeds: int = 1,
+    skip_bad: bool = False,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Tuned:
+    """Fine-tunes a run on a task: `**{"train.lr": 3e-5, "transfer.frozen": True}` changes its settings.
+
+    Several `rates` or `seeds` are so many runs: the rate is chosen on dev, the spread told in `trials.json`.
+    """
+    from etude.transfer import finetune as single
+    from etude.transfer import trials
+    from etude.transfer.tuned import Tuned
+
+    if len(rates) > 1 or seeds > 1:
+        run = trials.search(
+            base, task, train, out, dev=dev, rates=rates, seeds=seeds, columns=columns, overrides=overrides,
+            skip_bad=skip_bad, quiet=quiet,
+        )  # fmt: skip
+    else:
+        changes = overrides | ({"train.lr": rates[0]} if rates else {})
+        run = single.finetune(
+            base, task, train, out, dev=dev, columns=columns, overrides=changes, skip_bad=skip_bad, quiet=quiet
+        )
+    return Tuned.open(run.folder)

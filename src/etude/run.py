@@ -113,6 +113,11 @@ class Run:
 
     def learnt(self) -> tuple[nn.Module, Objective, frozenset[str]]:
         """The same, and the names of tensors that were never trained: heads that an imported model came without."""
+        if (self.folder / "task.yaml").is_file():  # fine-tuned: the objective is its task
+            from etude.transfer.tuned import Tuned
+
+            tuned = Tuned.open(self.folder, device="cpu")
+            return getattr(tuned.model, "wrapped", tuned.model), tuned.task, frozenset()
         untrained: set[str] = set()
         model, objective = fresh(self.recipe, self.tokenizer)
         learner = nn.ModuleDict({"model": model, "objective": objective})
@@ -150,7 +155,8 @@ class Run:
 def refuse_existing(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         known = (folder / "recipe.yaml").is_file()
-        way = f"Resume it with 'etude pretrain --resume {folder}', or choose" if known else "Choose"
+        verb = "finetune" if (folder / "task.yaml").is_file() else "pretrain"
+        way = f"Resume it with 'etude {verb} --resume {folder}', or choose" if known else "Choose"
         raise UserError(f"{folder} exists already. {way} another folder with -o.")
 
 

@@ -58,6 +58,22 @@ def test_predictions_stand_alone(tuned: Run, reviews: Files) -> None:
     assert model.predict([]) == [] and model.predict([{"text": texts[0]}])[0]["label"] == together[0]["label"]
 
 
+def test_a_tuned_run_is_a_model_too(tuned: Run, base: Bases, reviews: Files, tmp_path: Path) -> None:
+    """It loads for vectors, and it can be the start of another transfer; all through the Python interface."""
+    import etude
+
+    assert etude.load(tuned.folder).encode(["good film", "bad"]).shape == (2, 32)
+    again = etude.finetune(
+        tuned.folder, "classify", reviews[0], tmp_path / "x", reviews[1], quiet=True,
+        **{"transfer.frozen": True, "train.epochs": 5, "train.lr": 0.05},
+    )  # fmt: skip
+    assert again.evaluate(reviews[1])["accuracy"].value > 0.9
+    assert again.predict(["good film"])[0]["label"] == "good"
+    assert etude.load(again.folder).encode(["good"]).shape == (1, 32)
+    with pytest.raises(UserError, match="etude finetune --resume"):
+        etude.finetune(base("bert"), "classify", reviews[0], tuned.folder)
+
+
 def test_bad_lines_of_a_pipe(tuned: Run) -> None:
     model = Tuned.open(tuned.folder)
     lines = ["good film\n", "\n", '{"text": "bad film"}\n', '{"txt": "x"}\n', "{oops\n"]

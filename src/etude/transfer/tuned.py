@@ -27,6 +27,7 @@ LARGEST_CHUNK = 1024  # lines of a pipe that are answered together, once it flow
 
 @dataclass(frozen=True)
 class Tuned:
+    folder: Path
     plan: Plan
     model: nn.Module
     task: Task
@@ -47,7 +48,7 @@ class Tuned:
         else:
             raise UserError(f"{run.folder} has no weights yet. 'etude finetune --resume {run.folder}' trains it.")
         learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        return cls(plan, model, task, run.tokenizer)
+        return cls(run.folder, plan, model, task, run.tokenizer)
 
     def with_columns(self, columns: Mapping[str, str]) -> Tuned:
         """The same, reading other columns."""
