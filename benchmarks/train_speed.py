@@ -256,7 +256,8 @@ def main() -> None:
     for work in works:
         ours = etude_speed(work, asked.dropout, asked.steps, device, precision)
         row: dict[str, Any] = {"work": work.name, "dropout": asked.dropout, "precision": precision, "etude": ours}
-        text = f"{work.name:16} {ours['tokens_per_second']:12,.0f} {ours['tokens_per_second'] * ours['flops_per_token'] / best:8.1%} {ours['memory']:6.1f}  "
+        share = ours["tokens_per_second"] * ours["flops_per_token"] / best
+        text = f"{work.name:16} {ours['tokens_per_second']:12,.0f} {share:8.1%} {ours['memory']:6.1f}  "
         for peer in filter(None, asked.peers.split(",")):
             torch._dynamo.reset()
             found = speeds[peer](work, asked.dropout, asked.steps, device, precision)

@@ -65,7 +65,9 @@ def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: 
     valid = held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it
     quiet = quiet or not ranks.first
-    best = None if quiet else peak.measured_peak(device, settings.precision) * ranks.size
+    best = (
+        None if quiet else peak.measured_peak(device, peak.resolved_precision(settings.precision, device)) * ranks.size
+    )
     with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.in_use(device)) as progress:
         loop = Loop(
             run.folder,

@@ -11,7 +11,8 @@ def recipe_corpus_overrides(words: list[str]) -> tuple[str, str, list[str]]:
     places = [word for word in words if word not in overrides]
     if len(places) != 2:
         raise UserError(
-            f"A recipe and a corpus are wanted, for example 'bert-small data/books'; got: {' '.join(places) or 'nothing'}. "
+            "A recipe and a corpus are wanted, for example 'bert-small data/books'; "
+            f"got: {' '.join(places) or 'nothing'}. "
             "'etude recipes' lists the recipes, 'etude prepare' makes a corpus."
         )
     return places[0], places[1], overrides

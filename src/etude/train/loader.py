@@ -8,7 +8,7 @@ workers, ranks and micro-batches cannot change what is trained on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -56,7 +56,7 @@ class Loader:
         if uneven:
             raise UserError(
                 f"A step of {uneven[0]} rows cannot be shared by {ranks} processes. "
-                f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that they divide by {ranks} in every step."
+                f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that they always divide by {ranks}."
             )
         if not rows.shuffle:
             self._fix_lanes()
@@ -97,7 +97,7 @@ class Loader:
             batches = [batch.pin() for batch in batches]
         return Step(number, batches, add_counts(batches))
 
-    def steps(self, start: int, stop: int) -> Iterator[Step]:
+    def steps(self, start: int, stop: int) -> Generator[Step, None, None]:
         """Steps in order, a few built ahead."""
         if self.workers <= 0:
             yield from map(self.step, range(start, stop))

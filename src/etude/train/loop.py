@@ -456,8 +456,8 @@ class Loop:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for which, handler in before.items():
+                signal.signal(which, handler)
 
 
 def total_loss(terms: dict[str, Term], totals: dict[str, float]) -> Tensor:

@@ -57,7 +57,7 @@ def watch(module: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
-def name_first_nonfinite(learner: nn.Module, replay: Callable[[], None]) -> str:
+def name_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> str:
     """Runs the failing step once more with every sub-module watched and names where it began.
 
     `replay` does the forward and backward pass of the step without an update.
