@@ -1,8 +1,7 @@
 """`etude demo`: from nothing to a model that fills blanks, on the built-in world, in about two minutes on a CPU.
 
-Text is generated, a corpus prepared, a toy BERT pre-trained for as long as `minutes` says (the machine's speed is
-measured first), and sentences it has never seen are completed. Every step leaves what it made in one folder; a
-second call shows the same again at once, and an interrupted one goes on.
+Text is generated, a corpus prepared, a toy BERT pre-trained, and sentences it has never seen are completed. Every
+step leaves what it made in one folder; a second call shows the same again at once, and an interrupted one goes on.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from typing import Any
 from etude import pretraining
 from etude.check import unigram_entropy
 from etude.loaded import MASK, Guess, load
+from etude.recipes.schema import Recipe
 from etude.run import Run
 from etude.text.corpus import Corpus
 from etude.text.prepare import prepare
 from etude.world import World
 
-MEGABYTES = 2.0  # a toy reads about this much in its minute
+RECIPE = "bert-toy"
+MEGABYTES = 4.0  # a toy reads about this much in its minute
 SHOWN = 6  # sentences with a blank
 
 
@@ -53,8 +54,9 @@ def demo(
         aside.rename(text)
     place = folder / f"corpus.{language}"
     if not (place / "manifest.json").is_file():
-        say(f"Preparing the corpus {place}: etude prepare {text} -o {place} --tokenizer wordpiece:2000")
-        prepare(str(text), place, tokenizer="wordpiece:2000", valid=0.02, seed=seed)
+        tokenizer = Recipe.load(RECIPE).tokenizer
+        say(f"Preparing the corpus {place}: etude prepare {text} -o {place} --tokenizer {tokenizer}")
+        prepare(str(text), place, tokenizer=tokenizer, valid=0.02, seed=seed)
     corpus = Corpus.open(place)
     run = _trained(folder / f"bert.{language}", corpus, minutes, seed, say, quiet)
     if not run.finished:
@@ -64,7 +66,9 @@ def demo(
     return Demo(run, corpus, list(_blanks(run, corpus)), valid["mlm"], unigram)
 
 
-def _trained(folder: Path, corpus: Corpus, minutes: float, seed: int, say: Callable[[str], None], quiet: bool) -> Run:
+def _trained(
+    folder: Path, corpus: Corpus, minutes: float | None, seed: int, say: Callable[[str], None], quiet: bool
+) -> Run:
     if folder.exists():
         run = Run.open(folder)
         if run.finished:
@@ -72,9 +76,9 @@ def _trained(folder: Path, corpus: Corpus, minutes: float, seed: int, say: Calla
             return run
         say(f"Going on with {folder}")
         return pretraining.resume(run, quiet=quiet)
-    say(f"Pre-training a toy BERT for about {minutes:g} min: etude pretrain bert-toy {corpus.folder} -o {folder}")
-    settings: dict[str, Any] = {"train.minutes": minutes, "train.seed": seed}
-    return pretraining.pretrain("bert-toy", corpus, folder, quiet=quiet, overrides=settings)
+    say(f"Pre-training a toy BERT: etude pretrain {RECIPE} {corpus.folder} -o {folder}")
+    settings: dict[str, Any] = {"train.seed": seed} | ({"train.minutes": minutes} if minutes else {})
+    return pretraining.pretrain(RECIPE, corpus, folder, quiet=quiet, overrides=settings)
 
 
 def _blanks(run: Run, corpus: Corpus) -> Iterator[Blank]:

@@ -13,7 +13,10 @@ def register(app: typer.Typer) -> None:
     def demo(
         out: Annotated[Path, typer.Option("--out", "-o", help="Where everything goes.")] = Path("demo"),
         language: Annotated[str, typer.Option("--language", help="en or ko.")] = "en",
-        minutes: Annotated[float, typer.Option("--minutes", help="How long to pre-train.")] = 1.0,
+        minutes: Annotated[
+            float | None,
+            typer.Option("--minutes", help="How long to pre-train; as the toy's recipe says if not given."),
+        ] = None,
         seed: Annotated[int, typer.Option("--seed")] = 0,
     ) -> None:
         """Write a small world, pre-train on it, and fill blanks: two minutes on a CPU."""
