@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
                 "transfer.frozen=true",
             ),
         ] = None,
-        train: Annotated[Path | None, typer.Option("--train", help="The examples to learn from.")] = None,
+        train: Annotated[
+            Path | None, typer.Option("--train", help="The examples to learn from; of a suite (glue), its folder.")
+        ] = None,
         dev: Annotated[Path | None, typer.Option("--dev", help="The examples the best weights are chosen on.")] = None,
         out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the new run.")] = None,
         columns: Annotated[
@@ -40,7 +42,7 @@ def register(app: typer.Typer) -> None:
         from etude.cli.columns import named_columns, settings_and_places
         from etude.errors import UserError
         from etude.transfer import finetune as single
-        from etude.transfer import trials
+        from etude.transfer import suite, trials
 
         if resume is not None:
             if words or train or dev or out:
@@ -55,6 +57,9 @@ def register(app: typer.Typer) -> None:
                 )
             if train is None or out is None:
                 raise UserError("Say what to learn from, and where the run goes: --train FILE -o runs/NAME.")
+            if places[1] in suite.SUITES:
+                _suite(places[0], places[1], train, out, overrides, skip_bad, quiet)
+                return
             named = named_columns(columns or [], {"text": text, "label": label})
             rates = _rates(lr) if lr else []
             if len(rates) > 1 or seeds > 1:
@@ -100,6 +105,16 @@ def register(app: typer.Typer) -> None:
                 f"{name:<12} {one['value']:.4f}  [{one['low']:.4f}, {one['high']:.4f}]  n = {one['count']:,} (dev)"
             )
         typer.echo(f"Done: {folder} (what happened in README.md)", err=True)
+
+
+def _suite(base: str, name: str, data: Path, out: Path, overrides: list[str], skip_bad: bool, quiet: bool) -> None:
+    from etude.transfer import suite
+
+    result = suite.run_suite(base, name, data, out, overrides, skip_bad, quiet)
+    if result is None:
+        typer.echo("Stopped and saved. The same command goes on.", err=True)
+        raise typer.Exit(INTERRUPTED)
+    typer.echo(suite.table(result))
 
 
 def _rates(words: str) -> list[float]:

@@ -54,7 +54,7 @@ def search(
         "train": str(Path(train).resolve()),
         "dev": str(Path(dev).resolve()),
         "columns": dict(columns or {}),
-        "overrides": {".".join(path): value for path, value in _leaves(from_overrides(overrides).values)},
+        "overrides": {".".join(path): value for path, value in leaves(from_overrides(overrides).values)},
         "skip_bad": skip_bad,
         "rates": list(rates),
         "seeds": seeds,
@@ -155,8 +155,9 @@ def table(out: str | Path) -> str:
     return "\n".join(lines)
 
 
-def _leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """(path, value) of every setting in nested groups."""
     found: list[tuple[tuple[str, ...], Any]] = []
     for key, value in values.items():
-        found += _leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
+        found += leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
     return found

@@ -1,0 +1,44 @@
+"""A suite: every task of a folder, one score, gone on with when called again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.transfer.suite import run_suite, table
+
+
+def test_glue(base: Callable[[str], Path], tmp_path: Path) -> None:
+    data = tmp_path / "GLUE"
+    words = ("good", "bad")
+    (data / "CoLA").mkdir(parents=True)
+    rows = "".join(f"x\t{number % 2}\t\tfilm {words[number % 2]}\n" for number in range(16))
+    for name in ("train", "dev"):
+        (data / "CoLA" / f"{name}.tsv").write_text(rows, encoding="utf-8")
+    (data / "MNLI").mkdir()
+    head = "index\tsentence1\tsentence2\tgold_label\n"
+    rows = head + "".join(
+        f"{n}\tfilm {words[n % 2]}\tplot\t{'neutral' if n % 2 else 'entailment'}\n" for n in range(16)
+    )
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (data / "MNLI" / f"{name}.tsv").write_text(rows, encoding="utf-8")
+    changes = {"train.epochs": 12, "train.lr": 0.05, "train.batch_examples": 8}
+    result = run_suite(base("static"), "glue", data, tmp_path / "out", changes, quiet=True)
+    assert result is not None and set(result["tasks"]) == {"CoLA", "MNLI"}
+    assert result["tasks"]["CoLA"]["parts"] == [{"mcc": pytest.approx(result["tasks"]["CoLA"]["score"])}]
+    assert len(result["tasks"]["MNLI"]["parts"]) == 2, "matched and mismatched"
+    assert result["score"] == pytest.approx(sum(one["score"] for one in result["tasks"].values()) / 2)
+    assert result["score"] > 0.9 and "2 of 8 tasks" in table(result)
+    stamp = (tmp_path / "out" / "CoLA" / "model.safetensors").stat().st_mtime_ns
+    again = run_suite(base("static"), "glue", data, tmp_path / "out", changes, quiet=True)
+    assert again == result and (tmp_path / "out" / "CoLA" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert json.loads((tmp_path / "out" / "suite.json").read_text())["score"] == result["score"]
+    (data / "MNLI" / "train.tsv").unlink()
+    with pytest.raises(UserError, match="MNLI lacks a train file"):
+        run_suite(base("static"), "glue", data, tmp_path / "other")
+    with pytest.raises(UserError, match="no task of glue"):
+        run_suite(base("static"), "glue", tmp_path, tmp_path / "other")
