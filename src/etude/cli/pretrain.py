@@ -26,9 +26,12 @@ def register(app: typer.Typer) -> None:
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     ) -> None:
         """Pre-train a recipe on a corpus; a kill at any moment loses nothing."""
-        from etude import pretraining
         from etude.cli.words import recipe_corpus_overrides
         from etude.errors import UserError
+
+        if not quiet:  # torch takes seconds to load: say at once what is going on
+            typer.echo(f"Resuming {resume}" if resume else f"Loading {' '.join(words or [])}", err=True)
+        from etude import pretraining
 
         if resume is not None:
             if words or out:
