@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +46,15 @@ class Cut:
     bytes: bool
     bare: Backend  # the model alone
 
-    def words(self, piece: str) -> list[str] | None:
-        """The words of a piece, or None if it holds anything uncommon."""
-        if not self.space and piece[:1] in (" ", "\n"):
-            piece = piece[1:]
-        core = piece[1:] if self.space and piece[:1] == " " else piece
+    def words(self, key: str) -> Sequence[str] | None:
+        """The words of a piece, given by its key (see text/encoder.py), or None if it holds anything uncommon."""
+        if self.space:
+            core = key
+            piece = key[1:] if key.startswith("\0") else " " + key
+        else:
+            core = piece = key.lstrip("\0\n ")
         if core.isascii() and core.isalpha():  # most pieces, told without a pattern
-            return [piece]
+            return (piece,)
         words = self.pattern.findall(piece)
         return words if sum(map(len, words)) == len(piece) else None
 

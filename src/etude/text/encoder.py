@@ -82,10 +82,9 @@ class Encoder:
 
     def _compute(self, keys: list[str]) -> Tokens:
         """The tokens of new pieces."""
-        pieces = [key[1:] if key.startswith("\0") else " " + key for key in keys]
         if self.cut is None:
-            return self._ask(pieces)
-        cuts = list(map(self.cut.words, pieces))
+            return self._ask([_piece(key) for key in keys])
+        cuts = list(map(self.cut.words, keys))
         common = np.fromiter((words is not None for words in cuts), bool, len(cuts))
         words = self.words.tokens(list(chain.from_iterable(words for words in cuts if words is not None)))
         before_word = np.concatenate([[0], np.cumsum(words.lengths)])
@@ -93,7 +92,7 @@ class Encoder:
         known = words.regrouped(np.diff(bounds))
         if common.all():
             return known
-        asked = self._ask([piece for piece, words in zip(pieces, cuts, strict=True) if words is None])
+        asked = self._ask([_piece(key) for key, words in zip(keys, cuts, strict=True) if words is None])
         order = np.empty(len(cuts), np.int64)
         order[common] = np.arange(common.sum())
         order[~common] = common.sum() + np.arange((~common).sum())
@@ -178,6 +177,10 @@ def _cut_is_safe(text: str, ends: list[int]) -> bool:
     if any(character in text for character in DOUBTFUL):
         return False
     return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
+
+
+def _piece(key: str) -> str:
+    return key[1:] if key.startswith("\0") else " " + key
 
 
 def _single_spaces(text: str) -> bool:

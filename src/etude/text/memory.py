@@ -1,8 +1,8 @@
 """What the tokens of a word are, remembered for very many words in bounded memory.
 
 A dictionary gives each key a number; the tokens of all keys lie end to end in arrays. So a text is one pass of the
-dictionary over its keys, and everything after that is array work. When the memory is full, keys that were not asked
-for since the last clearing are dropped.
+dictionary over its keys, and everything after that is array work. When the memory is full, the half that was asked
+for least is dropped.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Memory:
         letters = np.zeros(0, np.uint8) if surfaces else None
         sizes = np.zeros(0, np.int64) if surfaces else None
         self.held = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), sizes, letters)
-        self.used = np.zeros(0, bool)
+        self.uses = np.zeros(0, np.int64)  # of each key, older uses counting less
         self.taken = 0
 
     def tokens(self, keys: list[str]) -> Tokens:
@@ -97,7 +97,7 @@ class Memory:
         if self.numbers.new:
             self._learn(self.numbers.new)
             self.numbers.new = []
-        self.used[numbers] = True
+        self.uses += np.bincount(numbers, minlength=len(self.uses))
         found = self.held.taken(numbers)
         if self.taken > self.size:
             self._clear()
@@ -105,18 +105,14 @@ class Memory:
 
     def _learn(self, keys: list[str]) -> None:
         self.held = Tokens.joined([self.held, self.compute(keys)])
-        self.used = np.concatenate([self.used, np.zeros(len(keys), bool)])
+        self.uses = np.concatenate([self.uses, np.zeros(len(keys), np.int64)])
         self.taken += sum(map(sys.getsizeof, keys)) + SLOT * len(keys)
 
     def _clear(self) -> None:
-        """Keeps what was used since the last time, unless even that fills most of the memory."""
-        kept = np.flatnonzero(self.used)
+        kept = np.sort(np.argsort(-self.uses, kind="stable")[: len(self.uses) // 2])
         names = list(self.numbers)
         names = [names[number] for number in kept.tolist()]
-        taken = sum(map(sys.getsizeof, names)) + SLOT * len(names)
-        if 4 * taken > 3 * self.size:
-            kept, names, taken = kept[:0], [], 0
         self.held = self.held.taken(kept)
         self.numbers = _Numbers(zip(names, range(len(names)), strict=True))
-        self.used = np.zeros(len(names), bool)
-        self.taken = taken
+        self.uses = self.uses[kept] // 2
+        self.taken = sum(map(sys.getsizeof, names)) + SLOT * len(names)

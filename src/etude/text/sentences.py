@@ -113,6 +113,9 @@ def _stops(text: str, place: int, end: int, last: int, stop: int) -> bool:
     point = place - 1
     if text[point] != "." or text[max(last, point - 1)] in STOPS:
         return True
+    before = text[max(last, point - 7) : point]
+    if len(before) == 7 and before.isalpha() and before.islower():
+        return True  # a common word, longer than any abbreviation below
     start = max(last, text.rfind(" ", last, point) + 1, text.rfind("\n", last, point) + 1)
     word = text[start:point].lstrip("\"'“‘«‹「『【（([{")
     if not word:
