@@ -73,7 +73,7 @@ def finetune(
     dev: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
-    rates: Sequence[float] = (),
+    vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
     skip_bad: bool = False,
     quiet: bool = False,
@@ -81,20 +81,20 @@ def finetune(
 ) -> Tuned:
     """Fine-tunes a run on a task: `**{"train.lr": 3e-5, "transfer.frozen": True}` changes its settings.
 
-    Several `rates` or `seeds` are so many runs: the rate is chosen on dev, the spread told in `trials.json`.
+    `vary={"train.lr": [2e-5, 5e-5]}` and several `seeds` are so many runs: the best setting is chosen on dev, the
+    spread told in `trials.json`.
     """
     from etude.transfer import finetune as single
     from etude.transfer import trials
     from etude.transfer.tuned import Tuned
 
-    if len(rates) > 1 or seeds > 1:
+    if vary or seeds > 1:
         run = trials.search(
-            base, task, train, out, dev=dev, rates=rates, seeds=seeds, columns=columns, overrides=overrides,
+            base, task, train, out, dev=dev, vary=vary, seeds=seeds, columns=columns, overrides=overrides,
             skip_bad=skip_bad, quiet=quiet,
         )  # fmt: skip
     else:
-        changes = overrides | ({"train.lr": rates[0]} if rates else {})
         run = single.finetune(
-            base, task, train, out, dev=dev, columns=columns, overrides=changes, skip_bad=skip_bad, quiet=quiet
+            base, task, train, out, dev=dev, columns=columns, overrides=overrides, skip_bad=skip_bad, quiet=quiet
         )
     return Tuned.open(run.folder)

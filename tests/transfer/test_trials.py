@@ -35,16 +35,23 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     monkeypatch.setattr(Loop, "advance", stopped)
     out = tmp_path / "x"
     run = trials.search(
-        base("static"), "classify", reviews[0], out, dev=reviews[1], rates=[1e-9, 0.06], seeds=2, overrides=QUICK,
-        quiet=True,
+        base("static"), "classify", reviews[0], out, dev=reviews[1], vary={"train.lr": [1e-9, 0.06]}, seeds=2,
+        overrides=QUICK, quiet=True,
     )  # fmt: skip
     assert not run.finished and trials.is_search(out)
     run = trials.resume(out, quiet=True)
     assert run == Run(out) and run.finished
     found = json.loads((out / "trials.json").read_text(encoding="utf-8"))
-    assert [(trial["lr"], trial["seed"]) for trial in found["trials"]] == [(1e-9, 0), (1e-9, 1), (0.06, 0), (0.06, 1)]
-    scores = [trial["score"] for trial in found["trials"] if trial["lr"] == 0.06]
-    assert found["chosen"]["lr"] == 0.06 and found["mean"] == pytest.approx(statistics.fmean(scores))
+    assert [(trial["settings"]["train.lr"], trial["seed"]) for trial in found["trials"]] == [
+        (1e-9, 0),
+        (1e-9, 1),
+        (0.06, 0),
+        (0.06, 1),
+    ]
+    scores = [trial["score"] for trial in found["trials"] if trial["settings"]["train.lr"] == 0.06]
+    assert found["chosen"]["settings"] == {"train.lr": 0.06} and found["mean"] == pytest.approx(
+        statistics.fmean(scores)
+    )
     assert found["deviation"] == pytest.approx(statistics.stdev(scores)) and found["score"] == "accuracy"
     assert Plan.read(out).scores["accuracy"]["value"] == max(scores)
     assert Tuned.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
@@ -83,6 +90,11 @@ def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
     answers = [json.loads(line) for line in etude("predict", out, file).splitlines()]
     assert [answer["label"] for answer in answers] == ["good", "bad"]
     assert "classify" in etude("tasks")
+    told = etude(
+        "finetune", base("bert"), "classify", "--train", reviews[0], "--dev", reviews[1], "-o", tmp_path / "ways", "-q",
+        "--vary", "task.pooling=start,mean,max,last", "--vary", "transfer.frozen=true,false", "train.epochs=1",
+    )  # fmt: skip
+    assert len([line for line in told.splitlines() if line.startswith("pooling")]) == 8 and told.count("chosen") == 1
     etude("features", base("bert"), file, "-o", tmp_path / "v.npz", "--layers", "0,-1", "--pool", "mean")
     with np.load(tmp_path / "v.npz", allow_pickle=False) as arrays:
         assert arrays["vectors"].shape == (2, 2, 32) and arrays["layers"].tolist() == [0, 2]

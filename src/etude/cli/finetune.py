@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,10 @@ def register(app: typer.Typer) -> None:
         text: Annotated[str | None, typer.Option("--text", help="The column of the text.")] = None,
         label: Annotated[str | None, typer.Option("--label", help="The column of the label.")] = None,
         lr: Annotated[str | None, typer.Option("--lr", help="Rates to choose from on dev: 2e-5,3e-5,5e-5")] = None,
+        vary: Annotated[
+            list[str] | None,
+            typer.Option("--vary", help="Values of a setting to compare on dev: task.pooling=start,mean,max,last"),
+        ] = None,
         seeds: Annotated[int, typer.Option("--seeds", min=1, help="So many runs; mean and deviation.")] = 1,
         skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad examples out, and count them.")] = False,
         resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
@@ -61,15 +65,15 @@ def register(app: typer.Typer) -> None:
                 _suite(places[0], places[1], train, out, overrides, skip_bad, quiet)
                 return
             named = named_columns(columns or [], {"text": text, "label": label})
-            rates = _rates(lr) if lr else []
-            if len(rates) > 1 or seeds > 1:
+            varied = _varied([*([f"train.lr={lr}"] if lr else []), *(vary or [])])
+            if seeds > 1 or any(len(values) > 1 for values in varied.values()):
                 run = trials.search(
                     places[0],
                     places[1],
                     train,
                     out,
                     dev=dev,
-                    rates=rates,
+                    vary=varied,
                     seeds=seeds,
                     columns=named,
                     overrides=overrides,
@@ -77,7 +81,7 @@ def register(app: typer.Typer) -> None:
                     quiet=quiet,
                 )
             else:
-                overrides += [f"train.lr={rate:g}" for rate in rates]
+                overrides += [f"{key}={values[0]}" for key, values in varied.items()]
                 run = single.finetune(
                     places[0],
                     places[1],
@@ -117,10 +121,15 @@ def _suite(base: str, name: str, data: Path, out: Path, overrides: list[str], sk
     typer.echo(suite.table(result))
 
 
-def _rates(words: str) -> list[float]:
+def _varied(words: list[str]) -> dict[str, list[Any]]:
+    """key=a,b,c as {key: [a, b, c]}, each value as it would stand in a recipe."""
     from etude.errors import UserError
+    from etude.recipes.document import value_of
 
-    try:
-        return [float(word) for word in words.split(",") if word.strip()]
-    except ValueError:
-        raise UserError(f"--lr {words}: rates are numbers with commas between them, such as 2e-5,5e-5.") from None
+    found: dict[str, list[Any]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not equals or "." not in key or not values:
+            raise UserError(f"'{word}' varies nothing. Write group.name=a,b,c, such as train.lr=2e-5,5e-5.")
+        found[key] = [value_of(value, f"--vary {word}") for value in values.split(",") if value.strip()]
+    return found

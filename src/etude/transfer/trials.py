@@ -1,8 +1,10 @@
-"""Several rates, several seeds: so many runs, the rate chosen on dev, the spread over seeds told.
+"""Several values of a setting, several seeds: so many runs, the best setting chosen on dev, the spread told.
+
+Rates are task-specific and are chosen so; poolings, or features against fine-tuning, are compared so.
 
     OUT/trials.json             what was asked for, and in the end what came out
     OUT/trials/lr-3e-05-seed-1  one run a trial; the weights of those that did not win are removed at the end
-    OUT/...                     the run that won: the best seed of the rate with the best mean
+    OUT/...                     the run that won: the best seed of the setting with the best mean
 
 A fine-tuned score varies with the seed alone by more than most claims are worth (Dodge et al. 2020; BERT's README
 gives MRPC as 84 to 88), hence the mean and the deviation.
@@ -10,8 +12,10 @@ gives MRPC as 84 to 88), hence the mean and the deviation.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -36,16 +40,19 @@ def search(
     out: str | Path,
     *,
     dev: str | Path | None,
-    rates: Sequence[float] = (),
+    vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
     columns: Mapping[str, str] | None = None,
     overrides: Overrides = (),
     skip_bad: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """One run for every rate and seed; returns the winner, or an unfinished run where it was stopped."""
+    """One run for every combination of `vary` ({"train.lr": [2e-5, 5e-5]}) and seed.
+
+    Returns the winner, or an unfinished run where it was stopped.
+    """
     if dev is None:
-        raise UserError("Rates and seeds are compared on held-out examples: name them with --dev.")
+        raise UserError("Settings and seeds are compared on held-out examples: name them with --dev.")
     out = Path(out)
     refuse_existing(out)
     asked: dict[str, Any] = {
@@ -56,11 +63,12 @@ def search(
         "columns": dict(columns or {}),
         "overrides": {".".join(path): value for path, value in leaves(from_overrides(overrides).values)},
         "skip_bad": skip_bad,
-        "rates": list(rates),
+        "vary": {key: list(values) for key, values in (vary or {}).items()},
         "seeds": seeds,
     }
-    if rates and "train.lr" in asked["overrides"]:
-        raise UserError("Give the rates once: as --lr a,b,c or as train.lr=a.")
+    twice = [key for key in asked["vary"] if key in asked["overrides"]]
+    if twice:
+        raise UserError(f"{twice[0]} is both varied and set: give it once.")
     writing = out.with_name(f".{out.name}.creating-{os.getpid()}")
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir(parents=True)
@@ -82,23 +90,24 @@ def resume(out: str | Path, quiet: bool = False) -> Run:
     if "chosen" in asked:
         return Run.open(out)
     trials = []
-    for rate in asked["rates"] or [None]:
+    for values in itertools.product(*asked["vary"].values()):
+        settings = dict(zip(asked["vary"], values, strict=True))
         for seed in range(asked["seeds"]):
-            folder = out / FOLDER / _name(rate, seed)
-            run = _trial(asked, folder, rate, seed, quiet)
+            folder = out / FOLDER / _name(settings, seed)
+            run = _trial(asked, folder, settings, seed, quiet)
             if not run.finished:
                 return run
             plan = Plan.read(folder)
             score = plan.scores[plan.score]["value"]
-            trials.append({"folder": folder.name, "lr": plan.train.lr, "seed": seed, "score": score})
+            trials.append({"folder": folder.name, "settings": settings, "seed": seed, "score": score})
     return _choose(out, asked, trials)
 
 
-def _trial(asked: dict[str, Any], folder: Path, rate: float | None, seed: int, quiet: bool) -> Run:
+def _trial(asked: dict[str, Any], folder: Path, settings: dict[str, Any], seed: int, quiet: bool) -> Run:
     if (folder / "recipe.yaml").is_file():
         return single.resume(folder, quiet)
     first = int(asked["overrides"].get("train.seed", 0))
-    changes = asked["overrides"] | {"train.seed": first + seed} | ({} if rate is None else {"train.lr": rate})
+    changes = asked["overrides"] | settings | {"train.seed": first + seed}
     return single.finetune(
         asked["base"],
         asked["task"],
@@ -112,47 +121,55 @@ def _trial(asked: dict[str, Any], folder: Path, rate: float | None, seed: int, q
     )
 
 
-def _name(rate: float | None, seed: int) -> str:
-    return f"seed-{seed}" if rate is None else f"lr-{rate:g}-seed-{seed}"
+def _name(settings: dict[str, Any], seed: int) -> str:
+    parts = [f"{key.rpartition('.')[2]}-{_word(value)}" for key, value in settings.items()]
+    return re.sub(r"[^\w.+-]", "", "-".join([*parts, f"seed-{seed}"]))
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value).strip('"')
+
+
+def by_settings(trials: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[float]]]:
+    """(settings, scores of its seeds), in the order of the trials."""
+    found: dict[str, tuple[dict[str, Any], list[float]]] = {}
+    for trial in trials:
+        found.setdefault(json.dumps(trial["settings"]), (trial["settings"], []))[1].append(trial["score"])
+    return list(found.values())
 
 
 def _choose(out: Path, asked: dict[str, Any], trials: list[dict[str, Any]]) -> Run:
-    rates: dict[float, list[float]] = {}
-    for trial in trials:
-        rates.setdefault(trial["lr"], []).append(trial["score"])
-    chosen = max(rates, key=lambda rate: statistics.fmean(rates[rate]))  # the first of equals
-    scores = rates[chosen]
-    best = max((trial for trial in trials if trial["lr"] == chosen), key=lambda trial: trial["score"])
-    for trial in trials:
-        if trial is not best:
-            (out / FOLDER / trial["folder"] / "model.safetensors").unlink(missing_ok=True)
+    chosen, scores = max(by_settings(trials), key=lambda one: statistics.fmean(one[1]))  # the first of equals
+    best = max((trial for trial in trials if trial["settings"] == chosen), key=lambda trial: trial["score"])
     winner = out / FOLDER / best["folder"]
     for file in sorted(winner.iterdir(), key=lambda file: file.name == "model.safetensors"):  # the weights last
         if file.is_file():
             shutil.copy2(file, out / file.name)
-    (winner / "model.safetensors").unlink()
     result = {
         "trials": trials,
         "score": Plan.read(out).score,
         "mean": statistics.fmean(scores),
         "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
-        "chosen": {"lr": chosen, "seed": best["seed"], "trial": best["folder"]},
+        "chosen": {"settings": chosen, "seed": best["seed"], "trial": best["folder"]},
     }
     checkpoint.write_text(out / FILE, json.dumps(asked | result, indent=1, ensure_ascii=False))
+    for trial in trials:  # last: a kill before this loses no run, one after it a little disk
+        (out / FOLDER / trial["folder"] / "model.safetensors").unlink(missing_ok=True)
     return Run.open(out)
 
 
 def table(out: str | Path) -> str:
-    """What came out, one line a rate."""
+    """What came out, one line a combination of settings."""
     found = json.loads((Path(out) / FILE).read_text(encoding="utf-8"))
     lines = []
-    for rate in dict.fromkeys(trial["lr"] for trial in found["trials"]):
-        scores = [trial["score"] for trial in found["trials"] if trial["lr"] == rate]
+    for settings, scores in by_settings(found["trials"]):
+        name = "  ".join(f"{key.rpartition('.')[2]} {_word(value)}" for key, value in settings.items()) or "all seeds"
         spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
-        mark = "  <- chosen" if rate == found["chosen"]["lr"] else ""
-        each = ", ".join(f"{score:.4f}" for score in scores)
-        lines.append(f"lr {rate:<9g} {found['score']} {statistics.fmean(scores):.4f}{spread}  ({each}){mark}")
-    return "\n".join(lines)
+        each = f"  ({', '.join(f'{score:.4f}' for score in scores)})" if len(scores) > 1 else ""
+        mark = "  <- chosen" if settings == found["chosen"]["settings"] else ""
+        lines.append((name, f"{found['score']} {statistics.fmean(scores):.4f}{spread}{each}{mark}"))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {rest}" for name, rest in lines)
 
 
 def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
