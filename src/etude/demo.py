@@ -42,7 +42,7 @@ class Demo:
 
 
 def demo(
-    folder: Path, language: str, minutes: float, seed: int, say: Callable[[str], None], quiet: bool = False
+    folder: Path, language: str, minutes: float | None, seed: int, say: Callable[[str], None], quiet: bool = False
 ) -> Demo:
     """Does what is not done yet, and shows the result."""
     text = folder / f"town.{language}.txt"

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import etude
 from etude.errors import UserError
 from etude.text import frames
 from etude.text.worker import Handler
@@ -33,7 +32,7 @@ class Pool:
         if not workers:
             return
         quiet = {"TOKENIZERS_PARALLELISM": "true"} if threads else QUIET
-        root = str(Path(etude.__path__[0]).parent)
+        root = str(Path(__file__).resolve().parents[2])  # where the package lies, installed or not
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "etude.text.worker"]
         environment = {**os.environ, **quiet, "PYTHONPATH": path}
