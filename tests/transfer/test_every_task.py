@@ -12,6 +12,7 @@ import pytest
 
 from etude.transfer.finetune import finetune
 from etude.transfer.plan import Plan, task_kinds
+from etude.transfer.report import write_report
 from etude.transfer.tuned import Tuned
 
 WORDS = ["film", "plot", "actor", "very", "really", "not"]
@@ -66,6 +67,13 @@ def test_from_a_file_to_an_answer(base: Callable[[str], Path], tmp_path: Path, t
     assert {name: score.json() for name, score in again.items()} == plan.scores, "facts found on dev are saved"
     (answer,) = tuned.predict([INPUTS[task]])
     json.dumps(answer)
+    examples = tuned.read(files[1])
+    judged = tuned.task.judge(examples, tuned.predict(examples))
+    assert len(judged) == len(examples)
+    write_report(tmp_path / "report.html", "a <title>", again, examples, judged)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "a &lt;title&gt;" in page and plan.score in page and ("Confusion" in page) == (task == "pair")
+    assert page.count("<tr>") > sum(not one.right for one in judged)
     if task == "similarity":
         assert answer["score"] > 2
     if task == "pair":

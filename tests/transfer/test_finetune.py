@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,30 @@ def test_bad_lines_of_a_pipe(tuned: Run) -> None:
         list(model.stream(lines, "pipe"))
     answers = list(model.stream(lines, "pipe", skip_bad=True))
     assert ["error" in answer for answer in answers] == [False, True, False, True, True]
+
+
+def test_no_line_of_a_pipe_waits_for_the_next(tuned: Run) -> None:
+    """Each line is given out only after the answer to the one before it has come back."""
+    model = Tuned.open(tuned.folder)
+    answered = threading.Semaphore(1)
+
+    def lines() -> Iterator[str]:
+        for text in ("good film", "bad film", "very good end"):
+            assert answered.acquire(timeout=60), "the answer before this line never came"
+            yield text + "\n"
+
+    found = []
+    for answer in model.stream(lines()):
+        found.append(answer["label"])
+        answered.release()
+    assert found == ["good", "bad", "good"]
+
+    def broken() -> Iterator[str]:
+        yield "good film\n"
+        raise OSError("the pipe broke")
+
+    with pytest.raises(OSError, match="the pipe broke"):
+        list(model.stream(broken()))
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:

@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
         columns: Columns = None,
         skip_bad: SkipBad = False,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+        report: Annotated[Path | None, typer.Option("--report", help="An HTML page: confusion, worst errors.")] = None,
         predictions: Annotated[Path | None, typer.Option("--predictions", help="Write the answers here too.")] = None,
     ) -> None:
         """The official scores of a run on a file, with 95 % intervals."""
@@ -34,6 +35,11 @@ def register(app: typer.Typer) -> None:
         scores = tuned.evaluate(examples)
         if predictions is not None:
             tuned.write(examples, predictions)
+        if report is not None:
+            from etude.transfer.report import write_report
+
+            judged = tuned.task.judge(examples, tuned.predict(examples))
+            write_report(report, f"{run.name} on {file.name}", scores, examples, judged)
         if examples.bad:
             typer.echo(f"{len(examples.bad)} bad examples left out; the first: {examples.bad[0]}", err=True)
         if as_json:

@@ -51,6 +51,18 @@ class Score:
         return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}
 
 
+@dataclass(frozen=True)
+class Judged:
+    """One answer beside the truth, for a person to look at."""
+
+    text: str
+    gold: str
+    predicted: str
+    right: bool
+    loss: float  # how wrong it is, for the order of errors
+    label: str | None = None  # the gold class, where answers are classes: then there is a confusion matrix
+
+
 class Task(Objective):
     score: str  # the official metric, a key of what `evaluate` gives; higher is better
     framing: Frame  # how texts become sequences
@@ -62,6 +74,10 @@ class Task(Objective):
     def evaluate(self, model: Any, examples: Examples[Any], intervals: bool = True) -> dict[str, Score]:
         """All scores of labelled examples; the official one is `self.score`."""
         raise NotImplementedError
+
+    def judge(self, examples: Examples[Any], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        """Answers of `predict` beside labelled examples, for a report; [] where a task has nothing to show."""
+        return []
 
     def facts(self) -> dict[str, Any]:
         """JSON-ready: what `build` needs beside the settings (labels, thresholds found on dev)."""

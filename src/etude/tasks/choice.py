@@ -12,6 +12,7 @@ The official score is accuracy.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled
-from etude.tasks.base import Score, Task, bootstrap_mean
+from etude.tasks.base import Judged, Score, Task, bootstrap_mean
 from etude.tasks.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
 from etude.tasks.pair import way_of
 from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled
@@ -196,6 +197,18 @@ class Choice(Task):
         gold = _gold(examples)
         predicted = np.array([answer["answer"] for answer in self.predict(model, examples)])
         return {"accuracy": bootstrap_mean(predicted == gold, intervals)}
+
+    def judge(self, examples: Examples[Question], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        return [
+            Judged(
+                text=item.text,
+                gold=item.choices[gold],
+                predicted=answer["text"],
+                right=answer["answer"] == gold,
+                loss=-math.log(max(1e-9, answer["scores"][gold])),
+            )
+            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
+        ]
 
 
 def _gold(examples: Examples[Question]) -> np.ndarray:

@@ -6,6 +6,7 @@ the F1 of the positive class, KLUE's topics macro F1. Sentence pairs (tasks/pair
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from etude.chance import Chance
 from etude.errors import UserError, nearest
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled
-from etude.tasks.base import Score, Task, bootstrap
+from etude.tasks.base import Judged, Score, Task, bootstrap
 from etude.tasks.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
 from etude.tasks.metrics import Confusion
 from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
@@ -145,6 +146,20 @@ class Classify(Task):
         predicted = self.probabilities(model, examples).argmax(-1)
         names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
         return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+
+    def judge(self, examples: Examples[Labelled], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        label_numbers((item.label for item in examples), self.labels, examples.places)
+        return [
+            Judged(
+                text=" ⏐ ".join(item.texts),
+                gold=str(item.label),
+                predicted=answer["label"],
+                right=answer["label"] == item.label,
+                loss=-math.log(max(1e-9, answer["scores"][str(item.label)])),
+                label=item.label,
+            )
+            for item, answer in zip(examples, answers, strict=True)
+        ]
 
     def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
         counts = Confusion(len(self.labels))

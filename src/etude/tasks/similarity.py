@@ -25,7 +25,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled
-from etude.tasks.base import Score, Task, bootstrap
+from etude.tasks.base import Judged, Score, Task, bootstrap
 from etude.tasks.examples import Examples, Record, column_of, gather, number_of
 from etude.tasks.framing import inner
 from etude.tasks.metrics import Confusion, Correlation
@@ -143,6 +143,19 @@ class Similarity(Task):
         gold, predicted = _gold(examples), self.values(model, examples)
         names = ["pearson", "spearman"] + (["f1"] if self.settings.threshold is not None else [])
         return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+
+    def judge(self, examples: Examples[Rated], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        """Wrong by more than a deviation of the training values."""
+        return [
+            Judged(
+                text=" ⏐ ".join(item.texts),
+                gold=f"{gold:.2f}",
+                predicted=f"{answer['score']:.2f}",
+                right=abs(answer["score"] - gold) <= self.deviation,
+                loss=abs(answer["score"] - gold),
+            )
+            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
+        ]
 
     def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
         if name == "f1":

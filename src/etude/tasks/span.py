@@ -31,8 +31,9 @@ from etude.models.static import Static
 from etude.nn.precision import wide
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.settings import Strict
-from etude.tasks import answers
-from etude.tasks.base import Score, Task, bootstrap_mean
+from etude.tasks import answers as rules
+from etude.tasks.answers import Rules
+from etude.tasks.base import Judged, Score, Task, bootstrap_mean
 from etude.tasks.examples import Examples, gather
 from etude.tasks.framing import Frame, inner
 from etude.tasks.questions import COLUMNS, INPUTS, Question, parse
@@ -52,7 +53,7 @@ class Settings(Strict):
     answer: int = Field(default=30, ge=1, description="tokens of an answer")
     nbest: int = Field(default=20, ge=1)
     null: Literal["span", "head"] = Field(default="span", description="how a question without an answer is told")
-    rules: answers.Rules | None = Field(default=None, description="of the score; SQuAD's, by version, unless given")
+    rules: Rules | None = Field(default=None, description="of the score; SQuAD's, by version, unless given")
     score: Literal["f1", "exact"] = "f1"
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; BERT has none here")
     deviation: float = Field(default=0.02, gt=0)
@@ -135,7 +136,7 @@ class Span(Task):
             raise UserError("The task span relates a question to a text, and static vectors see no other word.")
         self.settings, self.tokenizer, self.null, self.threshold = settings, tokenizer, null, threshold
         self.score = settings.score
-        self.rules: answers.Rules = settings.rules or ("squad2" if null else "squad1")
+        self.rules: Rules = settings.rules or ("squad2" if null else "squad1")
         self.framing = Frame.of(model, tokenizer.special, settings.length)
         self.last = getattr(inner(model).settings, "direction", None) == "causal"
         self.head = nn.Linear(model.width, 2)
@@ -318,7 +319,7 @@ class Span(Task):
         best = [answer["nbest"][0]["text"] if answer["nbest"] else "" for answer in found]
         values = [self._value(self.settings.score, text, item) for text, item in zip(best, dev, strict=True)]
         answerable = [self._references(item) != [""] for item in dev]
-        _, self.threshold = answers.best_threshold(
+        _, self.threshold = rules.best_threshold(
             [answer["null"] for answer in found], values, answerable, [not text for text in best]
         )
 
@@ -337,13 +338,29 @@ class Span(Task):
                 scores[f"{name}_unanswerable"] = bootstrap_mean(values[~has], intervals)
         return scores
 
+    def judge(self, examples: Examples[Question], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        """Ordered by how far the answer is from every reference, then by how sure it was."""
+        found = []
+        for item, answer in zip(examples, answers, strict=True):
+            sure = answer["nbest"][0]["probability"] if answer["nbest"] else 0.0
+            found.append(
+                Judged(
+                    text=f"{item.question} ⏐ {item.context}",
+                    gold=" / ".join(dict.fromkeys(self._references(item))) or "(no answer)",
+                    predicted=answer["answer"] or "(no answer)",
+                    right=self._value("exact", answer["answer"], item) == 1.0,
+                    loss=1.0 - self._value("f1", answer["answer"], item) + sure,
+                )
+            )
+        return found
+
     def _value(self, name: str, text: str, item: Question) -> float:
-        measure = answers.exact if name == "exact" else answers.f1
+        measure = rules.exact if name == "exact" else rules.f1
         return measure(text, self._references(item), self.rules)
 
     def _references(self, item: Question) -> list[str]:
         """[""] where there is no answer, or none that is left after the official clean-up."""
-        return [text for text, _ in item.answers or () if answers.NORMALISE[self.rules](text)] or [""]
+        return [text for text, _ in item.answers or () if rules.NORMALISE[self.rules](text)] or [""]
 
 
 def by_sequence(scores: Tensor, batch: Batch) -> Tensor:

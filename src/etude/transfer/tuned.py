@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import queue
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.transfer.plan import Plan
 
-LARGEST_CHUNK = 1024  # lines of a pipe that are answered together, once it flows
+LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,10 @@ class Tuned:
     def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
         """Answers to lines as they come: texts, or JSON objects with the fields of an example.
 
-        Chunks grow from one line, so that the first answer is quick and a long pipe is fast; a chunk is sorted by
-        length inside. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
+        What has arrived is answered together, like lengths side by side, so a person who types gets each answer at
+        once and a long pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
         """
-        numbered = enumerate(lines, 1)
-        for exponent in itertools.count():
-            chunk = list(itertools.islice(numbered, min(LARGEST_CHUNK, 1 << exponent)))
-            if not chunk:
-                return
+        for chunk in arrived(lines):
             answers: list[dict[str, Any] | None] = []
             items, places = [], []
             for number, line in chunk:
@@ -144,3 +141,31 @@ class Tuned:
                 f"A line of the task {self.plan.kind} holds {' <tab> '.join(roles)}; this one has {len(parts)}."
             )
         return dict(zip(names, parts, strict=True))
+
+
+def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
+    """Numbered lines in the groups in which they come in, none waiting for the next; what reading raises is raised."""
+    waiting: queue.Queue[tuple[int, str] | BaseException | None] = queue.Queue(2 * LARGEST_CHUNK)
+
+    def read() -> None:
+        try:
+            for numbered in enumerate(lines, 1):
+                waiting.put(numbered)
+            waiting.put(None)
+        except BaseException as problem:
+            waiting.put(problem)
+
+    threading.Thread(target=read, daemon=True, name="etude-reader").start()
+    over: BaseException | None | bool = False
+    while over is False:
+        group: list[tuple[int, str]] = []
+        while len(group) < LARGEST_CHUNK and (not group or not waiting.empty()):
+            one = waiting.get()
+            if not isinstance(one, tuple):
+                over = one
+                break
+            group.append(one)
+        if group:
+            yield group
+    if isinstance(over, BaseException):
+        raise over
