@@ -156,7 +156,7 @@ def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
             waiting.put(problem)
 
     threading.Thread(target=read, daemon=True, name="etude-reader").start()
-    over: BaseException | None | bool = False
+    over: BaseException | bool | None = False
     while over is False:
         group: list[tuple[int, str]] = []
         while len(group) < LARGEST_CHUNK and (not group or not waiting.empty()):
