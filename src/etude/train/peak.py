@@ -101,12 +101,17 @@ def faster_in_bf16_on_cpu() -> bool:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says once that a chip has no bf16; that is what is being asked
-        # A chip without it can be 400 times slower: a tiny layer finds that out in milliseconds
-        if _layer(64, bf16=True) > 10 * _layer(64, bf16=False):
-            return False
-        plain = reduced = float("inf")
-        for _ in range(4):  # in turn, so that a disturbance hits both
-            plain, reduced = min(plain, _layer(256, bf16=False)), min(reduced, _layer(256, bf16=True))
+        for width in (
+            32,
+            64,
+            128,
+            256,
+        ):  # upwards: a chip without it can be 400 times slower, found out in milliseconds
+            plain = reduced = float("inf")
+            for _ in range(4):  # in turn, and the best of each: a busy machine disturbs both
+                plain, reduced = min(plain, _layer(width, bf16=False)), min(reduced, _layer(width, bf16=True))
+            if reduced > 4 * plain:  # casts alone cost less than that, even in small layers
+                return False
     return reduced * 1.25 < plain
 
 
