@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
+from etude.text import corpus as corpus_module
 from etude.text.corpus import BOUND, Bounds, Corpus, Shard
 from etude.text.prepare import prepare
 from etude.text.shards import PartWriter
@@ -147,7 +148,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "corpus"
 
 
-def test_every_file_is_checked(made: Path) -> None:
+def test_every_file_is_checked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Corpus.open(made, verify=True)
     assert Corpus.open(made, "valid").total > 0
     names = list((made / "train").iterdir())
@@ -161,9 +162,13 @@ def test_every_file_is_checked(made: Path) -> None:
         with pytest.raises(UserError, match=rf"{path.name} is altered"):
             Corpus.open(made)
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-        Corpus.open(made)  # the length is right: a changed byte takes reading everything to find
-        with pytest.raises(UserError, match=rf"{path.name} was altered"):
-            Corpus.open(made, verify=True)
+        for verify in (None, True):
+            with pytest.raises(UserError, match=rf"{path.name} was altered"):
+                Corpus.open(made, verify=verify)
+        Corpus.open(made, verify=False)  # the length is right: it takes reading everything to find a changed byte
+        monkeypatch.setattr(corpus_module, "ALWAYS_HASHED", 10)
+        Corpus.open(made)  # too large to be read at every opening
+        monkeypatch.undo()
         path.unlink()
         with pytest.raises(UserError, match=rf"{path.name} is missing"):
             Corpus.open(made)

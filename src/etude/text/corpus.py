@@ -10,8 +10,8 @@ arrays, a few files a shard, mapped into memory when first read:
     00000.surfaces.utf8, 00000.letters.u32   word-level tokenizers: the letters of each token, and where they start
     counts.npy                   int64, how often each id occurs in the part
 
-The manifest has the length and SHA-256 of every file: lengths are checked whenever a corpus is opened, hashes on
-`verify=True`. No document spans two shards.
+The manifest has the length and SHA-256 of every file. Lengths are checked whenever a corpus is opened; hashes too as
+far as that takes no time to speak of (ALWAYS_HASHED), and all of them with `verify=True`. No document spans two shards.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ MANIFEST = "manifest.json"
 COUNTS = "counts.npy"
 FORMAT, VERSION = "etude corpus", 1
 PARTS = ("train", "valid")
+ALWAYS_HASHED = 1 << 25  # bytes of a part, 32 MB: some hundredths of a second
 BOUND = np.dtype("<u4")  # bounds are counted within a shard, which ends long before 2^32 tokens
 
 
@@ -170,8 +171,8 @@ class Corpus:
         return self._folder
 
     @classmethod
-    def open(cls, folder: str | Path, part: str = "train", verify: bool = False) -> Self:
-        """Checks every file's length, and with `verify` its hash and its inner order, too."""
+    def open(cls, folder: str | Path, part: str = "train", verify: bool | None = None) -> Self:
+        """Checks every file's length; `verify` True: every hash, and the order of bounds, too; False: no hash."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         if part not in manifest["parts"]:
@@ -183,8 +184,9 @@ class Corpus:
             )
         files = {name: facts for shard in entry["shards"] for name, facts in shard["files"].items()}
         files[COUNTS] = entry["counts"]
+        hashing = verify if verify is not None else sum(facts["bytes"] for facts in files.values()) <= ALWAYS_HASHED
         for name, facts in files.items():
-            check_file(folder / part / name, facts, verify)
+            check_file(folder / part / name, facts, hashing)
         content = _tokenizer_content(folder, manifest)
         corpus = cls(
             _Shards(folder / part, entry["shards"]), entry["shards"], Tokenizer(content), manifest, part, folder
@@ -308,7 +310,7 @@ class Corpus:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._folder is not None:  # a loader in another process maps the files again
-            return Corpus.open, (self._folder, self.part)
+            return Corpus.open, (self._folder, self.part, False)
         return Corpus, (self._shards, self._sizes, self.tokenizer, self.manifest, self.part, None)
 
 
@@ -328,8 +330,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_file(path: Path, facts: dict[str, Any], verify: bool) -> None:
-    """Is the file as long, and with `verify` as it was, when the manifest was written?"""
+def check_file(path: Path, facts: dict[str, Any], hashing: bool) -> None:
+    """Is the file as long, and with `hashing` the same byte for byte, as when the manifest was written?"""
     try:
         length = path.stat().st_size
     except FileNotFoundError:
@@ -339,7 +341,7 @@ def check_file(path: Path, facts: dict[str, Any], verify: bool) -> None:
         raise UserError(
             f"{path} is {kind}: {length} bytes, the manifest says {facts['bytes']}. Prepare the corpus again."
         )
-    if verify and file_hash(path) != facts["sha256"]:
+    if hashing and file_hash(path) != facts["sha256"]:
         raise UserError(f"{path} was altered: its SHA-256 is not the one in the manifest. Prepare the corpus again.")
 
 

@@ -92,15 +92,9 @@ def cut_of(tokenizer: Tokenizer) -> Cut | None:
         pattern, space, as_bytes = rf"[{DIGITS}]+(?:[.,][{DIGITS}]+)+|{word}(?:['’]{word})*|[{MARKS}]", False, False
     else:
         return None
-    bare = {
-        **parts,
-        "normalizer": None,
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": None,
-        "added_tokens": [],
-    }
-    bare |= {"truncation": None, "padding": None}
+    bare = json.loads(tokenizer.content)
+    bare |= dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"))
+    bare["added_tokens"] = []
     return Cut(re.compile(pattern), space, lower, as_bytes, Backend.from_str(json.dumps(bare, ensure_ascii=False)))
 
 

@@ -27,9 +27,8 @@ from etude.text.shards import PartWriter
 from etude.text.sources import Source
 from etude.text.tokenizer import Tokenizer
 from etude.text.worker import request
-from etude.text.workfolder import CORPUS, WorkFolder, write_whole
+from etude.text.workfolder import CORPUS, STATE, WorkFolder, write_whole
 
-STATE = "state.json"
 START = Position()
 
 

@@ -72,7 +72,7 @@ class Tokenizer:
         """`content` is the text of a tokenizer.json; `origin` names it in messages."""
         self.content = content
         try:
-            self.parts: dict[str, Any] = json.loads(content)
+            self.parts = _without_tables(json.loads(content))
             self.backend = _backend(content)
         except Exception as problem:  # the library raises bare Exception
             raise UserError(
@@ -118,7 +118,7 @@ class Tokenizer:
         kind = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}.get(model.get("type", "BPE"))
         if kind is None:
             kind = "bytebpe" if _mentions(self.parts.get("pre_tokenizer"), "ByteLevel") else "bpe"
-            if kind == "bpe" and not model["merges"]:
+            if kind == "bpe" and not model["merged"]:
                 kind = "char"
         return kind
 
@@ -222,6 +222,12 @@ def _backend(content: str) -> Backend:
     backend.no_truncation()
     backend.no_padding()
     return backend
+
+
+def _without_tables(parts: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json but for its long tables: a quarter of a million entries would take more than all the rest."""
+    model = {name: value for name, value in parts["model"].items() if name not in ("vocab", "merges")}
+    return {**parts, "model": {**model, "merged": bool(parts["model"].get("merges"))}}
 
 
 def _mentions(part: Any, name: str) -> bool:

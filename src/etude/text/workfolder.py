@@ -13,7 +13,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.text.corpus import MANIFEST
 
-SETTINGS, LOCK, CORPUS = "settings.json", "lock", "corpus"
+SETTINGS, STATE, LOCK, CORPUS = "settings.json", "state.json", "lock", "corpus"
 
 
 class WorkFolder:
@@ -64,6 +64,8 @@ class WorkFolder:
     def publish(self, manifest: dict[str, Any]) -> None:
         """Writes the manifest and puts the corpus in its place by a rename."""
         corpus = self.folder / CORPUS
+        # without a state, what a process that dies in the next lines leaves is not taken for work to go on with
+        (self.folder / STATE).unlink(missing_ok=True)
         write_whole(corpus / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
         old = self.folder / "replaced"
         if self.out.exists():
