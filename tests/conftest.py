@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _libraries_as_they_were() -> Iterator[None]:
+    """A bf16 product on a CPU without it switches oneDNN off for the whole process: not for the next test."""
+    import sys
+
+    yield
+    if "torch" in sys.modules:
+        import torch
+
+        torch.backends.mkldnn.enabled = True
 
 
 @pytest.fixture(scope="session")

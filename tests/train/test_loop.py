@@ -152,3 +152,14 @@ def test_a_batch_ramp_reads_every_row_once(tmp_path: Path, corpus: Corpus) -> No
     seen = np.concatenate([run.loader.numbers(step) for step in range(200)])[:epoch]
     assert sorted(seen) == list(range(epoch))
     assert run.run().tally.tokens == 64 * schedule.rows_before(run.settings, 64, 10)
+
+
+def test_a_bf16_product_before_it_changes_no_bit_of_a_float32_run(tmp_path: Path, corpus: Corpus) -> None:
+    undisturbed = loop(tmp_path / "a", corpus, steps=4)
+    undisturbed.run()
+    torch.backends.mkldnn.enabled = False  # what torch does itself after a bf16 product on a CPU without it
+    after = loop(tmp_path / "b", corpus, steps=4)
+    after.run()
+    assert not torch.backends.mkldnn.enabled
+    for one, two in zip(undisturbed.learner.parameters(), after.learner.parameters(), strict=True):
+        assert torch.equal(one, two)

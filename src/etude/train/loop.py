@@ -33,6 +33,7 @@ from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.settings import Settings
+from etude.train.steady import steady
 
 EVALUATION = -1  # the step of Chance in evaluation: the same masks every time
 
@@ -144,7 +145,7 @@ class Loop:
         self.restore()
         self.progress.state("first step…", step=self.tally.step)
         self.started = time.perf_counter() - self.tally.seconds
-        with self._signals(), contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps:
+        with steady(), self._signals(), contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps:
             while True:
                 stop = self.ranks.any(self.interrupted)
                 if not stop and self._due(self.settings.eval_every) and self.tally.evaluated != self.tally.step:

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from etude.train.steady import steady
+
 Precision = Literal["float32", "bf16"]
 
 SECONDS = 0.3  # for a measurement, once the device is awake
@@ -99,7 +101,7 @@ def faster_in_bf16_on_cpu() -> bool:
     A linear layer under autocast, forward and backward, with all the casts of a real one. A quarter must be gained:
     norms, softmax and the optimiser stay in float32 and dilute it.
     """
-    with warnings.catch_warnings():
+    with steady(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says once that a chip has no bf16; that is what is being asked
         for width in (
             32,
