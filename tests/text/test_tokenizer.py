@@ -298,11 +298,10 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
     assert cut is not None
     codes = [chr(code) for code in [*range(0x21, 0x180), *range(0x2010, 0x2030), *range(0xAC00, 0xD7A4, 97), 0xD7A3]]
     pieces = [f" a{one}b1{one}{one}2" for one in codes] + ["\nThe", " 's", " don't", " a_b", " 1,000.5"]
-    keys = {piece: piece[1:] if piece[0] == " " else "\0" + piece for piece in pieces}
-    known = [piece for piece in pieces if cut.words(keys[piece]) is not None]
+    known = [piece for piece in pieces if cut.words(piece) is not None]
     assert len(known) > 200
     for piece in known:
-        words = [cut.fed(word) for word in cut.words(keys[piece]) or []]
+        words = [cut.fed(word) for word in cut.words(piece) or []]
         normal = tokenizer.backend.normalizer.normalize_str(piece)
         assert words == [word for word, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(normal)], piece
 
@@ -314,7 +313,7 @@ def test_a_full_memory_forgets_and_still_answers() -> None:
     for text in texts * 2:
         flat = encode_flat(tokenizer.backend, [text])
         assert np.array_equal(encoder.encode([text], [ends(text)]).ids, flat.ids)
-        assert encoder.pieces.taken <= 20_000 and encoder.words.taken <= 20_000
+        assert len(encoder.pieces.hashes) <= 1024 and encoder.words.taken <= 20_000
 
 
 def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:

@@ -46,14 +46,12 @@ class Cut:
     bytes: bool
     bare: Backend  # the model alone
 
-    def words(self, key: str) -> Sequence[str] | None:
-        """The words of a piece, given by its key (see text/encoder.py), or None if it holds anything uncommon."""
-        if self.space:
-            core = key
-            piece = key[1:] if key.startswith("\0") else " " + key
-        else:
-            core = piece = key.lstrip("\0\n ")
-        if core.isascii() and core.isalpha():  # most pieces, told without a pattern
+    def words(self, piece: str) -> Sequence[str] | None:
+        """The words of a piece, or None if it holds anything uncommon."""
+        if not self.space:
+            piece = piece.lstrip(" \n")
+        core = piece[1:] if piece[:1] == " " else piece
+        if core.isascii() and core.isalpha():  # many, told without a pattern
             return (piece,)
         words = self.pattern.findall(piece)
         return words if sum(map(len, words)) == len(piece) else None

@@ -1,30 +1,26 @@
 """Ids of many documents, fast: words repeat, so the ids of a whole word are looked up, not computed again.
 
 For tokenizers whose first cut never joins text across white space (BERT's, GPT-2's, and all trained here) a document
-is the sum of its white-space-separated pieces, each with the white space before it. A memory (text/memory.py) holds
-the tokens of pieces; new ones are put together from words where the first cut is known (text/cuts.py), and only new
+is the sum of its pieces: each run of white space with what follows it. A memory (text/memory.py) holds the tokens of
+pieces; new ones are put together from words where the first cut is known (text/cuts.py), and only new
 words reach the `tokenizers` library, in one batch. The ids are those the library gives for the whole document (a
 property test holds that); any other tokenizer takes the library's way throughout.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 
 import numpy as np
 
 from etude.text import characters, training
 from etude.text.cuts import cut_of, flatten
-from etude.text.memory import BLANK, ID, START, Memory, Tokens
+from etude.text.memory import BLANK, ID, START, BySpan, ByText, Tokens
 from etude.text.tokenizer import Tokenizer, encode_flat
 
-_SPACE = re.escape(characters.WHITE_SPACE)
-PIECE = re.compile(f"[{_SPACE}]*[^{_SPACE}]+|[{_SPACE}]+")
-RARE_SPACE = characters.WHITE_SPACE.replace(" ", "").replace("\n", "")
-# NUL marks keys; the others are white space to one tokenizer, and to BERT's nothing at all
-DOUBTFUL = "\0\v\f\x85"
+# white space to one tokenizer, and to BERT's nothing at all
+DOUBTFUL = "\v\f\x85"
 
 
 @dataclass
@@ -49,8 +45,8 @@ class Encoder:
         self.independent = cuts_at_space(tokenizer)
         self.cut = cut_of(tokenizer) if self.independent else None
         self.blank_ids = [id for name in (" ", "\n", "Ġ", "Ċ") if (id := tokenizer.id(name)) is not None]
-        self.pieces = Memory(self._compute, memory if self.cut is None else memory // 2, self.surfaces)
-        self.words = Memory(self._compute_words, memory // 2, self.surfaces)
+        self.pieces = BySpan(self._compute, memory if self.cut is None else 2 * memory // 3, self.surfaces)
+        self.words = ByText(self._compute_words, memory // 3, self.surfaces)
 
     def encode(self, texts: list[str], ends: list[list[int]]) -> Encoded:
         """NFC texts, none empty, each with the ends of its sentences (see text/sentences.py)."""
@@ -62,29 +58,27 @@ class Encoder:
         return encoded[0] if len(encoded) == 1 else _join(encoded)
 
     def _encode_pieces(self, texts: list[str], ends: list[list[int]]) -> Encoded:
-        keys: list[str] = []  # a piece without its leading space, or NUL and the piece if it has none
-        counts: list[int] = []  # pieces of each sentence
-        for text, places in zip(texts, ends, strict=True):
-            if _single_spaces(text):  # then split will do, at a tenth of the time of a pattern
-                keys += ("\0" + text.replace("\n", " \0\n")).split(" ")
-                sizes = [text.count(" ", a, b) + text.count("\n", a, b) for a, b in pairwise([0, *places])]
-                sizes[0] += 1
-            else:
-                pieces = [PIECE.findall(text[a:b]) for a, b in pairwise([0, *places])]
-                keys += [piece[1:] if piece[0] == " " else "\0" + piece for some in pieces for piece in some]
-                sizes = list(map(len, pieces))
-            counts += sizes
-        tokens = self.pieces.tokens(keys)
+        text = "".join(texts)
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        firsts = np.cumsum([0, *map(len, texts)])
+        space = characters.table()[codes] == characters.SPACE
+        cut = space.copy()
+        cut[1:] &= ~space[:-1]
+        cut[firsts[:-1]] = True
+        starts = np.flatnonzero(cut)
+        tokens = self.pieces.tokens(text, codes, starts)
         before_piece = np.concatenate([[0], np.cumsum(tokens.lengths)])
-        sentence_starts = before_piece[np.cumsum([0, *counts])[:-1]]
+        # every sentence starts where a piece does
+        places = np.concatenate([[0, *places[:-1]] for places in ends]).astype(np.int64)
         of_document = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
+        sentence_starts = before_piece[np.searchsorted(starts, places + firsts[of_document])]
         return _assemble(len(texts), tokens, sentence_starts, of_document)
 
-    def _compute(self, keys: list[str]) -> Tokens:
+    def _compute(self, pieces: list[str]) -> Tokens:
         """The tokens of new pieces."""
         if self.cut is None:
-            return self._ask([_piece(key) for key in keys])
-        cuts = list(map(self.cut.words, keys))
+            return self._ask(pieces)
+        cuts = list(map(self.cut.words, pieces))
         common = np.fromiter((words is not None for words in cuts), bool, len(cuts))
         words = self.words.tokens(list(chain.from_iterable(words for words in cuts if words is not None)))
         before_word = np.concatenate([[0], np.cumsum(words.lengths)])
@@ -92,7 +86,7 @@ class Encoder:
         known = words.regrouped(np.diff(bounds))
         if common.all():
             return known
-        asked = self._ask([_piece(key) for key, words in zip(keys, cuts, strict=True) if words is None])
+        asked = self._ask([piece for piece, words in zip(pieces, cuts, strict=True) if words is None])
         order = np.empty(len(cuts), np.int64)
         order[common] = np.arange(common.sum())
         order[~common] = common.sum() + np.arange((~common).sum())
@@ -177,17 +171,6 @@ def _cut_is_safe(text: str, ends: list[int]) -> bool:
     if any(character in text for character in DOUBTFUL):
         return False
     return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
-
-
-def _piece(key: str) -> str:
-    return key[1:] if key.startswith("\0") else " " + key
-
-
-def _single_spaces(text: str) -> bool:
-    """Is all white space single spaces and line breaks? Plain searches, one after the other, beat a pattern."""
-    if any(pair in text for pair in ("  ", "\n\n", " \n", "\n ")):
-        return False
-    return not any(space in text for space in RARE_SPACE)
 
 
 def _assemble(count: int, tokens: Tokens, sentences: np.ndarray, of_document: np.ndarray) -> Encoded:

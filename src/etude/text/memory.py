@@ -1,8 +1,8 @@
-"""What the tokens of a word are, remembered for very many words in bounded memory.
+"""What the tokens of words are, remembered for very many words in bounded memory.
 
-A dictionary gives each key a number; the tokens of all keys lie end to end in arrays. So a text is one pass of the
-dictionary over its keys, and everything after that is array work. When the memory is full, the half that was asked
-for least is dropped.
+The tokens of all keys lie end to end in arrays, so that looking up a whole text is array work. `ByText` finds a key's
+number in a dictionary of strings. `BySpan` never makes strings of known keys at all: it hashes spans of a text, all at
+once, and finds numbers in a table by those hashes. When a memory is full, the half that was asked for least goes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import compress, count
 from typing import Self
 
 import numpy as np
 
+from etude.chance import bits, fold
+
 START, BLANK = np.uint32(1 << 31), np.uint32(1 << 30)  # flags on an id: starts a word; is white space only
 ID = np.uint32((1 << 30) - 1)
-SLOT = 150  # bytes an entry takes beside its key: dictionary, list, number and array places, as measured
+TEXT_ENTRY = 85  # bytes an entry of ByText takes beside its key: dictionary, number and array places, as measured
+SPAN_ENTRY = 56  # bytes an entry of BySpan takes: two places of the table at least, and those of the arrays
 
 
 @dataclass
@@ -68,6 +72,31 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
+class _Held:
+    """Tokens of numbered keys, with how often each was asked for, older times counting less."""
+
+    def __init__(self, surfaces: bool) -> None:
+        letters, sizes = (np.zeros(0, np.uint8), np.zeros(0, np.int64)) if surfaces else (None, None)
+        self.tokens = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), sizes, letters)
+        self.uses = np.zeros(0, np.int64)
+
+    def add(self, new: Tokens) -> None:
+        self.tokens = Tokens.joined([self.tokens, new])
+        self.uses = np.concatenate([self.uses, np.zeros(len(new.lengths), np.int64)])
+
+    def take(self, numbers: np.ndarray) -> Tokens:
+        self.uses += np.bincount(numbers, minlength=len(self.uses))
+        return self.tokens.taken(numbers)
+
+    def halve(self) -> np.ndarray:
+        """Drops the half asked for least; which were kept, bool."""
+        kept = np.zeros(len(self.uses), bool)
+        kept[np.argsort(-self.uses, kind="stable")[: len(self.uses) // 2]] = True
+        self.tokens = self.tokens.taken(np.flatnonzero(kept))
+        self.uses = self.uses[kept] // 2
+        return kept
+
+
 class _Numbers(dict[str, int]):
     """A dictionary that gives a key it does not have the next number, and remembers that it was new."""
 
@@ -81,38 +110,105 @@ class _Numbers(dict[str, int]):
         return number
 
 
-class Memory:
+class ByText:
     def __init__(self, compute: Callable[[list[str]], Tokens], size: int, surfaces: bool) -> None:
         """`compute` finds the tokens of new keys; `size` is in bytes."""
         self.compute, self.size = compute, size
         self.numbers = _Numbers()
-        letters = np.zeros(0, np.uint8) if surfaces else None
-        sizes = np.zeros(0, np.int64) if surfaces else None
-        self.held = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), sizes, letters)
-        self.uses = np.zeros(0, np.int64)  # of each key, older uses counting less
-        self.taken = 0
+        self.held = _Held(surfaces)
+        self.taken = 0  # bytes, about
 
     def tokens(self, keys: list[str]) -> Tokens:
         numbers = np.fromiter(map(self.numbers.__getitem__, keys), np.int64, len(keys))
-        if self.numbers.new:
-            self._learn(self.numbers.new)
+        if new := self.numbers.new:
+            self.held.add(self.compute(new))
+            self.taken += sum(map(sys.getsizeof, new)) + TEXT_ENTRY * len(new)
             self.numbers.new = []
-        self.uses += np.bincount(numbers, minlength=len(self.uses))
-        found = self.held.taken(numbers)
+        found = self.held.take(numbers)
         if self.taken > self.size:
-            self._clear()
+            kept = self.held.halve()
+            self.numbers = _Numbers(zip(compress(self.numbers, kept.tolist()), count(), strict=False))
+            self.taken = sum(map(sys.getsizeof, self.numbers)) + TEXT_ENTRY * len(self.numbers)
         return found
 
-    def _learn(self, keys: list[str]) -> None:
-        self.held = Tokens.joined([self.held, self.compute(keys)])
-        self.uses = np.concatenate([self.uses, np.zeros(len(keys), np.int64)])
-        self.taken += sum(map(sys.getsizeof, keys)) + SLOT * len(keys)
 
-    def _clear(self) -> None:
-        kept = np.sort(np.argsort(-self.uses, kind="stable")[: len(self.uses) // 2])
-        names = list(self.numbers)
-        names = [names[number] for number in kept.tolist()]
-        self.held = self.held.taken(kept)
-        self.numbers = _Numbers(zip(names, range(len(names)), strict=True))
-        self.uses = self.uses[kept] // 2
-        self.taken = sum(map(sys.getsizeof, names)) + SLOT * len(names)
+class BySpan:
+    """Keys are spans of a text, told apart by a 64-bit multilinear hash and their length.
+
+    Two given spans of one length share a hash with a chance of about 2^-62, so that in a million different words any
+    two do with one of 10^-7: less than that of a memory error.
+    """
+
+    def __init__(self, compute: Callable[[list[str]], Tokens], size: int, surfaces: bool) -> None:
+        self.compute, self.most = compute, max(1024, size // SPAN_ENTRY)
+        self.held = _Held(surfaces)
+        self.hashes = np.zeros(0, np.uint64)  # of each number
+        self.factors = np.zeros(0, np.uint64)  # by which the characters of a span are multiplied
+        self._empty_table(1 << 12)
+
+    def tokens(self, text: str, codes: np.ndarray, starts: np.ndarray) -> Tokens:
+        """Of the spans of `text` (characters `codes`) from each start to the next, the last to the end."""
+        hashes = self._hash(codes, starts)
+        numbers = self._find(hashes)
+        missing = np.flatnonzero(numbers < 0)
+        if len(missing):
+            new, first, which = np.unique(hashes[missing], return_index=True, return_inverse=True)
+            ends = np.append(starts[1:], len(codes))
+            places = missing[first]
+            spans = zip(starts[places].tolist(), ends[places].tolist(), strict=True)
+            self.held.add(self.compute([text[start:end] for start, end in spans]))
+            numbers[missing] = len(self.hashes) + which
+            self.hashes = np.concatenate([self.hashes, new])
+            self._insert(np.arange(len(self.hashes) - len(new), len(self.hashes)))
+        found = self.held.take(numbers)
+        if len(self.hashes) > self.most:
+            self.hashes = self.hashes[self.held.halve()]
+            self._empty_table(len(self.slots))
+            self._insert(np.arange(len(self.hashes)))
+        return found
+
+    def _hash(self, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """(spans,) uint64, never 0: the sum of character times factor of its place, mixed with the length."""
+        lengths = np.diff(starts, append=len(codes))
+        longest = int(lengths.max(initial=1))
+        if longest > len(self.factors):
+            self.factors = bits(fold("span"), np.arange(2 * longest)) | np.uint64(1)
+        places = np.arange(len(codes), dtype=np.int32) - np.repeat(starts.astype(np.int32), lengths)
+        sums = np.add.reduceat(self.factors[places] * codes, starts)  # wraps around, as it should
+        return bits(fold("length"), sums ^ (lengths.astype(np.uint64) << np.uint64(44))) | np.uint64(1)
+
+    def _empty_table(self, size: int) -> None:
+        self.slots = np.zeros(size, np.uint64)  # hashes, by open addressing; 0 is empty
+        self.number_of = np.zeros(size, np.int32)
+
+    def _home(self, hashes: np.ndarray) -> np.ndarray:
+        """Where a search starts: the top bits."""
+        return (hashes >> np.uint64(64 - (len(self.slots).bit_length() - 1))).astype(np.int64)
+
+    def _find(self, hashes: np.ndarray) -> np.ndarray:
+        """(spans,) int64: the numbers, -1 where there is none."""
+        places = self._home(hashes)
+        slots = self.slots[places]
+        numbers = np.where(slots == hashes, self.number_of[places], -1).astype(np.int64)
+        going = np.flatnonzero((slots != hashes) & (slots != 0))
+        while len(going):
+            places[going] = (places[going] + 1) & (len(self.slots) - 1)
+            slots = self.slots[places[going]]
+            hit = slots == hashes[going]
+            numbers[going[hit]] = self.number_of[places[going[hit]]]
+            going = going[~hit & (slots != 0)]
+        return numbers
+
+    def _insert(self, numbers: np.ndarray) -> None:
+        """Enters new hashes, all different; the table is kept at most half full, so searches stay short."""
+        if 2 * len(self.hashes) > len(self.slots):
+            while 2 * len(self.hashes) > len(self.slots):
+                self._empty_table(2 * len(self.slots))
+            numbers = np.arange(len(self.hashes))
+        places = self._home(self.hashes[numbers])
+        while len(numbers):
+            free = self.slots[places] == 0
+            self.slots[places[free]] = self.hashes[numbers[free]]  # several may want one place: one gets it
+            got = free & (self.slots[places] == self.hashes[numbers])
+            self.number_of[places[got]] = numbers[got]
+            numbers, places = numbers[~got], (places[~got] + 1) & (len(self.slots) - 1)

@@ -19,7 +19,7 @@ from etude.errors import UserError, nearest
 from etude.text.packing import DAMAGE, Opened
 from etude.text.sources import HUB, File, refuse_binary
 
-BLOCK = 1 << 18  # bytes of text for a worker at a time: large enough to share its overhead, small enough for memory
+BLOCK = 1 << 19  # bytes of text for a worker at a time: large enough to share its overhead, small enough for memory
 LONGEST = 1 << 20  # bytes of one document; a longer one is cut at a line end, so that memory stays bounded
 LONGEST_LINE = 1 << 26  # bytes of one line of JSON
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")

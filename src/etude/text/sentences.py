@@ -12,6 +12,7 @@ import re
 from itertools import pairwise
 
 CLOSERS = "\"'”’»›」』】）)\\]}"
+CLOSING = CLOSERS.replace("\\", "")
 STOPS = ".!?…‼⁇⁈⁉"
 WIDE = "。！？｡"
 # One character with a look ahead: a lone set is what `re` scans for fastest. Of a run of marks only the last is met.
@@ -71,11 +72,12 @@ def ends(text: str) -> list[int]:
             if mark in "다까요죠":
                 if not POLITE.search(text, max(last, place - 4), place):
                     continue
-                if text[place] in CLOSERS or CARRIES_ON.match(text, _skip(text, place)):
+                if text[place] in CLOSING or CARRIES_ON.match(text, _skip(text, place)):
                     continue
             else:
-                close = CLOSE.match(text, place, stop)
-                end = close.end() if close else place
+                end = place
+                if place < stop and text[place] in CLOSING and (close := CLOSE.match(text, place, stop)):
+                    end = close.end()
                 if mark not in WIDE and not _stops(text, place, end, last, stop):
                     continue
                 place = end
