@@ -194,8 +194,8 @@ def _shard(part: str, arrays: dict[str, np.ndarray]) -> Shard:
 def _memory(workers: int) -> int:
     """Bytes of words a worker may remember, so that all processes together stay under 600 MB + 50 MB a worker.
 
-    Measured: this process takes 150 MB, a worker 75 MB before it remembers anything. More than 48 MB of words is of
+    Measured: this process takes 150 MB, a worker 75 MB before it remembers anything. More than 24 MB of words is of
     little use.
     """
     room = (600 + 50 * workers - 150) / workers - 75
-    return int(min(max(room, 4), 48) * 1e6)
+    return int(min(max(room, 4), 24) * 1e6)
