@@ -1,0 +1,119 @@
+"""A vector for each word from its characters: convolutions, a maximum over places, highways, a projection.
+
+Kim et al. 2016 (Character-Aware Neural Language Models), section 2, in the form of ELMo (Peters et al. 2018, section
+3.4; the released biLM [code]):
+
+    filters of several widths over the character vectors, nothing added at the edges but the filling of the row itself
+    the maximum over places, then the activation
+    highways   g = sigmoid(W_g x + b_g),  y = g * relu(W_t x + b_t) + (1 - g) * x,  b_g = -2 at first: x passes
+    a projection to the width of the model
+
+Baevski et al. 2019 take the same with wider filters. Rows of characters come from `etude.text.spelling`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.settings import Strict
+from etude.text.spelling import CHARACTERS, LENGTH
+
+Positive = Annotated[int, Field(ge=1)]
+
+ELMO_FILTERS = [(1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)]
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+class Settings(Strict):
+    """`model.characters`; the defaults are ELMo's."""
+
+    filters: list[tuple[Positive, Positive]] = Field(
+        default=ELMO_FILTERS, min_length=1, description="(width, channels) of each"
+    )
+    embedding: int = Field(default=16, ge=1, description="width of a character's vector")
+    characters: int = Field(default=CHARACTERS, ge=CHARACTERS, description="rows of their table")
+    highways: int = Field(default=2, ge=0)
+    project: int | None = Field(default=None, ge=1, description="width of a word's vector; that of the model if None")
+    activation: Literal["relu", "tanh"] = "relu"
+    length: int = Field(default=LENGTH, ge=3, description="characters of a word at most, its two marks among them")
+
+    @property
+    def channels(self) -> int:
+        return sum(channels for _, channels in self.filters)
+
+    @property
+    def widest(self) -> int:
+        return max(width for width, _ in self.filters)
+
+
+class Highway(nn.Module):
+    """Srivastava et al. 2015, with the gate's sense of the released biLM: it opens for what is new."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate, self.transform = nn.Linear(width, width), nn.Linear(width, width)
+        for part in (self.gate, self.transform):
+            nn.init.normal_(part.weight, std=width**-0.5)
+        nn.init.constant_(self.gate.bias, -2.0)
+        nn.init.zeros_(self.transform.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.gate(x).sigmoid()
+        return torch.lerp(x, self.transform(x).relu(), gate)
+
+
+class CharacterCNN(nn.Module):
+    """`width` is D: `project` where given, else all channels together."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.width = settings.project or settings.channels
+        self.embedding = nn.Embedding(settings.characters, settings.embedding)
+        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        with torch.no_grad():
+            self.embedding.weight[0] = 0.0  # stands for nothing, and is never read
+        self.filters = nn.ModuleList(nn.Linear(width * settings.embedding, n) for width, n in settings.filters)
+        for part in self.filters:
+            assert isinstance(part, nn.Linear)
+            if settings.activation == "relu":
+                nn.init.uniform_(part.weight, -0.05, 0.05)
+            else:
+                nn.init.normal_(part.weight, std=part.in_features**-0.5)
+            nn.init.zeros_(part.bias)
+        self.highways = nn.ModuleList(Highway(settings.channels) for _ in range(settings.highways))
+        self.project = nn.Linear(settings.channels, settings.project) if settings.project else None
+        if self.project is not None:
+            nn.init.normal_(self.project.weight, std=settings.channels**-0.5)
+            nn.init.zeros_(self.project.bias)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """(N, length) int64, or fewer columns of filling (`spell(..., widest)`) -> (N, D)."""
+        letters = self.embedding(characters.t())  # (length, N, embedding): places first, so a window is a slice
+        found = []
+        for (width, _), part in zip(self.settings.filters, self.filters, strict=True):
+            assert isinstance(part, nn.Linear)
+            places = letters.shape[0] - width + 1
+            if places < 1:
+                raise ValueError(f"a filter of width {width} over rows of {letters.shape[0]} characters")
+            windows = torch.cat([letters[start : start + places] for start in range(width)], dim=-1)
+            # without the bias, which moves all places alike: it is added after the maximum, to far fewer numbers
+            found.append((windows @ part.weight.t()).max(0).values + part.bias)  # (N, channels)
+        x = ACTIVATIONS[self.settings.activation](torch.cat(found, dim=-1))
+        for highway in self.highways:
+            x = highway(x)
+        return x if self.project is None else self.project(x)
+
+    def flops(self, words: int) -> int:
+        """Forward only, matrix products x2, over rows of full length; a row read once counts once."""
+        settings = self.settings
+        filters = sum(
+            (settings.length - width + 1) * width * settings.embedding * channels
+            for width, channels in settings.filters
+        )
+        rest = 2 * settings.highways * settings.channels**2 + settings.channels * (settings.project or 0)
+        return 2 * words * (filters + rest)

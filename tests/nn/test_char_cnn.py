@@ -1,0 +1,88 @@
+"""The character CNN against plain loops, and the rows it reads."""
+
+import numpy as np
+import pytest
+import torch
+
+from etude.nn.char_cnn import CharacterCNN, Settings
+from etude.text import spelling
+from etude.text.spelling import spell
+
+WORDS = ["a", "word", "한국", "x" * 60, "né"]
+
+
+def small(**changes):
+    values = {"filters": [(1, 3), (2, 4), (5, 6)], "embedding": 4, "highways": 2, "project": 7, **changes}
+    torch.manual_seed(3)
+    return CharacterCNN(Settings(**values))
+
+
+def test_a_word_is_its_bytes_between_marks():
+    rows = spell([*WORDS, spelling.SENTENCE_START, b"\xff"])
+    assert rows.shape == (7, 50) and rows.dtype == np.int64
+    assert rows[0, :4].tolist() == [259, ord("a") + 1, 260, 261]
+    korean = "한국".encode()
+    assert rows[2, : len(korean) + 2].tolist() == [259, *(byte + 1 for byte in korean), 260]
+    assert rows[3].tolist() == [259, *[ord("x") + 1] * 48, 260]  # cut, and still ended
+    assert rows[5, :4].tolist() == [259, 257, 260, 261]
+    assert rows[6, 1] == 256
+    assert spell([]).shape == (0, 50)
+
+
+def plain(cnn, row):
+    """One word, place by place, in numpy."""
+    state = {name: one.detach().double().numpy() for name, one in cnn.state_dict().items()}
+    letters = state["embedding.weight"][row]
+    found = []
+    for number, (width, channels) in enumerate(cnn.settings.filters):
+        weight, bias = state[f"filters.{number}.weight"], state[f"filters.{number}.bias"]
+        best = np.full(channels, -np.inf)
+        for start in range(len(row) - width + 1):
+            best = np.maximum(best, weight @ letters[start : start + width].reshape(-1) + bias)
+        found.append(best)
+    x = np.concatenate(found)
+    x = np.maximum(x, 0) if cnn.settings.activation == "relu" else np.tanh(x)
+    for number in range(cnn.settings.highways):
+        own = {name: state[f"highways.{number}.{name}"] for name in
+               ("gate.weight", "gate.bias", "transform.weight", "transform.bias")}  # fmt: skip
+        gate = 1 / (1 + np.exp(-(own["gate.weight"] @ x + own["gate.bias"])))
+        x = gate * np.maximum(own["transform.weight"] @ x + own["transform.bias"], 0) + (1 - gate) * x
+    return state["project.weight"] @ x + state["project.bias"] if cnn.project is not None else x
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation": "tanh"}, {"highways": 0, "project": None}])
+def test_equals_plain_loops(changes):
+    cnn = small(**changes)
+    rows = spell(WORDS)
+    expected = np.stack([plain(cnn, row) for row in rows])
+    found = cnn(torch.from_numpy(rows)).detach().numpy()
+    assert found.shape == (len(WORDS), cnn.width)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_filling_that_changes_nothing_may_be_left_out():
+    cnn = small()
+    words = ["a", "word", "né", "y" * 11]
+    full, short = spell(words), spell(words, widest=cnn.settings.widest)
+    assert short.shape[1] == 11 + 2 + 5 < full.shape[1]
+    np.testing.assert_allclose(
+        cnn(torch.from_numpy(full)).detach(), cnn(torch.from_numpy(short)).detach(), atol=1e-6, rtol=0
+    )
+    assert spell(["y" * 47], widest=5).shape[1] == 50  # no filling is left over: none may be left out
+
+
+def test_gradients_reach_every_parameter():
+    cnn = small(filters=[(1, 8), (2, 8)], highways=1)
+    cnn(torch.from_numpy(spell(WORDS))).square().sum().backward()
+    for name, parameter in cnn.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    assert not cnn.embedding.weight.grad[0].any()
+
+
+def test_flops_are_those_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    cnn = small()
+    with FlopCounterMode(display=False) as counter:
+        cnn(torch.from_numpy(spell(WORDS)))
+    assert counter.get_total_flops() == cnn.flops(len(WORDS))
