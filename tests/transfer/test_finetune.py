@@ -172,7 +172,7 @@ def test_features_leave_the_model_as_it_was(
     width = 32 * (1 if combine == "mix" else {"last": 1, "last4": 3}.get(str(layers), 2))
     assert tuned.task.pooled.hidden.in_features == width
     if combine == "mix":
-        assert tuned.model.gamma.item() != 1.0
+        assert tuned.model.mix.gamma.item() != 1.0
     # remembered states are those of the model itself
     rows = tuned.task.rows(tuned.read(reviews[1]))
     (_, batch), *_ = tuned.task.batches(tuned.model, rows)

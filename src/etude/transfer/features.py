@@ -3,6 +3,9 @@
     concat   the chosen layers side by side (BERT, section 5.3: the last four)
     mix      gamma * sum_j softmax(s)_j h_j with learned gamma and s (ELMo, equation 1; TagLM takes only the last)
 
+The mix is new and belongs to the task, like its head: `Plan.build` hands it over, so that `train.head_lr` is its rate
+too and a frozen model is frozen whole.
+
 `Features` wraps a model and looks like one, so every task runs over it. Frozen, the wrapped model sees each
 sequence once: what it says of it is kept by the sequence's ids, up to a number of bytes.
 """
@@ -18,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.nn.mixing import Mix
 from etude.nn.packed import Layout, Packed, positions_of
 from etude.nn.states import States
 
@@ -53,20 +57,30 @@ class Features(nn.Module):
     pooler = None  # of the wrapped model: belongs to its last layer, and to fine-tuning
 
     def __init__(
-        self, wrapped: Any, layers: Layers, combine: Combine = "concat", frozen: bool = True, cache_bytes: int = 1 << 31
+        self,
+        wrapped: Any,
+        layers: Layers,
+        combine: Combine = "concat",
+        frozen: bool = True,
+        cache_bytes: int = 1 << 31,
+        mix_norm: bool = False,
     ) -> None:
         super().__init__()
         self.wrapped, self.combine, self.frozen = wrapped, combine, frozen
         self.chosen = chosen_layers(layers, layer_count(wrapped))
         self.settings, self.context, self.vocab = wrapped.settings, wrapped.context, wrapped.vocab
         self.width = wrapped.width * (len(self.chosen) if combine == "concat" else 1)
-        self.mix = nn.Parameter(torch.zeros(len(self.chosen))) if combine == "mix" else None
-        self.gamma = nn.Parameter(torch.ones(())) if combine == "mix" else None
+        # in a tuple, where it is no part of this module: its parameters have their one name in the task
+        self._mix = (Mix(len(self.chosen), mix_norm),) if combine == "mix" else ()
         self.cache: dict[bytes, Tensor] = {}
         self.room = cache_bytes
         if frozen:
             wrapped.requires_grad_(False)
             wrapped.eval()
+
+    @property
+    def mix(self) -> Mix | None:
+        return self._mix[0] if self._mix else None
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -77,9 +91,7 @@ class Features(nn.Module):
     def forward(self, packed: Packed, layers: bool = False) -> States:
         """`last` is the combination; the layers of a wrapped model are chosen here, not by the caller."""
         stack = self._remembered(packed) if self.frozen else self._stack(packed)  # (N, L, D)
-        if self.mix is None or self.gamma is None:
-            return States(last=stack.flatten(1))
-        return States(last=self.gamma * torch.einsum("nld,l->nd", stack, self.mix.softmax(0)))
+        return States(last=stack.flatten(1) if self.mix is None else self.mix(stack.unbind(1)))
 
     def _stack(self, packed: Packed) -> Tensor:
         if self.chosen == [layer_count(self.wrapped) - 1]:

@@ -29,11 +29,12 @@ from etude.run import Run, refuse_existing
 from etude.tasks.base import Task
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint, memory, peak, schedule
-from etude.train.loop import Loop, Outcome, Scorer
+from etude.train.loop import Outcome, Scorer
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.transfer import plan as plans
 from etude.transfer.card import card
+from etude.transfer.parts import ThawingLoop, depths
 from etude.transfer.plan import Plan, Source
 
 
@@ -139,12 +140,17 @@ def make_plan(
     rows = built.rows(examples, training.seed)
     if dev is not None:  # a bad file is told now, not after the first epoch
         built.rows(module.read(dev, named, skip_bad), training.seed)
-    epoch = schedule.total_steps(plan.with_train(**_budget(epochs=1)).train, None, epoch_rows=len(rows))
+    epoch = _epoch(plan, rows)
     return plan.with_train(
         **_budget(steps=_steps(training, rows, model, built)),
         eval_every=training.eval_every or epoch,
         save_every=training.save_every or epoch,
     )
+
+
+def _epoch(plan: Plan, rows: Rows) -> int:
+    """The steps of one pass over the examples."""
+    return schedule.total_steps(plan.with_train(**_budget(epochs=1)).train, None, epoch_rows=len(rows))
 
 
 def _budget(**chosen: Any) -> dict[str, Any]:
@@ -206,20 +212,23 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
         for one in (examples, dev):
             if one is not None and one.bad:
                 progress.say(f"{one.source}: {len(one.bad)} bad examples left out; the first: {one.bad[0]}")
-        loop = Loop(
+        rows = task.rows(examples, settings.seed)
+        loop = ThawingLoop(
             run.folder,
             model,
             task,
-            task.rows(examples, settings.seed),
+            rows,
             settings,
             total=settings.steps,
             valid_rows=task.rows(dev, settings.seed) if dev is not None else None,
             device=device,
             ranks=ranks,
             progress=progress,
-            depth_of=plans.depths(model),
+            depth_of=depths(model),
             scorer=Scorer(task.score, lambda: _values(task, model, dev)) if dev is not None else None,
         )
+        if plan.transfer.gradual:
+            loop.thaw(max(1, round(plan.transfer.gradual * _epoch(plan, rows))))
         outcome = loop.run()
     if outcome.finished:
         _take_best(run, loop.learner, outcome)

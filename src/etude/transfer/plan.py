@@ -21,13 +21,12 @@ from typing import Any, Self
 
 import torch
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from etude import tasks
 from etude.chance import fold
 from etude.errors import UserError, nearest
-from etude.models import transformer
 from etude.models.recurrent import Recurrent
 from etude.models.static import Static
 from etude.recipes.document import Overrides, Writer, from_overrides
@@ -40,6 +39,7 @@ from etude.train import peak
 from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as Train
 from etude.transfer.features import Combine, Features, Layers
+from etude.transfer.parts import check_gradual, freeze, refresh
 
 FILE = "task.yaml"
 GROUPS = ("task", "transfer", "train")
@@ -49,8 +49,20 @@ class Settings(Strict):
     frozen: bool = Field(default=False, description="features: the model is read, not trained")
     layers: Layers = Field(default="last", description="which layers the task reads: last, last4, all or [numbers]")
     combine: Combine = Field(default="concat", description="of several layers: side by side, or a learned mix")
+    mix_norm: bool = Field(default=False, description="bring each layer to deviation 1 before the mix (ELMo)")
     freeze: int | None = Field(default=None, ge=0, description="layers from below that stay, the embedding with them")
+    gradual: float = Field(default=0.0, ge=0, description="epochs until one layer more thaws, from above; 0: all learn")
+    fresh: int = Field(default=0, ge=0, description="layers from above that start from new values, for small data")
     cache_mb: int = Field(default=2048, ge=0, description="memory for frozen states")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("gradual", "fresh", "freeze"):
+            if self.frozen and getattr(self, name):
+                raise ValueError(
+                    f"transfer.{name} says which layers learn, and transfer.frozen that none does: drop one"
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -97,10 +109,15 @@ class Plan:
         """The model as the task reads it, and the task with a fresh head: a function of the plan and its seed."""
         torch.manual_seed(fold(self.train.seed, "head") >> 1)
         way = self.transfer
+        refresh(model, way.fresh)
         if way.frozen or way.layers != "last":
-            model = Features(model, way.layers, way.combine, way.frozen, way.cache_mb << 20)
+            model = Features(model, way.layers, way.combine, way.frozen, way.cache_mb << 20, way.mix_norm)
         freeze(model, way.freeze)
-        return model, self.module.build(self.settings, model, tokenizer, self.facts)
+        check_gradual(model, way.gradual)
+        task = self.module.build(self.settings, model, tokenizer, self.facts)
+        if isinstance(model, Features) and model.mix is not None:
+            task.mix = model.mix
+        return model, task
 
     def dump(self) -> str:
         values: dict[str, Any] = {
@@ -211,31 +228,3 @@ def usual(model: Any, way: Settings) -> dict[str, Any]:
     if model.settings.direction == "causal":  # GPT-1's code: 6.25e-5, a short warm-up times a linear decay
         return shared | {"epochs": 3, "lr": 1.25 * rate, "warmup": 0.002, "warmup_shape": "multiply"}
     return shared | {"epochs": 3, "lr": rate, "warmup": 0.1}
-
-
-# --- parts of a model -------------------------------------------------------------------------------
-
-
-def freeze(model: Any, layers: int | None) -> None:
-    """Keeps the embedding and so many layers above it from training."""
-    if layers is None:
-        return
-    own = inner(model)
-    if not isinstance(own, transformer.Transformer):
-        raise UserError("transfer.freeze counts layers of a transformer, and this model is none: leave it out.")
-    if layers > own.settings.layers:
-        raise UserError(f"transfer.freeze={layers}, and the model has {own.settings.layers} layers.")
-    depth_of = transformer.depths(own.settings)
-    for name, parameter in own.named_parameters():
-        depth = depth_of(f"model.{name}")
-        if depth is not None and depth <= layers:
-            parameter.requires_grad_(False)
-
-
-def depths(model: Any) -> Any:
-    """How deep parameters lie, for `train.layer_decay`; None where the model has no layers to tell."""
-    own = inner(model)
-    if not isinstance(own, transformer.Transformer):
-        return None
-    depth_of = transformer.depths(own.settings)
-    return lambda name: depth_of(name.replace("model.wrapped.", "model.", 1))
