@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from etude.nn.lstm import LSTM, State
+from etude.nn.lstm import LSTM, Path, State
 from etude.nn.packed import Layout
 
 LENGTHS = [3, 7, 1, 0, 5, 7]  # ties, a single token, an empty sequence in the middle
@@ -146,3 +146,48 @@ def test_first_values() -> None:
 def test_flops_by_hand() -> None:
     assert LSTM(6, 8, projection=4).flops(10) == 2 * 10 * (32 * 6 + 32 * 4 + 8 * 4)
     assert LSTM(6, 8).flops(1) == 2 * (32 * 6 + 32 * 8)
+
+
+def gradients(layer: LSTM, x: Tensor, layout: Layout, reverse: bool, path: Path) -> list[Tensor]:
+    """Outputs, last states, and the gradients of everything that they depend on."""
+    carry = State(x.new_ones(len(layout.host) - 1, layer.width) / 3, x.new_ones(len(layout.host) - 1, 8) / 5)
+    carry = State(*(one.requires_grad_() for one in carry))
+    x = x.clone().requires_grad_()
+    outputs, final = layer(x, layout, carry, reverse, path)
+    total = outputs.square().sum() + final.hidden.sum() + 2 * final.cell.sum()
+    return [outputs, *final, *torch.autograd.grad(total, [x, *carry, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("projection", [None, 4])
+@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:RNN module weights")
+def test_torchs_own_path_has_the_same_meaning(projection: int | None, reverse: bool, device: str) -> None:
+    layer, layout = build(projection).to(device), layout_of(LENGTHS).to(device)
+    x = torch.randn(layout.total, 6, device=device)
+    ours = gradients(layer, x, layout, reverse, "scan")
+    for one, other in zip(ours, gradients(layer, x, layout, reverse, "torch"), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="does not clip"):
+        build(projection, 3.0).to(device)(x, layout, path="torch")
+
+
+@pytest.mark.parametrize("projection", [None, 4])
+def test_a_clip_that_never_happens_changes_no_bit(projection: int | None) -> None:
+    layout, x = layout_of(LENGTHS), torch.randn(23, 6)
+    free, held = build(projection), build(projection, 100.0)
+    for one, other in zip(
+        gradients(free, x, layout, False, "scan"), gradients(held, x, layout, False, "scan"), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_products_of_less_precision_stay_near() -> None:
+    layer, layout = build(4, 3.0), layout_of(LENGTHS)
+    x = torch.randn(layout.total, 6)
+    exact = gradients(layer, x, layout, False, "scan")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = gradients(layer, x, layout, False, "scan")
+    assert rough[2].dtype == torch.float32  # the carried cell
+    for one, other in zip(exact, rough, strict=True):
+        assert (one - other).norm() < 0.03 * one.norm() + 1e-3
