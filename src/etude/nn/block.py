@@ -100,9 +100,10 @@ class FeedForwardBranch(nn.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
+        inner_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.placement, self.dropout = placement, dropout
+        self.placement, self.dropout, self.inner_dropout = placement, dropout, inner_dropout
         self.activation = ACTIVATIONS[activation]
         self.norm = norm
         self.up = nn.Linear(width, inner, bias=bias)
@@ -115,6 +116,7 @@ class FeedForwardBranch(nn.Module):
             inner = self.activation(self.up(normed))
         else:
             inner = self.activation(self.gate(normed)) * self.up(normed)
+        inner = drop(inner, self.inner_dropout, self.training)  # behind the activation: Baevski et al. 2019
         branch = drop(self.down(inner), self.dropout, self.training)
         return x + branch if self.placement == "pre" else self.norm(x + branch)
 
