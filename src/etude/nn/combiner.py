@@ -1,0 +1,118 @@
+"""Where two towers meet: one token from everything before it and everything behind it (Baevski et al. 2019, section 3).
+
+    F' = norm(F), B' = norm(B)                        two norms, of the forward and of the backward tower's top
+    query i     F'[i-1] + B'[i+1], or both side by side; zeros where there is no neighbour
+    keys        F' and B', one projection for both
+    mask        full      F'[j] for j < i and B'[j] for j > i: token i itself is in none of them
+                current   F'[j] for j <= i and B'[j] for j >= i
+                none      all of both: what fine-tuning sees
+    y = a + feedforward(norm(a)), a = the mixed values: no residual around the attention, no norm at the end [code]
+
+Keys of the full mask come from the states moved by one place, which the query needs anyway; so "before i" is "up to i"
+among them, and the parts are plain causal attentions (nn/union.py). The released code defines 1/sqrt(head size) and
+never applies it here: `scaled` False is its way.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from etude.nn.block import FeedForwardBranch
+from etude.nn.norm import Norm
+from etude.nn.packed import Layout
+from etude.nn.pointwise import Activation, drop
+from etude.nn.union import Keys, Slot, SlotKind, attend_union, shift
+
+Query = Literal["sum", "concat"]
+Mask = Literal["full", "current", "none"]
+
+
+class Combiner(nn.Module):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        inner: int,
+        *,
+        query: Query = "sum",
+        scaled: bool = True,
+        slot: SlotKind = "none",
+        activation: Activation = "relu",
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        inner_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.size, self.joined, self.scaled = heads, width // heads, query == "concat", scaled
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.norm_forward, self.norm_backward = Norm(width, epsilon), Norm(width, epsilon)
+        self.query = nn.Linear(2 * width if self.joined else width, width)
+        self.keys = nn.Linear(width, 2 * width)  # rows in the order key, value
+        self.slot = None if slot == "none" else Slot(heads, width // heads, slot)
+        self.out = nn.Linear(width, width)
+        self.feedforward = FeedForwardBranch(
+            width,
+            inner,
+            placement="pre",
+            norm=Norm(width, epsilon),
+            activation=activation,
+            dropout=dropout,
+            inner_dropout=inner_dropout,
+        )
+
+    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: Mask, path: str | None = None) -> Tensor:
+        """(N, D) the tops of both towers -> (N, D)."""
+        ahead, back = self.norm_forward(ahead), self.norm_backward(back)
+        left, right = shift(ahead, layout, 1), shift(back, layout, -1)
+        query = self.query(torch.cat([left, right], dim=-1) if self.joined else left + right)
+        query = query.view(-1, self.heads, self.size)
+        if not self.scaled:
+            query = query * self.size**0.5
+        if mask == "full":
+            parts = [self._keys(left, "past", edge=False), self._keys(right, "future", edge=False)]
+        elif mask == "current":
+            parts = [self._keys(ahead, "past"), self._keys(back, "future")]
+        else:
+            parts = [self._keys(ahead, "all"), self._keys(back, "all")]
+        mixed = attend_union(
+            query,
+            parts,
+            layout,
+            slot=None if self.slot is None else self.slot(),
+            dropout=self.attention_dropout if self.training else 0.0,
+            path=path,
+        )
+        mixed = self.out(mixed.reshape(-1, self.heads * self.size))
+        result: Tensor = self.feedforward(drop(mixed, self.dropout, self.training))
+        return result
+
+    def _keys(self, x: Tensor, reach: Literal["past", "future", "all"], edge: bool = True) -> Keys:
+        key, value = self.keys(x).view(-1, 2, self.heads, self.size).unbind(1)
+        return Keys(key, value, reach, edge)
+
+    def flops(self, tokens: int, pairs: int) -> int:
+        """Forward only: matrix products x2; 2 keys a pair of places, whatever the mask leaves of them."""
+        width, inner = self.out.in_features, self.feedforward.up.out_features
+        slot = 0 if self.slot is None else 4 * tokens * width
+        weights = (self.query.in_features + 5 * width) * width + 2 * width * inner  # keys and values of both towers
+        return 2 * tokens * weights + 2 * 4 * pairs * width + slot
+
+
+class LinearCombiner(nn.Module):
+    """The released code's other way: W [F[i-1]; B[i+1]], no attention and no norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(2 * width, width)
+
+    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: Mask, path: str | None = None) -> Tensor:
+        """Neighbours alone: no mask changes what it sees."""
+        result: Tensor = self.project(torch.cat([shift(ahead, layout, 1), shift(back, layout, -1)], dim=-1))
+        return result
+
+    def flops(self, tokens: int, pairs: int) -> int:
+        return 2 * tokens * self.project.in_features * self.project.out_features
