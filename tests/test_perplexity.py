@@ -88,10 +88,11 @@ def test_a_corpus_is_read_as_in_pretraining(documents: str) -> None:
     assert found.words == corpus.total and found.bytes == corpus.bytes
 
 
+@pytest.mark.parametrize("start", [False, True])
 @pytest.mark.parametrize("documents", ["join", "split"])
-def test_windows_side_by_side_are_the_loss_of_the_objective(documents: str) -> None:
+def test_windows_side_by_side_are_the_loss_of_the_objective(documents: str, start: bool) -> None:
     """With a stride of the whole context, what training reports on a held-out part."""
-    model = decoder(context=8, documents=documents)
+    model = decoder(context=8, documents=documents, start=start)
     corpus, _ = corpus_of(model)
     rows = model.objective.rows(corpus, seed=0)
     batch = model.objective.batch([rows[number] for number in range(len(rows))], Chance(0, 0))

@@ -27,13 +27,15 @@ def tokenizer(spec: str = "bytebpe:300") -> Tokenizer:
     return Tokenizer.train(spec, TEXTS * 20)
 
 
-def decoder(spec: str = "bytebpe:300", bias: bool = False, documents: Any = "join", **changes: Any) -> Loaded:
+def decoder(
+    spec: str = "bytebpe:300", bias: bool = False, documents: Any = "join", start: bool = False, **changes: Any
+) -> Loaded:
     """A causal model whose random weights are large enough to have opinions."""
     words = tokenizer(spec)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "vocab": words.vocab, "context": 32}
     model = transformer.build(transformer.Settings(**sizes | {"direction": "causal", "init_deviation": 0.3} | changes))
-    objective = causal.build(causal.Settings(bias=bias, documents=documents), model, words.special)
+    objective = causal.build(causal.Settings(bias=bias, documents=documents, start=start), model, words.special)
     return Loaded(model, objective, words)
 
 

@@ -2,8 +2,9 @@
 
 A text longer than the context is seen through windows that begin at multiples of the stride. A token is scored in
 the first window that reaches it, so behind the first window every token sees at least `context - stride + 1` tokens
-of its past; a small stride sees more and costs more. The first token follows end-of-text, as documents do in
-pre-training; where the tokenizer has none (GPT-1), it cannot be scored and is counted as such.
+of its past; a small stride sees more and costs more. The first token follows end-of-text, or a start token
+(`objective.start`), as documents do in pre-training; where the tokenizer has none (GPT-1), it cannot be scored and is
+counted as such.
 
 In a corpus the documents are read as the model read them in pre-training: end-of-text behind each, which is scored
 too, and one stream of them all, or each document alone (`objective.documents`).
@@ -140,7 +141,7 @@ def perplexity(
         total += float(nats.double().sum())
         count += len(targets)
         unknown += int((targets == loaded.tokenizer.special.unknown).sum())
-    if isinstance(source, str) and end is None:
+    if isinstance(source, str) and end is None and getattr(loaded.objective, "start", None) is None:
         unscored = 1
     if not count:
         raise UserError("The text has no tokens to score.")
@@ -150,16 +151,19 @@ def perplexity(
 
 def _pieces(loaded: Loaded, source: str | Corpus, end: int | None) -> Iterator[Tokens]:
     """What is read from its own beginning: a text, a stream of documents, or each document alone."""
+    own = getattr(loaded.objective, "start", None)
+    first = end if own is None else own  # what a text stands behind
     if isinstance(source, str):
         ids = loaded.tokenizer.encode(source).ids
-        yield Held(ids if end is None else np.concatenate([[end], ids]))
+        yield Held(ids if first is None else np.concatenate([[first], ids]))
         return
     _same_tokenizer(loaded, source)
+    stream = Stream(source, start=own is not None)
     if not getattr(loaded.objective, "split", False):
-        yield Joined(Stream(source))
+        yield Joined(stream)
         return
     for start, stop in _documents(source):
-        yield Held(np.concatenate([[end], source.tokens(start, stop), [end]]))
+        yield Held(np.concatenate([[first], source.tokens(start, stop), stream.markers]))
 
 
 def _documents(corpus: Corpus) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,8 @@ from etude.nn.packed import Packed, pack
 from etude.objectives.base import IGNORE
 from etude.objectives.causal import CausalBatch
 from etude.objectives.masked import MaskedBatch
-from etude.run import fresh
+from etude.recipes.schema import Recipe
+from etude.run import Run, fresh
 from etude.text.tokenizer import Tokenizer
 
 LENGTHS = [9, 2, 17, 5]
@@ -121,6 +122,27 @@ def save(model: Any, folder: Path, case: Case) -> Path:
     else:
         (folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
     return folder
+
+
+def finished(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> tuple[Run, nn.ModuleDict]:
+    """A run as pre-training leaves it, with weights that no initialisation gives."""
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
+    tokenizer.save(folder)
+    learner = nn.ModuleDict(dict(zip(("model", "objective"), fresh(recipe, tokenizer), strict=True)))
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    run = Run(folder)
+    run.finish(learner["model"], learner["objective"], "# a toy\n")
+    return run, learner.eval()
+
+
+def equal(built: tuple[nn.Module, nn.Module], learner: nn.ModuleDict) -> bool:
+    here = nn.ModuleDict(dict(zip(("model", "objective"), built, strict=True))).state_dict()
+    wanted = learner.state_dict()
+    return here.keys() == wanted.keys() and all(torch.equal(here[name], wanted[name]) for name in wanted)
 
 
 def ours(adopted: Adopted) -> nn.ModuleDict:

@@ -9,9 +9,8 @@ from typing import Any
 import published_models as reference
 import pytest
 import torch
-from published_models import CASES, Case
+from published_models import CASES, Case, equal, finished
 from safetensors.torch import load_file
-from torch import nn
 
 from etude import hub
 from etude.errors import UserError
@@ -22,8 +21,6 @@ from etude.models import transformer
 from etude.objectives.judging import Detector
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
-from etude.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="what is written is opened by the package transformers")
 transformers.logging.set_verbosity_error()
@@ -68,27 +65,6 @@ def recipe_of(model: dict[str, Any], objective: dict[str, Any], vocab: int | Non
     kind = model.get("kind", "transformer")
     values = {"name": "toy", "tokenizer": "bytebpe:262", "train": {"steps": 1}, "objective": objective}
     return Recipe.of(Document({**values, "model": {**model, "kind": kind}})).resolve(vocab=vocab)
-
-
-def finished(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> tuple[Run, nn.ModuleDict]:
-    """A run as pre-training leaves it, with weights that no initialisation gives."""
-    folder.mkdir()
-    (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
-    tokenizer.save(folder)
-    learner = nn.ModuleDict(dict(zip(("model", "objective"), fresh(recipe, tokenizer), strict=True)))
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    run = Run(folder)
-    run.finish(learner["model"], learner["objective"], "# a toy\n")
-    return run, learner.eval()
-
-
-def equal(built: tuple[nn.Module, nn.Module], learner: nn.ModuleDict) -> bool:
-    here = nn.ModuleDict(dict(zip(("model", "objective"), built, strict=True))).state_dict()
-    wanted = learner.state_dict()
-    return here.keys() == wanted.keys() and all(torch.equal(here[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.parametrize("name", OWN)

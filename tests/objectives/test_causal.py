@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from etude.objectives.base import IGNORE
 from etude.text.corpus import Corpus
 from etude.text.tokenizer import Specials, Tokenizer
 
-END = 5
+START, END = 2, 5
 VOCAB = 3000
 
 
@@ -39,11 +40,11 @@ def numbered(sizes: list[int]) -> Corpus:
     return Corpus.from_documents([[[next(ids) for _ in range(size)]] for size in sizes], tokenizer(VOCAB))
 
 
-def stream_of(corpus: Corpus) -> list[int]:
+def stream_of(corpus: Corpus, markers: Sequence[int] = (END,)) -> list[int]:
     """The whole stream, the slow way."""
     made: list[int] = []
     for number in range(len(corpus.documents)):
-        made += [*corpus.tokens(corpus.documents[number], corpus.documents[number + 1]).tolist(), END]
+        made += [*corpus.tokens(corpus.documents[number], corpus.documents[number + 1]).tolist(), *markers]
     return made
 
 
@@ -54,12 +55,14 @@ def objective(context: int = 16, **wanted: Any) -> causal.Causal:
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
 
-@given(sizes, st.integers(0, 10_000), st.integers(1, 200))
-@settings(max_examples=100, deadline=None)
-def test_the_stream_reads_as_documents_joined_by_their_ends(sizes: list[int], start: int, size: int) -> None:
+@given(sizes, st.integers(0, 10_000), st.integers(1, 200), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_the_stream_reads_as_documents_joined_by_their_ends(
+    sizes: list[int], start: int, size: int, begun: bool
+) -> None:
     corpus = numbered(sizes)
-    whole = stream_of(corpus)
-    read = causal.Stream(corpus).read(start, size)
+    whole = stream_of(corpus, (END, START) if begun else (END,))
+    read = causal.Stream(corpus, start=begun).read(start, size)
     assert read.dtype == np.int32
     assert read.tolist() == [whole[(start + place) % len(whole)] for place in range(size)]
 
@@ -130,6 +133,30 @@ def test_a_split_sequence_holds_one_document(sizes: list[int], row_tokens: int) 
             assert 0 < len(tokens) <= 8
             assert END not in tokens[1:]  # it may only begin a sequence
             assert len({document[token] for token in tokens if token != END}) <= 1
+
+
+@given(sizes, st.sampled_from([8, 24]))
+@settings(max_examples=40, deadline=None)
+def test_with_a_start_token_a_sequence_begins_with_it(sizes: list[int], row_tokens: int) -> None:
+    corpus = numbered(sizes)
+    made = objective(8, row_tokens=row_tokens, documents="split", start=True)
+    rows = made.rows(corpus, seed=0)
+    for index in range(2 * len(rows)):
+        row = rows[index]
+        assert len(row.bounds) - 1 <= row.most
+        for start, stop in zip(row.bounds[:-1], row.bounds[1:], strict=True):
+            assert START not in row.tokens[start + 1 : stop] and END not in row.tokens[start : stop - 1]
+    targets = np.concatenate([rows[index].targets for index in range(len(rows))])
+    assert Counter(targets[targets != IGNORE].tolist()) == Counter(stream_of(corpus, (END, START)))
+
+
+def test_a_start_token_stands_before_every_text() -> None:
+    made = objective(8, start=True)
+    assert made.frame(np.array([7, 8], np.int32), None).tolist() == [START, 7, 8]
+    assert made.frame(np.zeros(0, np.int32), None).tolist() == [START]
+    assert made.frame(np.arange(6, 20, dtype=np.int32), 4).tolist() == [START, 6, 7, 8]
+    with pytest.raises(UserError, match=r"objective\.start=true.*no start token"):
+        causal.build(causal.Settings(start=True), model(8), Specials(end=END))
 
 
 def test_no_gradient_crosses_a_document_when_split() -> None:

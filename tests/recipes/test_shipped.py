@@ -15,8 +15,9 @@ from etude.text.training import parse
 from etude.train import schedule
 from etude.train.loop import Loop
 
-# Parameters of the model without heads. BERT, ALBERT: with pooler, as the released checkpoints; GPT: as published,
-# where a table of three digits is all there is, to those digits.
+# Parameters of the model without heads. BERT, ALBERT: with pooler, as the released checkpoints; ELECTRA: the
+# discriminator; the modern encoder: ModernBERT-base; GPT: as published, where a table of three digits is all there is,
+# to those digits.
 PUBLISHED: dict[str, int | str] = {
     "bert-tiny": 4_385_920,
     "bert-mini": 11_170_560,
@@ -28,6 +29,10 @@ PUBLISHED: dict[str, int | str] = {
     "albert-large": 17_683_968,
     "albert-xlarge": 58_724_864,
     "albert-xxlarge": 222_595_584,
+    "electra-small": 13_483_008,
+    "electra-base": 108_891_648,
+    "electra-large": 334_092_288,
+    "encoder-modern": 149_014_272,
     "gpt1": 116_534_784,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,

@@ -14,7 +14,7 @@ from etude.hub import mapping, openai
 from etude.hub.families import electra, of_config
 from etude.hub.family import ACTIVATIONS, Family
 from etude.hub.publishing import GENERATOR, read_generator, shapes_of, trimmed
-from etude.hub.vocabulary import open_tokenizer
+from etude.hub.vocabulary import leading, open_tokenizer
 from etude.hub.weights import locate, read_config, read_tensors
 from etude.models.transformer import Settings
 from etude.recipes.document import Document
@@ -57,7 +57,7 @@ def adopt(source: str | Path) -> Adopted:
     parts = mapping.parts_of(family.table, model, tensors)
     if "pooler" in family.more:
         model = model.model_copy(update={"pooler": "pooler" in parts})
-    objective = _objective(family, model, parts, config, folder)
+    objective = _objective(family, model, parts, config, folder, tokenizer)
     recipe = _recipe(folder.resolve().name, family, model, objective, tokenizer)
     shapes = shapes_of(recipe, tokenizer.special)
     tied = bool(config.get("tie_word_embeddings", family.tied))
@@ -88,7 +88,12 @@ def adopt(source: str | Path) -> Adopted:
 
 
 def _objective(
-    family: Family, model: Settings, parts: set[str], config: Mapping[str, Any], folder: Path
+    family: Family,
+    model: Settings,
+    parts: set[str],
+    config: Mapping[str, Any],
+    folder: Path,
+    tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     """The values of the recipe's objective."""
     if family.objective == "replaced":
@@ -96,13 +101,28 @@ def _objective(
         generator = electra.GENERATOR.settings(read_config(beside), str(beside)) if beside.is_dir() else None
         return electra.objective_for(model, generator)
     if family.objective == "causal":
-        return {"kind": "causal"}
+        return {"kind": "causal", **_begin(tokenizer)}
     own = config.get("etude") or {}
     sentence = own.get("sentence", family.sentence) if "sentence" in parts else "none"
     activation = family.head_activation
     if family.head_key is not None:
         activation = ACTIVATIONS.get(config.get(family.head_key, "gelu"))
     return {"kind": "masked", "sentence": sentence, "activation": activation}
+
+
+def _begin(tokenizer: Tokenizer) -> dict[str, Any]:
+    """How a causal model's texts begin, as its tokenizer says: with a start token, end-of-text, or nothing."""
+    first, special = leading(tokenizer), tokenizer.special
+    if first == [special.end]:
+        return {"documents": "split"}
+    if first == [special.start]:
+        return {"start": True}
+    if first:
+        raise UserError(
+            f"The tokenizer puts {' '.join(map(tokenizer.token, first))} before every text, which is neither a start "
+            "token nor end-of-text here. Take that step out of its tokenizer.json (post_processor) to go without."
+        )
+    return {}
 
 
 def _recipe(name: str, family: Family, model: Settings, objective: dict[str, Any], tokenizer: Tokenizer) -> Recipe:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from etude.errors import UserError
 from etude.hub.publishing import Published, publish, refusal, reread, write
-from etude.hub.vocabulary import with_markers
+from etude.hub.vocabulary import with_markers, with_start
+from etude.recipes.schema import Recipe
 from etude.run import Run
+from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
 
 
@@ -26,8 +28,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     why = refusal(recipe, tensors)
     if why:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
-    encoder = recipe.objective_kind != "causal" and getattr(recipe.objective, "markers", True)
-    tokenizer = with_markers(run.tokenizer) if encoder else run.tokenizer
+    tokenizer = _framing(recipe, run.tokenizer)
     published = publish(recipe, tensors, tokenizer, trim=True)
     assert published is not None  # refusal() was empty
     published = _with_file(published, tokenizer.content)
@@ -45,6 +46,15 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     writing.rename(folder)
     checkpoint.flush(folder.parent)
     return published
+
+
+def _framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer that frames a text there as the objective frames it here."""
+    if recipe.objective_kind != "causal":
+        return with_markers(tokenizer) if getattr(recipe.objective, "markers", True) else tokenizer
+    special = tokenizer.special
+    start = special.start if recipe.objective.start else special.end if recipe.objective.documents == "split" else None
+    return tokenizer if start is None else with_start(tokenizer, start)
 
 
 def _with_file(published: Published, tokenizer: str) -> Published:

@@ -77,7 +77,10 @@ def publish(
     apart = {name: one for name, one in tensors.items() if name.startswith(f"objective.{GENERATOR}")}
     own = {name: one for name, one in tensors.items() if name not in apart}
     published = _form(family, family.table, settings, own, tokenizer, where)
-    files = companions(tokenizer, settings.context, segments=settings.segments > 0)
+    start = tokenizer.special.start if getattr(recipe.objective, "start", False) else None
+    if start is not None:
+        published.config["bos_token_id"] = start
+    files = companions(tokenizer, settings.context, segments=settings.segments > 0, start=start)
     if family.head_key is not None:
         published.config[family.head_key] = activation_name(recipe.objective.activation or settings.activation)
     sentence = getattr(recipe.objective, "sentence", "none")

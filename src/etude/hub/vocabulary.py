@@ -2,12 +2,14 @@
 
 In: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has only a
 vocab.txt, its tokenizer_config.json says whether text is lower-cased. Out: the same tokenizer.json, and two small
-files that name the special tokens, so that `AutoTokenizer` opens the folder.
+files that name the special tokens, so that `AutoTokenizer` opens the folder. Objectives here put markers around text
+themselves; there a step of the tokenizer does, which is read when a model comes in and written when it goes out.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +72,16 @@ def _json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
 
 
-def companions(tokenizer: Tokenizer, context: int, segments: bool) -> dict[str, str]:
-    """tokenizer_config.json and special_tokens_map.json."""
+def companions(tokenizer: Tokenizer, context: int, segments: bool, start: int | None = None) -> dict[str, str]:
+    """tokenizer_config.json and special_tokens_map.json. `start`: what a causal model's text stands behind, where that
+    is not end-of-text."""
     special = tokenizer.special
     tokens = {
         theirs: tokenizer.token(id) for ours, theirs in NAMES.items() if (id := getattr(special, ours)) is not None
     }
     if special.end is not None:
         tokens["eos_token"] = tokenizer.token(special.end)
-        tokens["bos_token"] = tokens["eos_token"]
+        tokens["bos_token"] = tokens["eos_token"] if start is None else tokenizer.token(start)
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if segments else ["input_ids", "attention_mask"]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # takes tokenizer.json as it is; named classes build their own
@@ -91,6 +94,32 @@ def companions(tokenizer: Tokenizer, context: int, segments: bool) -> dict[str, 
         "tokenizer_config.json": json.dumps(config, indent=1, ensure_ascii=False) + "\n",
         "special_tokens_map.json": json.dumps(tokens, indent=1, ensure_ascii=False) + "\n",
     }
+
+
+def leading(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that a tokenizer itself puts before a text when asked for special tokens: Llama's <s>.
+
+    tokenizer.json alone decides, as in transformers 5; `add_bos_token` beside it is not looked at there either.
+    """
+    probe = tokenizer.backend.encode("a", add_special_tokens=True)
+    return [id for id, _ in takewhile(lambda one: one[1], zip(probe.ids, probe.special_tokens_mask, strict=True))]
+
+
+def with_start(tokenizer: Tokenizer, start: int) -> Tokenizer:
+    """The tokenizer that puts one token before a text when asked for special tokens."""
+    if leading(tokenizer) == [start]:
+        return tokenizer
+    name = tokenizer.token(start)
+    step = {
+        "type": "TemplateProcessing",
+        "single": [_token(name, 0), _text("A", 0)],
+        "pair": [_token(name, 0), _text("A", 0), _text("B", 1)],
+        "special_tokens": {name: {"id": name, "ids": [start], "tokens": [name]}},
+    }
+    parts = json.loads(tokenizer.content)
+    there = parts.get("post_processor")
+    parts["post_processor"] = step if there is None else {"type": "Sequence", "processors": [there, step]}
+    return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
 def with_markers(tokenizer: Tokenizer) -> Tokenizer:
@@ -106,22 +135,23 @@ def with_markers(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
+def _token(name: str, segment: int) -> dict[str, Any]:
+    return {"SpecialToken": {"id": name, "type_id": segment}}
+
+
+def _text(name: str, segment: int) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
 def _template(tokenizer: Tokenizer, special: Specials) -> dict[str, Any]:
     assert special.start is not None
     assert special.separator is not None
     start, end = tokenizer.token(special.start), tokenizer.token(special.separator)
-
-    def token(name: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
-
-    def text(name: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": segment}}
-
-    single = [token(start, 0), text("A", 0), token(end, 0)]
+    single = [_token(start, 0), _text("A", 0), _token(end, 0)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, text("B", 1), token(end, 1)],
+        "pair": [*single, _text("B", 1), _token(end, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [id], "tokens": [name]}
             for name, id in ((start, special.start), (end, special.separator))

@@ -6,6 +6,8 @@ stream is a target exactly once an epoch, and the places where rows begin differ
 
     documents: join     sequences of `length` tokens span documents, without a mask between them (GPT-2, GPT-3)
     documents: split    a sequence ends where a document does; the next begins with its end-of-text as the start
+
+With `start`, a start token follows each end-of-text, and it is what a document and a prompt stand behind (Llama).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Settings(Strict):
     length: int | None = Field(default=None, ge=1, description="tokens of a sequence; the model's context unless given")
     row_tokens: int | None = Field(default=None, ge=1, description="a multiple of length; one of 512 or more if None")
     documents: Literal["join", "split"] = "join"
+    start: bool = Field(default=False, description="a text stands behind the tokenizer's start token, as in Llama")
     bias: bool = Field(default=False, description="a bias a token on the logits; no GPT has one")
 
 
@@ -51,21 +54,37 @@ class CausalBatch(Batch):
 
 
 class Stream:
-    """The documents of a corpus with end-of-text after each; read at any place in O(log documents)."""
+    """The documents of a corpus with end-of-text after each; read at any place in O(log documents).
 
-    def __init__(self, corpus: Any) -> None:
-        if corpus.tokenizer.special.end is None:
+    With `start`, a start token follows every end-of-text: that of the next document.
+    """
+
+    def __init__(self, corpus: Any, start: bool = False) -> None:
+        special = corpus.tokenizer.special
+        if special.end is None:
             raise UserError(
                 f"{name_of(corpus)}: the {corpus.tokenizer.kind} tokenizer of this corpus has no end-of-text token, "
                 "which a causal model needs between documents. Prepare the text with a tokenizer that has one; "
                 "those that `etude prepare` trains do."
             )
-        self.corpus, self.end = corpus, int(corpus.tokenizer.special.end)
-        self.total = corpus.total + len(corpus.documents)
+        self.corpus = corpus
+        self.markers = [int(special.end)]  # behind each document
+        if start:
+            self.markers.append(start_token(special))
+        self.total = corpus.total + len(self.markers) * len(corpus.documents)
 
-    def ends_before(self, place: int) -> int:
-        """End-of-text tokens before a place: as many as documents have begun and ended there."""
-        return int(self.corpus.documents.find(place, extra=1))
+    @property
+    def first(self) -> int:
+        """The token that a document stands behind."""
+        return self.markers[-1]
+
+    def markers_before(self, place: int) -> int:
+        """Markers before a place: all of the documents that end before it, and some where it stands among them."""
+        documents, size = self.corpus.documents, len(self.markers)
+        ended = int(documents.find(place, extra=size))
+        if size == 1 or ended == len(documents):
+            return size * ended
+        return size * ended + max(0, place - int(documents[ended + 1]) - size * ended)
 
     def read(self, start: int, size: int) -> np.ndarray:
         """(size,) int32, from any place on and around the end."""
@@ -78,13 +97,15 @@ class Stream:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _read(self, start: int, stop: int) -> np.ndarray:
-        first, last = self.ends_before(start), self.ends_before(stop)
+        first, last = self.markers_before(start), self.markers_before(stop)
         text = self.corpus.tokens(start - first, stop - last)
         if first == last:
             return text
-        # the end of document k stands at bound k + 1, moved on by the k ends before it
-        ends = self.corpus.documents.slice(first + 1, last + 1) + np.arange(first, last) - start
-        return np.insert(text, ends - np.arange(last - first), self.end)
+        # marker m belongs to document m // size and stands at that one's end, moved on by the m markers before it
+        number, size = np.arange(first, last), len(self.markers)
+        begun = first // size
+        ends = self.corpus.documents.slice(begun + 1, (last - 1) // size + 2)[number // size - begun]
+        return np.insert(text, ends + first - start, np.array(self.markers, text.dtype)[number % size])
 
 
 class StreamRows:
@@ -97,7 +118,7 @@ class StreamRows:
         self.count = -(-stream.total // row_tokens)
         self.most = row_tokens // length
         if split:  # every document cuts once more, and the row's start too
-            self.most += 1 + most_within(stream.corpus.documents, row_tokens)
+            self.most += 1 + most_within(stream.corpus.documents, row_tokens, len(stream.markers))
 
     def __len__(self) -> int:
         return self.count
@@ -116,27 +137,36 @@ class StreamRows:
     def _bounds(self, tokens: np.ndarray) -> np.ndarray:
         if not self.split:
             return np.arange(0, self.size + 1, self.length, dtype=np.int32)
-        starts = np.union1d([0], np.flatnonzero(tokens == self.stream.end))
+        starts = np.union1d([0], np.flatnonzero(tokens == self.stream.first))
         sizes = np.diff(starts, append=self.size)
         pieces = -(-sizes // self.length)  # sequences a document is cut into
         nth = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         return np.append(np.repeat(starts, pieces) + nth * self.length, self.size).astype(np.int32)
 
 
-def most_within(documents: Any, tokens: int) -> int:
-    """The most ends of documents in any `tokens` consecutive places of the stream, around its end too."""
+def most_within(documents: Any, tokens: int, extra: int = 1) -> int:
+    """The most ends of documents in any `tokens` places of the stream, around its end too; `extra` markers each."""
     count, block, most = len(documents), 1 << 20, 1
-    total = int(documents[count]) + count
+    total = int(documents[count]) + extra * count
     for start in range(0, count, block):
         # places of the ends; a row shorter than the stream sees each at most once around
         stop = min(count, start + block + tokens)
-        places = documents.slice(start + 1, stop + 1) + np.arange(start, stop)
+        places = documents.slice(start + 1, stop + 1) + extra * np.arange(start, stop)
         if stop == count:
             reach = min(count, tokens)
-            places = np.concatenate([places, documents.slice(1, reach + 1) + np.arange(reach) + total])
+            places = np.concatenate([places, documents.slice(1, reach + 1) + extra * np.arange(reach) + total])
         begin = np.arange(min(block, count - start))
         most = max(most, int((np.searchsorted(places, places[begin] + tokens) - begin).max()))
     return most * -(-tokens // total)
+
+
+def start_token(special: Any) -> int:
+    if special.start is None:
+        raise UserError(
+            "objective.start=true: this tokenizer has no start token for a text to stand behind. "
+            "Set objective.start=false."
+        )
+    return int(special.start)
 
 
 class Causal(Objective):
@@ -153,14 +183,18 @@ class Causal(Objective):
         self.length = sequence_length(settings.length, model)
         self.row_tokens = whole_rows(settings.row_tokens, self.length, ROW)
         self.split, self.end = settings.documents == "split", special.end
+        self.start = start_token(special) if settings.start else None
         self.head = CausalHead(model, settings.bias)
 
     def rows(self, corpus: Any, seed: int) -> StreamRows:
-        return StreamRows(Stream(corpus), seed, self.row_tokens, self.length, self.split)
+        return StreamRows(self.stream(corpus), seed, self.row_tokens, self.length, self.split)
+
+    def stream(self, corpus: Any) -> Stream:
+        return Stream(corpus, start=self.start is not None)
 
     def tokens_per_byte(self, corpus: Any) -> float:
         """End-of-text is predicted too."""
-        return (corpus.total + len(corpus.documents)) / max(1, corpus.bytes)
+        return self.stream(corpus).total / max(1, corpus.bytes)
 
     def batch(self, rows: Sequence[Any], chance: Chance) -> CausalBatch:
         targets = np.concatenate([row.targets for row in rows])
@@ -186,7 +220,10 @@ class Causal(Objective):
         """Behind end-of-text where pre-training had it: always if documents were split; else an empty text alone.
 
         Joined documents began anywhere in a sequence, and GPT-2's own code gives a prompt nothing to stand behind.
+        A start token, where there is one, stands before every text, as Llama's own code has it.
         """
+        if self.start is not None:
+            return np.concatenate([[self.start], ids]).astype(ids.dtype)[:context]
         if not len(ids) and self.end is None:
             raise UserError(
                 "An empty text gives this model nothing to start from: its tokenizer has no end-of-text token. "
