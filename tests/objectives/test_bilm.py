@@ -113,7 +113,7 @@ def test_chunks_with_a_carried_state_equal_one_long_run(tied: bool) -> None:
         for lane in range(lanes):
             start, size = lane * length * 5, length * 5
             states, _ = model.read(pack([tokens[start : start + size]]), direction)
-            logits = F.linear(states[-1], table, objective.bias)
+            logits = F.linear(states[-1], table, objective.output.bias)
             targets = torch.tensor(tokens[start + 1 : start + size + 1])
             total += float(F.cross_entropy(logits, targets, reduction="sum").detach())
         assert abs(float(sums[way]) - total) < 1e-4 * total
@@ -247,7 +247,7 @@ def test_in_use_it_scores_what_follows() -> None:
     assert ids.tolist() == [END, 7, 8, 9, END]
     scores = objective.logits(model, model(pack([ids])))
     states, _ = model.read(pack([ids]), "forward")
-    torch.testing.assert_close(scores, F.linear(states[-1], objective.output.weight, objective.bias))
+    torch.testing.assert_close(scores, F.linear(states[-1], objective.output.weight, objective.output.bias))
     changed = ids.copy()
     changed[3] = 20
     assert torch.equal(scores[:3], objective.logits(model, model(pack([changed])))[:3])

@@ -1,10 +1,13 @@
-"""Recurrent language models that read in both directions: the biLM of ELMo.
+"""Recurrent language models that read in both directions: the biLM of ELMo, and the pair of TagLM.
 
 Peters et al. 2018, sections 3.1 and 3.4. Two stacks of LSTMs with projection and clipping, one reading each
-way, over one token table. From the second layer on, a layer adds its input to its output (the only residual
-there is). With dropout, that input is the dropped one, as in the released biLM [code].
+way, over one table of words, or over their letters (`characters`). From the second layer on, a layer adds its input
+to its output (the only residual there is). With dropout, that input is the dropped one, as in the released biLM [code].
 
-States of a layer are [forward ; backward], so they are twice as wide as `model.width` says; those of the
+TagLM (Peters et al. 2017, section 2.2) has two language models that know nothing of each other: `shared: false`
+gives each direction words of its own. One `direction` alone is a model too (section 3.4: forward only).
+
+States of a layer are [forward ; backward], so they are twice as wide as `settings.width` says; those of the
 embedding are the token vector twice, as ELMo mixes them.
 """
 
@@ -19,9 +22,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.nn import char_cnn
 from etude.nn.embedding import Embedding
 from etude.nn.lstm import LSTM, State
 from etude.nn.packed import Packed
+from etude.nn.spelled import Spelled
 from etude.nn.states import States
 from etude.settings import Strict
 
@@ -33,6 +38,9 @@ class Settings(Strict):
     width: int = Field(ge=1, description="of token vectors and of each direction's states")
     cells: int = Field(ge=1, description="of each LSTM; projected down to width where that is smaller")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
+    characters: char_cnn.Settings | None = Field(default=None, description="words by their letters; a table if None")
+    direction: Literal["both", "forward", "backward"] = "both"
+    shared: bool = Field(default=True, description="both directions read the same word vectors; not so in TagLM")
     residual: bool = Field(default=True, description="layers after the first add their input")
     cell_clip: float | None = Field(default=3.0, gt=0)
     projection_clip: float | None = Field(default=3.0, gt=0)
@@ -45,7 +53,16 @@ class Settings(Strict):
                 f"cells={self.cells} are fewer than width={self.width}, and a projection only narrows: "
                 f"set cells to {self.width} or more"
             )
+        if self.characters is not None and self.characters.project not in (None, self.width):
+            raise ValueError(
+                f"characters.project={self.characters.project} is not width={self.width}, which the LSTMs read: "
+                "leave it out"
+            )
         return self
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return ("forward", "backward") if self.direction == "both" else (self.direction,)
 
 
 class Carry(NamedTuple):
@@ -62,15 +79,25 @@ class Recurrent(nn.Module):
         super().__init__()
         if settings.vocab is None:
             raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
-        self.settings = settings
-        self.width, self.vocab = 2 * settings.width, settings.vocab
-        self.embedding = Embedding(settings.vocab, settings.width, positions="none")
-        self.forwards = self._stack()
-        self.backwards = self._stack()
-        # of length about 1: the table may also be the output layer, and that scale suits both uses
-        nn.init.normal_(self.embedding.tokens.weight, std=settings.width**-0.5)
+        self.settings, self.directions = settings, settings.directions
+        self.width, self.vocab = len(self.directions) * settings.width, settings.vocab
+        self.embedding = self._words()
+        apart = not settings.shared and len(self.directions) == 2
+        self.backward_embedding = self._words() if apart else None
+        self.forwards = self._stack("forward")
+        self.backwards = self._stack("backward")
 
-    def _stack(self) -> nn.ModuleList:
+    def _words(self) -> Embedding | Spelled:
+        settings = self.settings
+        assert settings.vocab is not None
+        if settings.characters is not None:
+            return Spelled(settings.characters, settings.width)
+        table = Embedding(settings.vocab, settings.width, positions="none")
+        # of length about 1: the table may also be the output layer, and that scale suits both uses
+        nn.init.normal_(table.tokens.weight, std=settings.width**-0.5)
+        return table
+
+    def _stack(self, direction: Direction) -> nn.ModuleList:
         settings = self.settings
         return nn.ModuleList(
             LSTM(
@@ -80,25 +107,40 @@ class Recurrent(nn.Module):
                 cell_clip=settings.cell_clip,
                 projection_clip=settings.projection_clip,
             )
-            for _ in range(settings.layers)
+            for _ in range(settings.layers if direction in self.directions else 0)
         )
 
+    def words(self, direction: Direction) -> Embedding | Spelled:
+        """What a direction reads words with."""
+        other = self.backward_embedding if direction == "backward" else None
+        return self.embedding if other is None else other
+
+    def table(self, direction: Direction) -> Tensor | None:
+        """(V, D) the vectors of all words, where there is a table of them."""
+        words = self.words(direction)
+        return words.tokens.weight if isinstance(words, Embedding) else None
+
     def forward(self, packed: Packed, layers: bool = False) -> States:
-        """Both directions over the same sequences, each from an empty state."""
-        ahead, _ = self.read(packed, "forward")
-        back, _ = self.read(packed, "backward", reverse=True)
-        states = [torch.cat(pair, dim=-1) for pair in zip(ahead, back, strict=True)]  # (N, 2D) each
-        return States(last=states[-1], layers=states if layers else None, table=self.embedding.tokens.weight)
+        """Every direction over the same sequences, each from an empty state."""
+        found = [self.read(packed, direction, reverse=direction == "backward")[0] for direction in self.directions]
+        states = [torch.cat(parts, dim=-1) for parts in zip(*found, strict=True)]  # (N, 2D) each
+        return States(last=states[-1], layers=states if layers else None, table=self.table(self.directions[0]))
 
     def read(
-        self, packed: Packed, direction: Direction, carry: Carry | None = None, reverse: bool = False
+        self,
+        packed: Packed,
+        direction: Direction,
+        carry: Carry | None = None,
+        reverse: bool = False,
+        vectors: Tensor | None = None,
     ) -> tuple[list[Tensor], Carry]:
         """States of every layer (N, D), token vectors first, and what to carry on.
 
         `direction` names the stack. The backward one expects text that runs backwards: either the tokens are
         given in that order, or `reverse` reads each sequence from its end and returns states in its own order.
+        `vectors` (N, D) are those of the words where they are known already, as in pre-training by letters.
         """
-        x, _ = self.embedding(packed.tokens, packed.positions, None)  # (N, D)
+        x = self._look_up(packed, direction) if vectors is None else vectors
         states, ends = [x], []
         for number, lstm in enumerate(self.forwards if direction == "forward" else self.backwards):
             x = F.dropout(x, self.settings.dropout, self.training)
@@ -109,10 +151,19 @@ class Recurrent(nn.Module):
             ends.append(end)
         return states, Carry(torch.stack([end.hidden for end in ends], 1), torch.stack([end.cell for end in ends], 1))
 
-    def flops(self, lengths: np.ndarray) -> int:
-        """Of one forward pass over so many tokens in both directions."""
+    def _look_up(self, packed: Packed, direction: Direction) -> Tensor:
+        words = self.words(direction)
+        if isinstance(words, Spelled):
+            return words(packed.tokens)
+        x: Tensor = words(packed.tokens, packed.positions, None)[0]
+        return x  # (N, D)
+
+    def flops(self, lengths: np.ndarray, words: int | None = None) -> int:
+        """Of one forward pass over so many tokens in every direction; `words`: how many different ones are spelled."""
         tokens = int(np.asarray(lengths).sum())
-        return sum(lstm.flops(tokens) for lstm in [*self.forwards, *self.backwards] if isinstance(lstm, LSTM))
+        recurrent = sum(lstm.flops(tokens) for lstm in [*self.forwards, *self.backwards] if isinstance(lstm, LSTM))
+        tables = [part for part in (self.embedding, self.backward_embedding) if isinstance(part, Spelled)]
+        return recurrent + sum(part.network.flops(tokens if words is None else words) for part in tables)
 
 
 def build(settings: Settings) -> Recurrent:

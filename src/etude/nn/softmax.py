@@ -1,0 +1,155 @@
+"""Output layers over a large vocabulary: the full softmax, a sampled one, an adaptive one.
+
+    full       every word's score, a chunk of tokens at a time (nn/losses.py)
+    sampled    the true word's score against those of a few thousand candidates, one set for all tokens (Jean et al.
+               2015); in evaluation the full softmax, since a sampled loss is no likelihood
+    adaptive   frequent words first, rare ones in clusters behind narrower layers (Grave et al. 2017): torch's own
+
+Candidates are drawn log-uniformly over words in the order of their frequency, without repetition, and every score
+loses the logarithm of the number of times its word is expected among them; a candidate that is the true word does
+not compete with itself. So TensorFlow has it, and so ELMo was trained [code]. All losses are sums.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.chance import bits
+from etude.nn.losses import linear_cross_entropy
+from etude.nn.precision import wide
+
+Kind = Literal["full", "sampled", "adaptive"]
+BLOCK = 4096  # draws at once
+
+
+class Order:
+    """Words by falling frequency, and how likely each place is drawn: log((r + 2) / (r + 1)) / log(V + 1)."""
+
+    def __init__(self, counts: np.ndarray) -> None:
+        self.words = np.argsort(-counts, kind="stable")  # (V,) the word of each place
+        self.places = np.argsort(self.words)  # (V,) and the other way round
+        ranks = np.arange(len(counts))
+        self.chances = np.log1p(1 / (ranks + 1)) / np.log(len(counts) + 1)
+
+    def draw(self, key: int, count: int) -> tuple[np.ndarray, int]:
+        """`count` different words, and how many draws that took."""
+        vocab = len(self.words)
+        seen: np.ndarray = np.zeros(0, np.int64)
+        while True:
+            index = np.arange(len(seen), len(seen) + max(BLOCK, 2 * count))
+            uniform = (bits(key, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            drawn = np.exp(uniform * np.log(vocab + 1)).astype(np.int64) - 1
+            seen = np.concatenate([seen, drawn.clip(0, vocab - 1)])
+            _, first = np.unique(seen, return_index=True)
+            if len(first) >= count:
+                chosen = np.sort(first)[:count]
+                return self.words[seen[chosen]], int(chosen[-1]) + 1
+
+    def expected(self, words: np.ndarray, draws: int) -> np.ndarray:
+        """How often each word is expected among the candidates after so many draws: at most once each."""
+        return -np.expm1(draws * np.log1p(-self.chances[self.places[words]]))
+
+
+class Candidates(NamedTuple):
+    """What the sampled softmax needs beside the states, made on the host."""
+
+    words: Tensor  # (K,) int64
+    expected: Tensor  # (K,) float32, the logarithm of how often
+    of_targets: Tensor  # (...) float32, the same of the true words
+
+    @classmethod
+    def draw(cls, order: Order, key: int, count: int, targets: np.ndarray) -> Self:
+        words, draws = order.draw(key, count)
+
+        def logarithm(of: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.log(order.expected(of, draws)).astype(np.float32))
+
+        return cls(torch.from_numpy(words), logarithm(words), logarithm(targets))
+
+
+class Full(nn.Module):
+    """`table` is lent by the model where the layer is tied."""
+
+    def __init__(self, width: int, vocab: int, tied: bool = False) -> None:
+        super().__init__()
+        self.width, self.vocab = width, vocab
+        self.weight = None if tied else nn.Parameter(torch.empty(vocab, width))
+        self.bias = nn.Parameter(torch.zeros(vocab))
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=width**-0.5)  # as the released biLM [code]
+
+    def _table(self, table: Tensor | None) -> Tensor:
+        found = self.weight if self.weight is not None else table
+        assert found is not None
+        return found
+
+    def loss(
+        self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
+    ) -> Tensor:
+        """(N, D), (N,) -> the sum."""
+        return linear_cross_entropy(states, self._table(table), self.bias, targets)
+
+    def logits(self, states: Tensor, table: Tensor | None = None) -> Tensor:
+        return F.linear(states, self._table(table), self.bias)
+
+    def flops(self, targets: np.ndarray) -> int:
+        """Forward only."""
+        return 2 * targets.size * self.width * self.vocab
+
+
+class Sampled(Full):
+    def loss(
+        self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
+    ) -> Tensor:
+        if not self.training or candidates is None:
+            return super().loss(states, targets, table)
+        weight = self._table(table)
+        others = F.linear(states, weight[candidates.words], self.bias[candidates.words])  # (N, K)
+        others = wide(others) - candidates.expected
+        others = others.masked_fill(targets[:, None] == candidates.words, float("-inf"))
+        own = (wide(states) * wide(weight[targets])).sum(-1) + self.bias[targets] - candidates.of_targets  # (N,)
+        return (torch.logaddexp(others.logsumexp(-1), own) - own).sum()
+
+    def sampled_flops(self, targets: np.ndarray, candidates: int) -> int:
+        return 2 * targets.size * self.width * (candidates + 1)
+
+
+class Adaptive(nn.Module):
+    """torch's, over ids as they are: those of a word tokenizer fall in frequency."""
+
+    def __init__(self, width: int, vocab: int, cutoffs: list[int], division: float) -> None:
+        super().__init__()
+        self.width, self.vocab = width, vocab
+        self.layer = nn.AdaptiveLogSoftmaxWithLoss(width, vocab, cutoffs, div_value=division, head_bias=True)
+
+    def loss(
+        self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
+    ) -> Tensor:
+        with torch.autocast(states.device.type, enabled=False):  # its parts are indexed into one float32 tensor
+            return -self.layer(wide(states), targets).output.sum()
+
+    def logits(self, states: Tensor, table: Tensor | None = None) -> Tensor:
+        """Logarithms of probabilities, which are scores too."""
+        return self.layer.log_prob(wide(states))
+
+    def flops(self, targets: np.ndarray) -> int:
+        """A rare word costs its own cluster beside the head."""
+        total = targets.size * self.width * self.layer.head_size
+        limits = [*self.layer.cutoffs]
+        for number, (low, high) in enumerate(pairwise(limits)):
+            inside = int(((targets >= low) & (targets < high)).sum())
+            narrow = int(self.width // self.layer.div_value ** (number + 1))
+            total += inside * narrow * (self.width + high - low)
+        return int(2 * total)
+
+
+def usual_cutoffs(vocab: int) -> list[int]:
+    """Where clusters end unless told: a fifteenth and a third of the words (about 90 % of a text in the first)."""
+    found = sorted({max(1, vocab // 15), max(2, vocab // 3)})
+    return [one for one in found if one < vocab]
