@@ -96,6 +96,11 @@ class BiLM(Objective):
                 raise UserError(
                     f"objective.cutoffs={cutoffs}: they are ids that rise, above 0 and below the vocabulary of {vocab}."
                 )
+            if width < settings.division ** len(cutoffs):
+                raise UserError(
+                    f"objective.division={settings.division:g} leaves nothing of model.width={width} in cluster "
+                    f"{len(cutoffs)}: lower it, or take fewer objective.cutoffs."
+                )
             return Adaptive(width, vocab, cutoffs, settings.division)
         if settings.softmax == "sampled":
             if 2 * settings.candidates > vocab:
