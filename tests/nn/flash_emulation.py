@@ -1,7 +1,7 @@
 """torch's flash kernels in plain loops, for tests on a CPU: what they compute, and how they mark what sees nothing.
 
 The forward gives the mixed values and log-sum-exp (H, N) in float32. The backward is Dao et al. 2022, algorithm 4: it
-takes the probabilities from the log-sum-exp it is given, whatever that is, and the row sums from the output it is given.
+takes the probabilities from the log-sum-exp it is given, whatever that is, and row sums from the output it is given.
 """
 
 from __future__ import annotations

@@ -1,0 +1,244 @@
+"""The two-tower model: every token predicted from both sides, with no mask symbol.
+
+Baevski, Edunov, Liu, Zettlemoyer, Auli 2019, "Cloze-driven Pretraining of Self-attention Networks", section 3. A
+forward and a backward Transformer read the same inputs, each its own way, pre-LN as the code insists; they meet once,
+in the combiner on top (nn/combiner.py), whose output at a token depends on every other token and not on itself.
+
+    input      sqrt(width) * embedding + sinusoids, dropout; both towers start from it
+    towers     key j <= i forward, j >= i backward; every query also sees a slot, a key and value learned or zero [code]
+    combiner   attention (the paper), linear (the code's other way), or none: two language models side by side (bilm)
+
+The backward tower runs on the tokens in reversed order, where it is causal as well: both take the same fast paths.
+States of a layer are [forward ; backward], twice `width`; those of the embedding and the combiner are there twice, as
+the paper mixes layers for a frozen tagger [code]. `last` is the combiner's output, of `width`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from etude.errors import UserError
+from etude.nn.block import AttentionBranch, FeedForwardBranch
+from etude.nn.combiner import Combiner, LinearCombiner, Mask, Query
+from etude.nn.embedding import Embedding
+from etude.nn.initial import fresh_key, initialise
+from etude.nn.norm import Norm
+from etude.nn.packed import Layout, Packed
+from etude.nn.pointwise import Activation
+from etude.nn.precision import narrow
+from etude.nn.states import States
+from etude.nn.union import Keys, Slot, SlotKind, attend_union
+from etude.settings import Strict
+
+__all__ = ["Settings", "TowerStates", "TwoTower", "build"]
+
+
+class Settings(Strict):
+    layers: int = Field(ge=1, description="blocks of each tower")
+    width: int = Field(ge=1)
+    heads: int = Field(ge=1, description="of the towers")
+    feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")
+    vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
+    context: int = Field(ge=1, description="the longest sequence")
+
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    segments: int = Field(default=0, ge=0, description="kinds of segment; 0 = none")
+    activation: Activation = "relu"
+    epsilon: float = Field(default=1e-5, gt=0)
+    slot: SlotKind = Field(default="learned", description="a key every query of a tower sees beside those of the text")
+    share_towers: bool = Field(default=False, description="one set of weights reads both ways")
+
+    combiner: Literal["attention", "linear", "none"] = "attention"
+    combiner_heads: int | None = Field(default=None, ge=1, description="as many as the towers have if None")
+    combiner_query: Query = Field(default="sum", description="sum in base, concat in large")
+    combiner_scaled: bool = Field(default=True, description="scores over sqrt(head size); the released code never does")
+    combiner_slot: SlotKind = "none"
+
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the input and on the output of each branch")
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    inner_dropout: float = Field(default=0.0, ge=0, lt=1, description="behind the activation of each feed-forward")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for name, heads in (("heads", self.heads), ("combiner_heads", self.combiner_heads)):
+            if heads is not None and self.width % heads:
+                raise ValueError(f"{name}={heads} do not divide width={self.width}: change one of them")
+        return self
+
+
+@dataclass
+class TowerStates(States):
+    ahead: Tensor | None = None  # (N, D) the top of the forward tower, which has read up to each token
+    back: Tensor | None = None  # (N, D) the top of the backward tower
+
+
+class TowerAttention(AttentionBranch):
+    """Causal self-attention whose queries also see a slot."""
+
+    def __init__(self, settings: Settings, norm: Norm) -> None:
+        super().__init__(
+            settings.width,
+            settings.heads,
+            placement="pre",
+            norm=norm,
+            dropout=settings.dropout,
+            attention_dropout=settings.attention_dropout,
+        )
+        self.slot = None if settings.slot == "none" else Slot(self.heads, self.size, settings.slot)
+
+    def read(self, x: Tensor, layout: Layout, path: str | None) -> Tensor:
+        """(N, D) -> (N, D)"""
+        if self.slot is None:
+            return self(x, layout, causal=True, path=path)
+        query, key, value = self.project(self.norm(x), None)
+        dropout = self.attention_dropout if self.training else 0.0
+        parts = [Keys(key, value, "past")]
+        return self.join(x, attend_union(query, parts, layout, slot=self.slot(), dropout=dropout, path=path))
+
+
+class Tower(nn.Module):
+    """Pre-LN blocks; the norm over its top belongs to the combiner."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.attention = nn.ModuleList(
+            TowerAttention(settings, Norm(settings.width, settings.epsilon)) for _ in range(settings.layers)
+        )
+        self.feedforward = nn.ModuleList(
+            FeedForwardBranch(
+                settings.width,
+                settings.feedforward or 4 * settings.width,
+                placement="pre",
+                norm=Norm(settings.width, settings.epsilon),
+                activation=settings.activation,
+                dropout=settings.dropout,
+                inner_dropout=settings.inner_dropout,
+            )
+            for _ in range(settings.layers)
+        )
+
+    def forward(self, x: Tensor, layout: Layout, path: str | None) -> list[Tensor]:
+        """The states of every layer, (N, D) each."""
+        states = []
+        for attention, feedforward in zip(self.attention, self.feedforward, strict=True):
+            assert isinstance(attention, TowerAttention)
+            x = feedforward(attention.read(x, layout, path))
+            states.append(x)
+        return states
+
+
+class TwoTower(nn.Module):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        if settings.vocab is None:
+            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
+        self.settings = settings
+        self.context, self.vocab = settings.context, settings.vocab
+        self.width = settings.width if settings.combiner != "none" else 2 * settings.width
+        self.layer_width = 2 * settings.width  # of what `layers` gives
+        self.layer_count = 1 + settings.layers + (settings.combiner != "none")
+        self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
+        self.mask: Mask = "full"  # of the combiner: what a token sees of itself
+        inner = settings.feedforward or 4 * settings.width
+        self.embedding = Embedding(
+            settings.vocab,
+            settings.width,
+            context=settings.context,
+            positions=settings.positions,
+            segments=settings.segments,
+            dropout=settings.dropout,
+            scale=settings.width**0.5,
+        )
+        self.forwards = Tower(settings)
+        self.backwards = None if settings.share_towers else Tower(settings)
+        self.combiner: Combiner | LinearCombiner | None = None
+        if settings.combiner == "attention":
+            self.combiner = Combiner(
+                settings.width,
+                settings.combiner_heads or settings.heads,
+                inner,
+                query=settings.combiner_query,
+                scaled=settings.combiner_scaled,
+                slot=settings.combiner_slot,
+                activation=settings.activation,
+                epsilon=settings.epsilon,
+                dropout=settings.dropout,
+                attention_dropout=settings.attention_dropout,
+                inner_dropout=settings.inner_dropout,
+            )
+        elif settings.combiner == "linear":
+            self.combiner = LinearCombiner(settings.width)
+        self.reset()
+
+    def reset(self, key: int | None = None) -> None:
+        """Draws all weights anew, from `torch.manual_seed` or from a key: as the released code does.
+
+        Matrices by Glorot and Bengio 2010; tables so that, times sqrt(width), they are about as large as the sinusoids.
+        """
+        factors = {}
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                table = name.startswith("embedding.")
+                factors[name] = self.settings.width**-0.5 if table else (2 / sum(parameter.shape)) ** 0.5
+        initialise(self, key=fresh_key() if key is None else key, deviation=1.0, factors=factors)
+
+    def forward(self, packed: Packed, layers: bool = False) -> TowerStates:
+        layout, reversed_layout = packed.layout, _reverse_outside_graph(packed.layout)
+        self._check(layout)
+        x, table = self.embedding(packed.tokens, packed.positions, packed.segments)  # (N, D)
+        x = narrow(x)
+        ahead = self.forwards(x, layout, self.path)
+        tower = self.forwards if self.backwards is None else self.backwards
+        back = tower(x.flip(0), reversed_layout, self.path)
+        top = back[-1].flip(0)
+        kept = [torch.cat([x, x], dim=-1)] if layers else None
+        if kept is not None:
+            kept += [torch.cat([one, other.flip(0)], dim=-1) for one, other in zip(ahead, back, strict=True)]
+        if self.combiner is None:
+            last = torch.cat([ahead[-1], top], dim=-1)
+        else:
+            last = self.combiner(ahead[-1], top, layout, self.mask, self.path)
+            if kept is not None:
+                kept.append(torch.cat([last, last], dim=-1))
+        return TowerStates(last=last, layers=kept, table=table, ahead=ahead[-1], back=top)
+
+    def _check(self, layout: Layout) -> None:
+        if torch.compiler.is_compiling() or len(layout.host) < 2:
+            return
+        if layout.lengths.max() > self.context:
+            raise UserError(
+                f"a sequence of {layout.lengths.max()} tokens is longer than the model's context of {self.context}: "
+                "cut the text, or build the model with a larger model.context"
+            )
+
+    def flops(self, lengths: np.ndarray) -> int:
+        """Of one forward pass: both towers and the combiner; attention over real lengths, full where it is causal."""
+        settings = self.settings
+        lengths = np.asarray(lengths).astype(np.int64)
+        tokens, pairs, width = int(lengths.sum()), int((lengths * lengths).sum()), settings.width
+        seen = pairs if settings.slot == "none" else pairs + tokens
+        weights = 4 * width * width + 2 * width * (settings.feedforward or 4 * width)
+        towers = 2 * settings.layers * (2 * tokens * weights + 4 * seen * width)
+        return towers + (0 if self.combiner is None else self.combiner.flops(tokens, pairs))
+
+
+def reverse(layout: Layout) -> Layout:
+    """The layout of the same sequences with all tokens in reversed order; worked out once a batch."""
+    if "reversed" not in layout.cache:
+        host = np.ascontiguousarray(layout.host[-1] - layout.host[::-1])
+        layout.cache["reversed"] = Layout(layout.bounds[-1] - layout.bounds.flip(0), host, layout.longest, layout.equal)
+    found: Layout = layout.cache["reversed"]
+    return found
+
+
+_reverse_outside_graph = torch._disable_dynamo(reverse)  # host work, done before a compiled graph begins
+
+
+def build(settings: Settings) -> TwoTower:
+    return TwoTower(settings)

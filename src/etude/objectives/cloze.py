@@ -1,0 +1,185 @@
+"""The cloze objective of two-tower models: every token, once, from all others (Baevski et al. 2019, section 3.2).
+
+    cloze        token i at the combiner's output i, which has not seen it
+    bilm         no combiner: the forward tower predicts the next token, the backward tower the one before
+    cloze+bilm   all three, by one output layer
+
+The loss is the mean of its terms [code]. Text comes in wrapped pieces (wrapped.py): the same boundary symbol at both
+ends. Boundary symbols are predicted like tokens (at fine-tuning it is their outputs that are read), which is easy, so
+the metric `text` counts the tokens of the text alone: that one compares with other ways to fill a blank. A cloze loss
+is no likelihood of the text; the `forward` term of a bilm is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models.two_tower import TowerStates, TwoTower
+from etude.nn.states import States
+from etude.objectives.base import IGNORE, Batch, Objective, Stat, Term, join
+from etude.objectives.outputs import Kind, Output
+from etude.objectives.sizes import sequence_length, whole_rows
+from etude.objectives.wrapped import Stream, WrappedRow, WrappedRows
+from etude.settings import Strict
+from etude.text.corpus import Corpus
+from etude.text.tokenizer import Specials
+
+ROW = 8  # pieces of full length a row: one in eight is cut by the end of a row
+TERMS = {"cloze": ("cloze",), "bilm": ("forward", "backward"), "cloze+bilm": ("cloze", "forward", "backward")}
+
+
+class Settings(Strict):
+    predict: Literal["cloze", "bilm", "cloze+bilm"] = "cloze"
+    length: int | None = Field(default=None, ge=3, description="tokens of a piece; the model's context unless given")
+    row_tokens: int | None = Field(default=None, ge=3, description="a multiple of length; 8 of them if None")
+    boundaries: bool = Field(default=True, description="the cloze term predicts boundary symbols too")
+    output: Kind = Field(default="tied", description="tied or full for sub-words, adaptive for words")
+    cutoffs: list[int] = Field(default=[60_000, 160_000], min_length=1, description="ends of the adaptive bands")
+    bias: bool = Field(default=False, description="a bias a token on the logits")
+
+
+@dataclass
+class ClozeBatch(Batch):
+    targets: Tensor | None = None  # (terms, N) int64
+    inside: Tensor | None = None  # (N,) bool: tokens of the text
+
+
+class Cloze(Objective):
+    def __init__(self, settings: Settings, model: TwoTower, special: Specials) -> None:
+        super().__init__()
+        shape = model.settings
+        self.settings, self.terms = settings, TERMS[settings.predict]
+        if ("cloze" in self.terms) != (model.combiner is not None):
+            raise UserError(
+                "a cloze is read from the combiner, and this model has none: set model.combiner=attention, or "
+                "objective.predict=bilm."
+                if model.combiner is None
+                else "objective.predict=bilm never trains the combiner that this model has: set model.combiner=none."
+            )
+        self.boundary = boundary_of(special)
+        self.nats_per_token = "forward" if settings.predict == "bilm" else None
+        self.length = sequence_length(settings.length, model)
+        self.row_tokens = whole_rows(settings.row_tokens, self.length, ROW * self.length)
+        self.output = Output(
+            settings.output,
+            shape.width,
+            model.vocab,
+            table=model.embedding.tokens.weight,
+            cutoffs=settings.cutoffs,
+            bias=settings.bias,
+        )
+
+    # --- text to batches ----------------------------------------------------------------------------
+
+    def rows(self, corpus: Corpus, seed: int) -> WrappedRows:
+        return WrappedRows(Stream(corpus, self.length, self.boundary), seed, self.row_tokens)
+
+    def batch(self, rows: Sequence[Any], chance: Chance) -> ClozeBatch:
+        fields = join(rows, rows[0].most, self.length)
+        tokens, bounds = fields["tokens"].numpy(), fields["layout"].host
+        inside = np.concatenate([row.inside for row in rows])
+        targets = np.stack([self._targets(name, tokens, bounds, inside) for name in self.terms])
+        start = 0
+        for row in rows:
+            assert isinstance(row, WrappedRow)
+            targets[:, start + row.counted : start + len(row.tokens)] = IGNORE
+            start += len(row.tokens)
+        counts = (targets != IGNORE).sum(1).tolist()
+        return ClozeBatch(
+            **fields,
+            counts=dict(zip(self.terms, counts, strict=True)),
+            targets=torch.from_numpy(targets),
+            inside=torch.from_numpy(inside),
+        )
+
+    def _targets(self, term: str, tokens: np.ndarray, bounds: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        """(N,) the token that each place predicts, IGNORE where there is none."""
+        if term == "cloze":
+            return tokens.copy() if self.settings.boundaries else np.where(inside, tokens, IGNORE)
+        real = bounds[:-1] < bounds[1:]
+        targets = np.roll(tokens, -1 if term == "forward" else 1)
+        targets[bounds[1:][real] - 1 if term == "forward" else bounds[:-1][real]] = IGNORE
+        return targets
+
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        """One text as a piece of its own: the boundary symbol, the text cut to the context, and the symbol again."""
+        room = None if context is None else max(0, context - 2)
+        return np.concatenate([[self.boundary], ids[:room], [self.boundary]]).astype(ids.dtype)
+
+    def tokens_per_byte(self, corpus: Corpus) -> float:
+        """The forward model predicts the closing boundary of every piece too."""
+        pieces = int(Stream(corpus, self.length, self.boundary).before[-1])
+        return (corpus.total + pieces) / max(1, corpus.bytes)
+
+    # --- losses -------------------------------------------------------------------------------------
+
+    def _states(self, term: str, states: TowerStates) -> Tensor:
+        found = {"cloze": states.last, "forward": states.ahead, "backward": states.back}[term]
+        assert found is not None
+        return found
+
+    def loss(self, model: nn.Module, batch: ClozeBatch) -> dict[str, Term]:
+        assert batch.targets is not None
+        states = model(batch)
+        return {
+            name: Term(
+                self.output.loss(self._states(name, states), states.table, targets),
+                batch.counts[name],
+                weight=1 / len(self.terms),
+            )
+            for name, targets in zip(self.terms, batch.targets, strict=True)
+        }
+
+    def metrics(self, model: nn.Module, batch: ClozeBatch) -> dict[str, Stat]:
+        assert batch.targets is not None and batch.inside is not None
+        states = model(batch)
+        found: dict[str, Stat] = {}
+        for name, targets in zip(self.terms, batch.targets, strict=True):
+            losses, likeliest = self.output.scores(self._states(name, states), states.table, targets)
+            found[name] = Stat(losses.sum(), batch.counts[name], 1 / len(self.terms))
+            if name == "cloze":
+                text = batch.inside & (targets != IGNORE)
+                count = int(text.sum())
+                found["text"] = Stat((losses * text).sum(), count)
+                found["accuracy"] = Stat(((likeliest == targets) & text).sum(), count)
+        return found
+
+    def logits(self, model: Any, states: States) -> Tensor:
+        """(N, V): of each token from all others; of a bilm what follows each."""
+        last = states.last[:, : model.settings.width]
+        return self.output.logits(last, states.table)
+
+    def flops(self, model: Any, batch: ClozeBatch) -> int:
+        """Forward and twice that backward; the output layer once for each term and predicted place."""
+        assert batch.targets is not None
+        output = sum(self.output.flops(one) for one in batch.targets.cpu().numpy())
+        return 3 * int(model.flops(batch.layout.lengths) + output)
+
+
+def boundary_of(special: Specials) -> int:
+    """The symbol at both ends of a piece."""
+    found = special.end if special.end is not None else special.separator
+    if found is None:
+        raise UserError(
+            "A two-tower model reads text between two boundary symbols, and this tokenizer has neither an end token "
+            "nor a separator. Train a tokenizer here, or add such a token to it."
+        )
+    return found
+
+
+def build(settings: Settings, model: nn.Module, special: Specials) -> Cloze:
+    if not isinstance(model, TwoTower):
+        raise UserError(
+            f"objective cloze trains a two-tower model, not {type(model).__name__}. Set model.kind: two_tower, or "
+            "objective.kind: masked."
+        )
+    return Cloze(settings, model, special)
