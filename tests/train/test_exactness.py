@@ -35,6 +35,15 @@ objective: {kind: bilm, unroll: 16}
 train: {steps: 12, batch_tokens: 128, micro_tokens: 64, lr: 1e-2, save_every: 3, eval_every: 4, eval_tokens: 512,
         log_every: 2, workers: 1, device: cpu, precision: float32, seed: 5}
 """
+LETTERS = """
+name: exact-letters
+tokenizer: word:600
+model: {kind: recurrent, layers: 2, width: 16, cells: 24, dropout: 0.1,
+        characters: {filters: [[1, 8], [3, 16]], embedding: 8, highways: 1}}
+objective: {kind: bilm, unroll: 16, softmax: sampled, candidates: 64}
+train: {steps: 12, batch_tokens: 128, micro_tokens: 64, lr: 1e-2, save_every: 3, eval_every: 4, eval_tokens: 512,
+        log_every: 2, workers: 1, device: cpu, precision: float32, seed: 5}
+"""
 WORDS = """
 name: exact-words
 tokenizer: word:600
@@ -126,9 +135,10 @@ def disturbed(die, folder: Path, recipe: Path, corpus: Path, moments: list[str])
     [
         (ENCODER, ["step:2", "half:6", "writing:6", "evaluation:8", "term:11"]),
         (LANES, ["step:5", "evaluation:8", "writing:12"]),
+        (LETTERS, ["step:5", "term:7", "writing:9"]),
         (WORDS, ["writing:3", "term:7"]),
     ],
-    ids=["encoder", "lanes", "words"],
+    ids=["encoder", "lanes", "letters", "words"],
 )
 def test_kills_lose_nothing(tmp_path: Path, prepared, single_thread, die, text: str, moments: list[str]) -> None:
     recipe = recipe_file(tmp_path, text)
