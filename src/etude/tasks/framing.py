@@ -2,7 +2,7 @@
 
     both directions   [CLS] a [SEP]            [CLS] a [SEP] b [SEP], segments 0 and 1     (BERT, section 3.2)
     causal            start a end              start a delimiter b end                     (GPT-1, section 3.3)
-    recurrent         a marker on each side and between the two, as in pre-training
+    recurrent         a marker on each side and between the two, as in pre-training; <S> and </S> where it reads letters
     static            the words alone
 
 One vector a sequence: the first state, through the pooler where there is one; the last state of a causal model
@@ -104,7 +104,8 @@ def _markers(model: Any, special: Specials) -> tuple[list[int], list[int], list[
     if isinstance(model, Recurrent):
         marker = special.end if special.end is not None else special.separator
         around = [] if marker is None else [marker]
-        return around, around, around, "mean", False
+        before = around if model.settings.characters is None or special.start is None else [special.start]
+        return before, around, around, "mean", False
     start = [] if special.start is None else [special.start]
     if model.settings.direction == "causal":
         if special.end is None:

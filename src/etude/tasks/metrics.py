@@ -97,3 +97,26 @@ def _correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
     # scaled first: squares of tiny or huge deviations would leave the range of a float
     one, other = one / np.abs(one).max(), other / np.abs(other).max()
     return float(np.clip(one @ other / math.sqrt((one @ one) * (other @ other)), -1.0, 1.0))
+
+
+# --- ranking: one query at a time ----------------------------------------------------------------------
+
+
+def ranks(scores: np.ndarray, relevant: np.ndarray) -> np.ndarray:
+    """The places of the relevant candidates from 1, ascending; of equal scores the relevant come last."""
+    order = np.lexsort((relevant, -np.asarray(scores, np.float64)))
+    return np.flatnonzero(np.asarray(relevant)[order]) + 1
+
+
+def reciprocal_rank(scores: np.ndarray, relevant: np.ndarray) -> float:
+    return 1.0 / float(ranks(scores, relevant)[0])
+
+
+def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
+    """The mean, over relevant candidates, of the precision at their place."""
+    places = ranks(scores, relevant)
+    return float(np.mean(np.arange(1, len(places) + 1) / places))
+
+
+def hit(scores: np.ndarray, relevant: np.ndarray, k: int) -> float:
+    return float(ranks(scores, relevant)[0] <= k)

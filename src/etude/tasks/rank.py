@@ -1,0 +1,240 @@
+"""Ranking: one score for a query and each of its candidates; the best should come first.
+
+A query and a candidate are read as a pair (tasks/pair.py: joined by a model that sees both, apart by one that cannot),
+one linear output each. Two losses over the candidates of a query:
+
+    list    the negative logarithm of the share of a softmax that falls on the relevant ones (ListNet's, Cao et al.
+            2007, with binary relevance); with one relevant candidate it is that of multiple choice
+    point   relevant or not, each candidate alone (Nogueira & Cho 2019)
+
+Scores: the mean reciprocal rank of the first relevant candidate (MRR), mean average precision (MAP), the share of
+queries with a relevant candidate among the first k (hit@k). Queries without a relevant candidate, or with nothing else,
+say nothing and are left out and counted, as is usual for WikiQA. Equal scores count as wrong as they can: a model that
+gives all candidates the same score has put the relevant ones last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance, fold
+from etude.errors import UserError
+from etude.objectives.base import Row, Stat, Term
+from etude.tasks import pooled
+from etude.tasks.base import Judged, Score, Task, bootstrap_mean
+from etude.tasks.candidates import COLUMNS, Query, parse, read
+from etude.tasks.examples import Examples
+from etude.tasks.metrics import average_precision, hit, reciprocal_rank
+from etude.tasks.pair import way_of
+from etude.tasks.pooled import ExampleBatch, ExampleRow, ExampleRows, Pooled
+from etude.text.tokenizer import Tokenizer
+
+__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Rank", "Settings", "build", "learn", "parse", "read"]
+
+SUMMARY = "candidates in order, the best for a query first (WikiQA, passages, answers)"
+INPUTS: tuple[str, ...] = ()  # a line holds JSON
+HITS = (1, 3, 10)
+log = logging.getLogger("etude")
+
+
+class Settings(pooled.Settings):
+    reading: Literal["joint", "apart"] | None = Field(
+        default=None,
+        description="query and candidate in one sequence, or each alone; what suits the model unless given",
+    )
+    loss: Literal["list", "point"] = "list"
+    candidates: int | None = Field(
+        default=None, ge=2, description="of a query in training: all the relevant, and others drawn anew every epoch"
+    )
+    score: Literal["mrr", "map", "hit@1"] = "mrr"
+
+
+def learn(examples: Examples[Query], settings: Settings) -> dict[str, Any]:
+    return {}
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Rank:
+    return Rank(settings, model, tokenizer)
+
+
+@dataclass
+class QueryRow(ExampleRow):
+    relevant: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (C,)
+
+
+@dataclass
+class QueryRows:
+    """Row i is query i with its candidates; in later epochs with others of them where there are too many."""
+
+    rows: ExampleRows  # every candidate of every query
+    relevant: list[np.ndarray]
+    sequences: int  # of a candidate
+    most: int | None = None
+    seed: int = 0
+    shuffle: bool = True
+    row_tokens: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> QueryRow:
+        number = index % len(self)
+        relevant = self.relevant[number]
+        framed = self.rows.framed[number]
+        if self.most is not None and len(relevant) > self.most:
+            kept = self._drawn(relevant, index)
+            framed = [framed[self.sequences * one + part] for one in kept for part in range(self.sequences)]
+            relevant = relevant[kept]
+        one = ExampleRows([framed])[0]
+        return QueryRow(index, one.tokens, one.bounds, one.segments, relevant=relevant)
+
+    def _drawn(self, relevant: np.ndarray, index: int) -> np.ndarray:
+        """All the relevant candidates and some of the others, in the order of the file; one of each at least."""
+        assert self.most is not None
+        draw = np.random.default_rng(fold(self.seed, index, "candidates"))
+        right, wrong = draw.permutation(np.flatnonzero(relevant)), draw.permutation(np.flatnonzero(~relevant))
+        right = right[: self.most - 1]
+        return np.sort(np.concatenate([right, wrong[: self.most - len(right)]]))
+
+
+@dataclass
+class QueryBatch(ExampleBatch):
+    relevant: Tensor | None = None  # (C,) bool, of all candidates end to end
+    owners: Tensor | None = None  # (C,) int64, the query of each
+
+
+class Rank(Task):
+    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.settings, self.score = settings, settings.score
+        self.pooled = Pooled(settings, model, tokenizer, 1, way_of(settings.reading, model, tokenizer))
+        self.framing = self.pooled.frame
+        self.sequences = 2 if self.pooled.way == "apart" else 1
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    # --- training -----------------------------------------------------------------------------------
+
+    def rows(self, corpus: Examples[Query], seed: int = 0) -> QueryRows:
+        useful = corpus.part(telling(corpus))
+        if len(useful) < len(corpus):
+            log.warning(
+                "%s: %d of %d queries have no relevant candidate, or nothing else, and are left out.",
+                corpus.source, len(corpus) - len(useful), len(corpus),
+            )  # fmt: skip
+        relevant = [np.array(item.relevant, dtype=bool) for item in useful]
+        return QueryRows(self._rows(useful), relevant, self.sequences, self.settings.candidates, seed)
+
+    def _rows(self, examples: Examples[Query]) -> ExampleRows:
+        texts = [[(item.text, candidate) for candidate in item.candidates] for item in examples]
+        return self.pooled.rows(texts, examples.places, examples.source)
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> QueryBatch:
+        plain = self.pooled.batch(rows)
+        sizes = plain.sizes // self.sequences
+        batch = QueryBatch(**vars(plain), owners=torch.from_numpy(np.repeat(np.arange(len(rows)), sizes)))
+        relevant = [row.relevant for row in rows if isinstance(row, QueryRow)]
+        if relevant:
+            batch.relevant = torch.from_numpy(np.concatenate(relevant))
+        if self.settings.loss == "point":
+            batch.counts["loss"] = int(sizes.sum())
+        return batch
+
+    def _loss(self, flat: Tensor, batch: QueryBatch) -> Tensor:
+        """The sum over queries, or over candidates."""
+        assert batch.relevant is not None and batch.owners is not None
+        if self.settings.loss == "point":
+            return F.binary_cross_entropy_with_logits(flat, batch.relevant.float(), reduction="sum")
+        queries = len(batch.rows)
+        return (_log_sums(flat, batch.owners, queries) - _log_sums(
+            flat[batch.relevant], batch.owners[batch.relevant], queries)).sum()  # fmt: skip
+
+    def loss(self, model: nn.Module, batch: QueryBatch) -> dict[str, Term]:
+        flat, states = self.pooled(model, batch)  # (C, 1)
+        total = self._loss(flat[:, 0], batch)
+        return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: QueryBatch) -> dict[str, Stat]:
+        flat = self.pooled(model, batch)[0][:, 0]
+        return {"loss": Stat(self._loss(flat, batch), batch.counts["loss"], weight=1.0)}
+
+    def flops(self, model: Any, batch: QueryBatch) -> int:
+        return self.pooled.flops(model, batch)
+
+    # --- use ----------------------------------------------------------------------------------------
+
+    def scores(self, model: Any, examples: Examples[Query]) -> list[np.ndarray]:
+        """(candidates,) of each query, in their order."""
+        rows = self._rows(examples)
+        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        for group, batch in self.batches(model, rows):
+            flat = self.pooled(model, batch)[0][:, 0].float().cpu()
+            for number, part in zip(group, flat.split((batch.sizes // self.sequences).tolist()), strict=True):
+                found[number] = part.numpy()
+        return found
+
+    def predict(self, model: Any, examples: Examples[Query]) -> list[dict[str, Any]]:
+        """The candidates from best to worst, by their number in the query, and the score of each in its place."""
+        answers = []
+        for item, scores in zip(examples, self.scores(model, examples), strict=True):
+            order = np.argsort(-scores, kind="stable").tolist()
+            answers.append(
+                {"order": order, "best": item.candidates[order[0]], "scores": [float(value) for value in scores]}
+            )
+        return answers
+
+    def evaluate(self, model: Any, examples: Examples[Query], intervals: bool = True) -> dict[str, Score]:
+        useful = examples.part(telling(examples))
+        if not len(useful):
+            raise UserError(f"{examples.source}: no query has both a relevant candidate and another: nothing to score.")
+        pairs = [
+            (scores, np.array(item.relevant, dtype=bool))
+            for scores, item in zip(self.scores(model, useful), useful, strict=True)
+        ]
+        measures: dict[str, Any] = {"mrr": reciprocal_rank, "map": average_precision}
+        measures |= {f"hit@{k}": (lambda scores, relevant, k=k: hit(scores, relevant, k)) for k in HITS}
+        return {
+            name: bootstrap_mean(np.array([measure(*pair) for pair in pairs]), intervals)
+            for name, measure in measures.items()
+        }
+
+    def judge(self, examples: Examples[Query], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        found = []
+        for item, answer in zip(examples, answers, strict=True):
+            relevant = item.relevant or ()
+            right = [text for text, one in zip(item.candidates, relevant, strict=True) if one]
+            scores = np.array(answer["scores"])
+            best = relevant[answer["order"][0]] if right else True  # without a relevant one there is no error to make
+            lost = float(scores.max() - scores[np.array(relevant, dtype=bool)].max()) if right else 0.0
+            found.append(Judged(item.text, " / ".join(right) or "(none)", answer["best"], best, lost))
+        return found
+
+
+def telling(examples: Examples[Query]) -> list[int]:
+    """Numbers of the queries that have both a relevant candidate and another."""
+    for item, where in zip(examples, examples.places, strict=True):
+        if item.relevant is None:
+            raise UserError(f"{where}: this query was read without labels. Name the column that holds them.")
+    found = [n for n, item in enumerate(examples) if any(item.relevant or ()) and not all(item.relevant or ())]
+    if not found:
+        raise UserError(f"{examples.source}: no query has both a relevant candidate and another: nothing to learn.")
+    return found
+
+
+def _log_sums(values: Tensor, owners: Tensor, queries: int) -> Tensor:
+    """(queries,) the logarithm of the sum of exponentials of each query's values; none may be without any."""
+    top = torch.full((queries,), float("-inf"), device=values.device, dtype=values.dtype)
+    top = top.scatter_reduce(0, owners, values.detach(), "amax")
+    sums = torch.zeros_like(top).index_add(0, owners, (values - top[owners]).exp())
+    return sums.log() + top
