@@ -89,9 +89,10 @@ class Features(nn.Module):
         return self
 
     def forward(self, packed: Packed, layers: bool = False) -> States:
-        """`last` is the combination; the layers of a wrapped model are chosen here, not by the caller."""
+        """`last` is the combination, `layers` on request what it is made of; which ones is settled here."""
         stack = self._remembered(packed) if self.frozen else self._stack(packed)  # (N, L, D)
-        return States(last=stack.flatten(1) if self.mix is None else self.mix(stack.unbind(1)))
+        last = stack.flatten(1) if self.mix is None else self.mix(stack.unbind(1))
+        return States(last=last, layers=list(stack.unbind(1)) if layers else None)
 
     def _stack(self, packed: Packed) -> Tensor:
         if self.chosen == [layer_count(self.wrapped) - 1]:

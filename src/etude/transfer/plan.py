@@ -29,6 +29,7 @@ from etude.chance import fold
 from etude.errors import UserError, nearest
 from etude.models.recurrent import Recurrent
 from etude.models.static import Static
+from etude.nn.spelled import spell_with
 from etude.recipes.document import Overrides, Writer, from_overrides
 from etude.recipes.schema import checked
 from etude.settings import Strict
@@ -114,7 +115,7 @@ class Plan:
             model = Features(model, way.layers, way.combine, way.frozen, way.cache_mb << 20, way.mix_norm)
         freeze(model, way.freeze)
         check_gradual(model, way.gradual)
-        task = self.module.build(self.settings, model, tokenizer, self.facts)
+        task = self.module.build(self.settings, model, spell_with(model, tokenizer), self.facts)
         if isinstance(model, Features) and model.mix is not None:
             task.mix = model.mix
         return model, task
