@@ -23,12 +23,16 @@ from etude import perplexity as measuring
 from etude.errors import UserError
 from etude.generation import Continuation, Overflow, Rule, Way
 from etude.nn.packed import Packed, pack
+from etude.nn.spelled import spell_with
 from etude.objectives.base import Objective
 from etude.run import Run, fresh
+from etude.tasks.framing import Frame
 from etude.text.corpus import Corpus
+from etude.text.speller import Speller
 from etude.text.tokenizer import Tokenizer
 
 Ids = Sequence[int] | np.ndarray  # of one sequence
+Words = Sequence[str]
 Pool = Literal["mean", "first", "last", "max"]
 POOLS = {
     "mean": lambda states: states.mean(0),
@@ -61,21 +65,60 @@ class Loaded:
         """`untrained` names tensors ("objective.head.bias") that no training has touched."""
         self.model: Any = model.eval().to(device)
         self.objective: Any = objective.eval().to(device)
-        self.tokenizer, self.device, self.untrained = tokenizer, device, untrained
+        self.tokenizer, self.device, self.untrained = spell_with(model, tokenizer), device, untrained
 
     # --- ids in, arrays out -------------------------------------------------------------------------
 
     @torch.no_grad()
-    def states(self, ids: Iterable[Ids], layers: Literal["all", "last"] = "all") -> list[np.ndarray]:
-        """One array a sequence: (layers + 1, length, width) with the embeddings first, or (length, width)."""
+    def states(self, ids: Iterable[Ids | Words], layers: Literal["all", "last"] = "all") -> list[np.ndarray]:
+        """One array a sequence: (layers + 1, length, width) with the embeddings first, or (length, width).
+
+        A sequence is a list of token ids, taken as they are. Of a model of whole words it may be a list of words,
+        each one token as it stands; they are framed as in pre-training, and only their own states are given.
+        """
         if layers not in ("all", "last"):
             raise UserError(f"layers is 'all' or 'last', not '{layers}'.")
         found: list[np.ndarray] = []
-        for packed in self.packed(ids):
+        edges: list[tuple[int, int]] = []  # markers before and behind each sequence, which are left out
+        for packed in self.packed(self._of_words(ids, edges)):
             states = self.model(packed, layers=layers == "all")
             kept = torch.stack(states.layers) if layers == "all" else states.last
-            found += [kept[..., start:stop, :].float().cpu().numpy() for start, stop in spans(packed)]
+            for start, stop in spans(packed):
+                before, behind = edges[len(found)]
+                found.append(kept[..., start + before : stop - behind, :].float().cpu().numpy())
         return found
+
+    def _of_words(self, sequences: Iterable[Ids | Words], edges: list[tuple[int, int]]) -> Iterator[Any]:
+        """Sequences of ids, those of words framed; `edges` learns what to leave out of each."""
+        frame: Frame | None = None
+        for number, sequence in enumerate(sequences):
+            if isinstance(sequence, str):
+                raise UserError("states takes a list of sequences, each a list: a text goes through encode.")
+            if not len(sequence) or not any(isinstance(one, str) for one in sequence):
+                edges.append((0, 0))
+                yield sequence
+                continue
+            if not all(isinstance(one, str) for one in sequence) or not self.tokenizer.word_level:
+                raise UserError(
+                    f"Sequence {number} is a list of words: this takes a model of whole words, and nothing but words. "
+                    "Give token ids, or texts to encode."
+                )
+            frame = frame or Frame.of(self.model, self.tokenizer.special)
+            edges.append((len(frame.before), len(frame.after)))
+            yield np.concatenate([frame.before, self._word_ids(sequence), frame.after]).astype(np.int64)
+
+    def _word_ids(self, words: Any) -> np.ndarray:
+        """(n,) one id a word: its own, or that of unknown words where the model has no letters to go by."""
+        if isinstance(self.tokenizer, Speller):
+            return self.tokenizer.word_ids(words)
+        unknown = self.tokenizer.special.unknown
+        found = []
+        for word in words:
+            encoding = self.tokenizer.encode(word).ids
+            if len(encoding) != 1 and unknown is None:
+                raise UserError(f"'{word}' is not one word to this model, and it has no token for unknown ones.")
+            found.append(int(encoding[0]) if len(encoding) == 1 else unknown)
+        return np.array(found, np.int64)
 
     @torch.no_grad()
     def logits(self, ids: Iterable[Ids]) -> list[np.ndarray]:
@@ -135,6 +178,8 @@ class Loaded:
 
     def _checked(self, ids: np.ndarray, number: int) -> np.ndarray:
         context, vocab = self.model.context, self.model.vocab
+        if isinstance(self.tokenizer, Speller):
+            vocab = self.tokenizer.known
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise UserError(f"Sequence {number} is not a list of token ids: give a list of lists of whole numbers.")
         if ids.size and not 0 <= ids.min() <= ids.max() < vocab:

@@ -73,6 +73,11 @@ class Speller(Tokenizer):
                 self._words.append(word)
         return self.vocab + number
 
+    @property
+    def known(self) -> int:
+        """Ids are below this so far."""
+        return self.vocab + len(self._words)
+
     # --- ids to words -------------------------------------------------------------------------------
 
     def token(self, id: int) -> str:
