@@ -18,7 +18,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ PUBLISHED = (
     Work("bert-128", "bert-base", "bert", 30_522, 128, 256),
     Work("bert-512", "bert-base", "bert", 30_522, 512, 64),
     Work("gpt2-1024", "gpt2", "gpt2", 50_257, 1024, 32),
+    Work("electra-128", "electra-small", "electra", 30_522, 128, 512),
     Work("albert-512", "albert-base", "albert", 30_000, 512, 64),
 )
 SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True),)
@@ -85,9 +86,20 @@ def random_corpus(vocab: int, tokens: int) -> Corpus:
     return Corpus.from_documents(ids.tolist(), Tokenizer(json.dumps(content)))
 
 
-def etude_speed(work: Work, dropout: float, steps: int, device: torch.device, precision: str) -> dict[str, float]:
+def etude_speed(
+    work: Work,
+    dropout: float,
+    steps: int,
+    device: torch.device,
+    precision: str,
+    corpus: Corpus | None = None,
+    profile: bool = False,
+) -> dict[str, float]:
+    """Without a corpus, on sequences of full length; with one, on its natural lengths."""
+    full, corpus = corpus is None, corpus or random_corpus(work.vocab, 4 * work.tokens)
+    vocab = corpus.tokenizer.vocab
     settings: dict[str, Any] = {
-        "model.vocab": work.vocab,
+        "model.vocab": vocab,
         "model.dropout": dropout,
         "model.embedding_dropout": dropout,
         "model.attention_dropout": dropout,
@@ -99,19 +111,47 @@ def etude_speed(work: Work, dropout: float, steps: int, device: torch.device, pr
         "train.log_every": 10**6,
         "train.workers": 2 if device.type == "cuda" else 0,
     }
-    if work.peer == "bert":  # what the peers train: the masked language model alone
-        settings |= {"objective.sentence": "none", "objective.short_rate": 0.0, "model.pooler": False}
+    if work.peer in ("bert", "albert"):  # what the peers train: the masked language model alone
+        settings |= {"objective.sentence": "none", "model.pooler": False}
+    if work.peer != "gpt2" and full:
+        settings |= {"objective.short_rate": 0.0}
     if work.small:
         settings |= {"model.layers": 4, "model.width": 256, "model.heads": 4, "model.context": 128}
-    recipe = Recipe.load(work.recipe, settings).resolve(vocab=work.vocab)
-    corpus = random_corpus(work.vocab, 4 * work.tokens)
+    recipe = Recipe.load(work.recipe, settings).resolve(vocab=vocab)
     model, objective = fresh(recipe, corpus.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder), model, objective, objective.rows(corpus, 0), recipe.train, total=10**6, device=device)
-        batches = loop.loader.steps(0, 10**6)
-        seconds, memory = timed(lambda: loop.advance(next(batches)), steps, device)
+        batches, waited = loop.loader.steps(0, 10**6), [0.0]
+
+        def step() -> None:
+            begun = time.perf_counter()
+            batch = next(batches)
+            waited[0] += time.perf_counter() - begun
+            loop.advance(batch)
+
+        timed(step, 1, device)  # compiles
+        waited[0] = 0.0
+        seconds, memory = timed(step, steps, device)
         per_token = loop.tally.flops / loop.tally.tokens
-    return {"tokens_per_second": work.tokens / seconds, "memory": memory, "flops_per_token": per_token}
+        if profile:
+            profiled(step)
+    return {
+        "tokens_per_second": work.tokens / seconds,
+        "memory": memory,
+        "flops_per_token": per_token,
+        "waited": waited[0] / (steps + WARM) / seconds,  # the share of a step spent on waiting for the loader
+    }
+
+
+def profiled(step: Callable[[], None]) -> None:
+    """Where the time of three steps goes, by kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    print(found.key_averages().table(sort_by="self_device_time_total", row_limit=30, max_name_column_width=70))
 
 
 # --- the peers --------------------------------------------------------------------------------------
@@ -129,7 +169,39 @@ def peer_model(work: Work, dropout: float) -> nn.Module:
     if work.peer == "albert":
         shape |= {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
         return tf.AlbertForMaskedLM(tf.AlbertConfig(**shape, **drop))
+    if work.peer == "electra":
+        return electra_peer(shape, drop)
     return tf.GPT2LMHeadModel(tf.GPT2Config(**shape, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout))
+
+
+def electra_peer(shape: dict[str, Any], drop: dict[str, float]) -> nn.Module:
+    """ELECTRA-small's joint step (Clark et al. 2020, section 2) with the model classes of transformers, as they are."""
+    import transformers as tf
+
+    small = {"embedding_size": 128, "num_hidden_layers": 12, **shape, **drop}
+    narrow = {"hidden_size": 64, "num_attention_heads": 1, "intermediate_size": 256}
+    wide = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+
+    class Joint(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = tf.ElectraForMaskedLM(tf.ElectraConfig(**small, **narrow))
+            self.discriminator = tf.ElectraForPreTraining(tf.ElectraConfig(**small, **wide))
+            self.generator.electra.embeddings = self.discriminator.electra.embeddings
+            self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+            spoken = self.generator(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+            masked = labels >= 0
+            with torch.no_grad():
+                noise = -torch.log(-torch.log(torch.rand_like(spoken.logits, dtype=torch.float32)))
+                drawn = (spoken.logits + noise).argmax(-1)
+            text = torch.where(masked, drawn, input_ids)
+            replaced = (masked & (drawn != labels)).long()
+            judged = self.discriminator(input_ids=text, attention_mask=attention_mask, labels=replaced)
+            return tf.utils.ModelOutput(loss=spoken.loss + 50 * judged.loss)
+
+    return Joint()
 
 
 def peer_batch(work: Work, count: int) -> dict[str, torch.Tensor]:
@@ -196,6 +268,9 @@ def trainer_speed(work: Work, dropout: float, steps: int, device: torch.device, 
     return {"tokens_per_second": work.tokens * steps / (stamps[1] - stamps[0]), "memory": peak_memory(device)}
 
 
+WARM = 5  # steps before the clock starts
+
+
 # --- measuring --------------------------------------------------------------------------------------
 
 
@@ -208,7 +283,7 @@ def timed(step: Callable[[], None], steps: int, device: torch.device) -> tuple[f
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.empty_cache()
-    for _ in range(6 if cuda else 2):
+    for _ in range(WARM):
         step()
     if cuda:
         torch.cuda.synchronize()
@@ -221,6 +296,21 @@ def timed(step: Callable[[], None], steps: int, device: torch.device) -> tuple[f
     return (time.perf_counter() - begun) / steps, peak_memory(device)
 
 
+def natural(
+    works: tuple[Work, ...], corpus: Corpus, dropout: float, steps: int, device: torch.device, precision: str
+) -> None:
+    """Our speed on a real corpus as a share of our speed at full length, same vocabulary."""
+    print(f"{'work':16} {'full':>12} {'natural':>12} {'share':>7} {'waits':>6}")
+    for work in works:
+        full = etude_speed(replace(work, vocab=corpus.tokenizer.vocab), dropout, steps, device, precision)
+        torch._dynamo.reset()
+        found = etude_speed(work, dropout, steps, device, precision, corpus)
+        torch._dynamo.reset()
+        rates = [one["tokens_per_second"] for one in (full, found)]
+        share = f"{rates[1] / rates[0]:7.1%} {found['waited']:6.1%}"
+        print(f"{work.name:16} {rates[0]:12,.0f} {rates[1]:12,.0f} {share}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="the CPU's work")
@@ -229,6 +319,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--peers", default="trainer,loop", help="any of trainer, loop; empty for none")
     parser.add_argument("--precision", default=None, help="bf16 or float32; bf16 on a GPU, the faster one on a CPU")
+    parser.add_argument("--corpus", help="a prepared corpus: its natural lengths against full ones, ours alone")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of three of our steps")
     parser.add_argument("--out", help="also write the rows as JSON")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -248,21 +340,25 @@ def main() -> None:
         flush=True,
     )
     print(
-        f"{'work':16} {'etude':>12} {'of peak':>8} {'GiB':>6}  "
-        + "  ".join(f"{p:>10} {'ratio':>6}" for p in asked.peers.split(",") if p)
+        f"{'work':16} {'etude':>12} {'of peak':>8} {'GiB':>6} {'waits':>6}  "
+        + "  ".join(f"{p:>10} {'ratio':>6} {'GiB':>5}" for p in asked.peers.split(",") if p)
     )
+    if asked.corpus:
+        natural(works, Corpus.open(asked.corpus), asked.dropout, asked.steps, device, precision)
+        return
     rows = []
     speeds = {"trainer": trainer_speed, "loop": loop_speed}
     for work in works:
-        ours = etude_speed(work, asked.dropout, asked.steps, device, precision)
+        ours = etude_speed(work, asked.dropout, asked.steps, device, precision, profile=asked.profile)
         row: dict[str, Any] = {"work": work.name, "dropout": asked.dropout, "precision": precision, "etude": ours}
         share = ours["tokens_per_second"] * ours["flops_per_token"] / best
-        text = f"{work.name:16} {ours['tokens_per_second']:12,.0f} {share:8.1%} {ours['memory']:6.1f}  "
+        rate = f"{ours['tokens_per_second']:12,.0f} {share:8.1%}"
+        text = f"{work.name:16} {rate} {ours['memory']:6.1f} {ours['waited']:6.1%}  "
         for peer in filter(None, asked.peers.split(",")):
             torch._dynamo.reset()
             found = speeds[peer](work, asked.dropout, asked.steps, device, precision)
             row[peer] = found | {"ratio": ours["tokens_per_second"] / found["tokens_per_second"]}
-            text += f"{found['tokens_per_second']:10,.0f} {row[peer]['ratio']:5.2f}x  "
+            text += f"{found['tokens_per_second']:10,.0f} {row[peer]['ratio']:5.2f}x {found['memory']:5.1f}  "
         print(text, flush=True)
         rows.append(row)
         torch._dynamo.reset()

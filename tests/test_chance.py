@@ -283,3 +283,13 @@ def test_nothing_here_touches_global_state() -> None:
     Chance(1, 1).keys("mask", np.arange(3))
     assert np.array_equal(np.random.get_state()[1], before_numpy)  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), before_torch)
+
+
+@pytest.mark.parametrize("last", [0, 2**24 - 1])
+def test_noise_is_finite_in_the_first_and_in_the_last_cell(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in 2^24 draws falls there; infinite noise would win against any logit."""
+    monkeypatch.setattr(chance, "bits", lambda key, index: index * 0 + (last << 40))
+    for index in (np.arange(3, dtype=np.uint64), torch.arange(3)):
+        noise = chance.gumbel(0, index)
+        assert bool((abs(noise) < 17.4).all())
+        assert (float(noise[0]) > 17) == (last == 0)

@@ -81,11 +81,15 @@ def below(key: Any, index: Any, limit: Any) -> Any:
 
 
 def gumbel(key: Any, index: Any) -> Any:
-    """-log(-log u) with u kept off 0 and 1, for sampling from logits by argmax."""
-    u = uniform(key, index) + 2.0**-25  # centres of the 2^24 cells: never 0, never 1
-    if isinstance(u, np.ndarray):
-        return -np.log(-np.log(u))
-    return -(-u.log()).log()
+    """-log(-log(1 - v)), for sampling from logits by argmax; v is uniform and 2^-25 at least, so this is 17.3 at most.
+
+    Taken from the end where float32 is fine: large noise decides a draw. At the other end the last of 2^24 cells rounds
+    to v = 1 and is kept below it; its noise is the smallest there is.
+    """
+    v = uniform(key, index) + 2.0**-25
+    if isinstance(v, np.ndarray):
+        return -np.log(-np.log1p(-np.minimum(v, np.float32(1 - 2.0**-24))))
+    return -(-(-v.clamp(max=1 - 2.0**-24)).log1p()).log()
 
 
 class Permutation:

@@ -28,7 +28,6 @@ from etude.errors import UserError
 from etude.nn.cache import Cache
 from etude.nn.packed import pack
 from etude.nn.precision import wide
-from etude.objectives.sampling import HIGHEST
 from etude.text.streaming import StoppedText, TextStream
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class Way:
             return scores.argmax(-1).tolist()
         scores = self.kept(scores)
         key = torch.from_numpy(np.array(keys, np.uint64).view(np.int64)).to(scores.device)
-        noise = gumbel(key[:, None], torch.arange(scores.shape[1], device=scores.device)).clamp_(max=HIGHEST)
+        noise = gumbel(key[:, None], torch.arange(scores.shape[1], device=scores.device))
         return (scores + noise).argmax(-1).tolist()
 
     def kept(self, scores: Tensor) -> Tensor:

@@ -271,10 +271,42 @@ def test_a_version_with_both_words_says_it_in_one() -> None:
     assert varlen_arguments(frozenset({"is_causal", "window_size"}), True, None) == {"window_size": (-1, 0)}
 
 
-def test_varlen_has_no_dropout() -> None:
-    layout = layout_of([3, 2])
-    with pytest.raises(UserError, match="attention_dropout to 0"):
-        attend(*parts_of(layout).unbind(1), layout, causal=True, dropout=0.1, path="varlen")
+def test_dropout_goes_to_the_kernel_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's varlen function has none; the kernel below it is asked, with bounds, rate and the mask's meaning."""
+    layout, seen = layout_of([3, 2], longest=9), []
+
+    def flash(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **ends: int) -> tuple[Tensor, None]:
+        seen.append((rest, ends))
+        return value, None
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
+    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
+    for causal, window in ((False, None), (True, None), (True, 4)):
+        attend(*parts_of(layout).unbind(1), layout, causal=causal, window=window, dropout=0.1, path="varlen")
+    assert [rest[2:] for rest, _ in seen] == [(9, 9, 0.1, causal, False) for causal in (False, True, False)]
+    assert [(e["window_size_left"], e["window_size_right"]) for _, e in seen] == [(-1, -1), (-1, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_equal_lengths_are_dense_as_they_lie(causal: bool) -> None:
+    layout = layout_of([5, 5, 5], longest=5)
+    assert layout.equal
+    assert not layout_of([5, 5, 4], longest=5).equal
+    assert not layout_of([5, 5, 0], longest=5).equal
+    parts = parts_of(layout)
+    found = attend(*parts.unbind(1), layout, causal=causal)
+    expected = attend(*parts.unbind(1), layout, causal=causal, path="reference")
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_equal_lengths_stay_within_a_graph() -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(attend, backend=counter, fullgraph=True)
+    layout = layout_of([5, 5, 5], longest=5)
+    compiled(*parts_of(layout).unbind(1), layout, causal=True)
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
 
 
 def test_an_unknown_path_is_named() -> None:
@@ -291,7 +323,8 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.float16, 64, window=128) == "varlen"
     assert choose_path("cuda", torch.float32, 64) == "grouped"
-    assert choose_path("cuda", torch.bfloat16, 64, dropout=0.1) == "grouped"
+    assert choose_path("cuda", torch.bfloat16, 64, equal=True) == "grouped"  # as it lies
+    assert choose_path("cuda", torch.bfloat16, 64, equal=True, window=8) == "varlen"
     assert choose_path("cuda", torch.bfloat16, 60) == "grouped"  # flash kernels want multiples of 8
     assert choose_path("cuda", torch.bfloat16, 512) == "grouped"
     monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"is_causal"}))])
@@ -338,6 +371,26 @@ def test_varlen_is_reference_on_a_gpu(causal: bool, window: int | None) -> None:
     found = attend(*half.unbind(1), layout, causal=causal, window=window)
     expected = attend(*half.double().unbind(1), layout, causal=causal, window=window, path="reference")
     torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_on_a_gpu_keeps_the_mean_and_repeats(causal: bool) -> None:
+    layout = layout_of([64, 3, 0, 17, 40, 1]).to("cuda")
+    half = parts_of(layout, heads=4, size=64).bfloat16().cuda().requires_grad_()
+    plain = attend(*half.unbind(1), layout, causal=causal)
+
+    def dropped(seed: int) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(seed)
+        out = attend(*half.unbind(1), layout, causal=causal, dropout=0.2)
+        return out.detach().double(), torch.autograd.grad(out.sum(), half)[0]
+
+    first, again, other = dropped(1), dropped(1), dropped(2)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], other[0])
+    mean = torch.stack([dropped(seed)[0] for seed in range(400)]).mean(0)
+    torch.testing.assert_close(mean, plain.detach().double(), rtol=0.1, atol=0.1)
 
 
 def test_a_compiled_model_keeps_one_graph_over_varlen(monkeypatch: pytest.MonkeyPatch) -> None:

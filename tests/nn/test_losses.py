@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from etude.nn import losses
 from etude.nn.initial import fill_normal, fresh_key, initialise, residual_scale
 from etude.nn.losses import IGNORE, chunk_of, cross_entropy_sum, linear_cross_entropy, linear_scores
 
@@ -51,11 +52,9 @@ def test_chunks_are_the_plain_loss_in_float32() -> None:
 
 
 def test_no_chunk_ever_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from etude.nn import losses
-
     rows = []
-    original = losses._logits
-    monkeypatch.setattr(losses, "_logits", lambda *given: rows.append(len(given[0])) or original(*given))
+    original = losses._chunk
+    monkeypatch.setattr(losses, "_chunk", lambda *given: rows.append(len(given[0])) or original(*given))
     states, weight, bias, targets = example()
     linear_cross_entropy(states, weight, bias, targets, 6).backward()
     assert rows == [6, 6, 6, 5], "and each chunk once: the backward pass computes no logits anew"
@@ -105,17 +104,60 @@ def test_autocast_keeps_the_softmax_in_float32() -> None:
 
 def test_scores_of_every_slot() -> None:
     states, weight, bias, targets = example()
-    losses, likeliest = linear_scores(states, weight, bias, targets, 4)
+    surprise, likeliest = linear_scores(states, weight, bias, targets, 4)
     logits = states @ weight.T + bias
-    torch.testing.assert_close(losses.sum(), cross_entropy_sum(logits, targets).detach())
-    assert float(losses[0]) == 0.0
+    torch.testing.assert_close(surprise.sum(), cross_entropy_sum(logits, targets).detach())
+    assert float(surprise[0]) == 0.0
     assert torch.equal(likeliest, logits.argmax(-1))
-    assert not losses.requires_grad
+    assert not surprise.requires_grad
 
 
 def test_a_chunk_fits_its_memory() -> None:
     assert chunk_of(50_257) * 50_257 <= 2**25 < (chunk_of(50_257) + 1) * 50_257
     assert chunk_of(10**9) == 1
+
+
+def test_on_a_gpu_all_chunks_have_one_size() -> None:
+    chunk = chunk_of(50_257, "cuda", 32_768)
+    assert chunk % 64 == 0
+    assert chunk * 50_257 <= 2**29
+    assert 32_768 / chunk > 3, "one chunk fewer would not fit"
+    assert -(-32_768 // chunk) * chunk - 32_768 < 64 * 4, "and the last one is nearly as large as the others"
+
+
+@pytest.mark.parametrize("columns", [31, 64])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_form_for_a_gpu_is_that_of_a_cpu(columns: int, with_bias: bool) -> None:
+    """Columns behind the vocabulary weigh nothing and pull at nothing."""
+    states, weight, bias, targets = (one.detach() for one in example())
+    said = bias if with_bias else None
+    wide = torch.cat([weight, torch.zeros(columns - 31, 8, dtype=weight.dtype)])
+    total, slope = losses._chunk(states @ weight.T, said, targets, 31, True)
+    found, padded = losses._surprise_and_slope(states @ wide.T, said, targets, 31, True)
+    torch.testing.assert_close(found, total, rtol=1e-12, atol=1e-12)
+    assert slope is not None
+    assert padded is not None
+    torch.testing.assert_close(padded[:, :31], slope, rtol=1e-10, atol=1e-12)
+    assert not padded[:, 31:].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_gives_the_loss_of_a_cpu(dtype: torch.dtype) -> None:
+    """Several chunks, an odd vocabulary, compiled: against float64 on the CPU."""
+    generator = torch.Generator().manual_seed(1)
+    states, weight, bias = (torch.randn(*s, generator=generator) for s in ((300, 64), (1001, 64), (1001,)))
+    targets = torch.randint(0, 1001, (300,), generator=generator)
+    targets[::7] = IGNORE
+    ours = [one.cuda().requires_grad_() for one in (states, weight, bias)]
+    theirs = [one.double().requires_grad_() for one in (states, weight, bias)]
+    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        found = linear_cross_entropy(ours[0], ours[1], ours[2], targets.cuda(), 128)
+    expected = linear_cross_entropy(theirs[0], theirs[1], theirs[2], targets)
+    close = 1e-4 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=close, atol=close)
+    for one, other in zip(torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs), strict=True):
+        assert float((one.cpu().double() - other).norm() / other.norm()) < close
 
 
 def test_truncated_normals_end_at_two_deviations() -> None:

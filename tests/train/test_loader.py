@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,3 +115,73 @@ def test_split_keeps_whole_rows_in_order() -> None:
     assert [len(group) for group in groups] == [2, 2, 2, 2, 1]
     assert [row.index for group in groups for row in group] == list(range(9))
     assert [len(group) for group in split(rows, 1)] == [1] * 9  # a row larger than the limit stands alone
+
+
+class Deadly(Numbers):
+    def __getitem__(self, index: int) -> Row:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_processes_build_what_is_built_here() -> None:
+    here = list(loader(40, 6).steps(3, 12))
+    there = list(loader(40, 6, workers=2, processes=True).steps(3, 12))
+    assert [step.number for step in there] == list(range(3, 12))
+    for one, other in zip(here, there, strict=True):
+        assert one.counts == other.counts
+        for mine, theirs in zip(one.batches, other.batches, strict=True):
+            assert torch.equal(mine.tokens, theirs.tokens)
+            assert torch.equal(mine.layout.bounds, theirs.layout.bounds)
+            assert np.array_equal(mine.rows, theirs.rows)
+            theirs.tokens.add_(1)  # memory of its own
+
+
+def test_a_bad_row_in_a_process_is_told_as_it_is() -> None:
+    class Bad(Numbers):
+        def __getitem__(self, index: int) -> Row:
+            raise UserError("line 7 is empty")
+
+    broken = loader(40, 6, workers=2, processes=True)
+    broken.rows = Bad(40)
+    with pytest.raises(UserError, match="line 7 is empty"):
+        next(broken.steps(0, 5))
+
+
+def test_a_killed_process_ends_in_a_message_and_not_in_waiting() -> None:
+    broken = loader(40, 6, workers=1, processes=True)
+    broken.rows = Deadly(40)
+    with pytest.raises(UserError, match=r"train\.workers"):
+        next(broken.steps(0, 5))
+
+
+def test_processes_end_with_their_parent() -> None:
+    """SIGKILL of the parent leaves nobody behind."""
+    program = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_loader import loader
+steps = loader(40, 6, workers=2, processes=True).steps(0, 100)
+next(steps)
+import multiprocessing
+print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+time.sleep(60)
+"""
+    folder = str(Path(__file__).parent)
+    parent = subprocess.Popen([sys.executable, "-c", program, folder], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = [int(number) for number in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    assert len(children) == 2
+    until = time.monotonic() + 10
+    while any(_alive(child) for child in children):
+        assert time.monotonic() < until, "a worker outlived its parent"
+        time.sleep(0.1)
+
+
+def _alive(process: int) -> bool:
+    """Running, and not merely waiting to be collected."""
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False

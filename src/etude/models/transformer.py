@@ -30,6 +30,7 @@ from etude.nn.initial import Scaling, fresh_key, initialise, residual_scale
 from etude.nn.norm import Kind, Norm
 from etude.nn.packed import Layout, Packed
 from etude.nn.pointwise import Activation
+from etude.nn.precision import narrow
 from etude.nn.rotary import Rotation, rotation
 from etude.nn.states import States
 from etude.settings import Strict
@@ -200,6 +201,7 @@ class Transformer(nn.Module):
             cache.begin(packed.layout, self.path)
         settings, layout = self.settings, packed.layout
         x, table = self.embedding(packed.tokens, packed.positions, packed.segments, lender)  # (N, D)
+        x = narrow(x)
         turns = self._turns(packed.positions)
         kept: list[Tensor] = [x]
         record: list[list[Tensor]] | None = [] if weights else None

@@ -1,7 +1,8 @@
 """Attention inside packed sequences: three paths, one meaning (design decision 4).
 
-    varlen      torch.nn.attention.varlen on a CUDA device, half precision, no attention dropout
-    grouped     dense batches of similar length (nn/grouping.py): CPU, float32, attention dropout anywhere
+    varlen      flash kernels over bounds: on a CUDA device, in half precision
+    grouped     dense batches of similar length (nn/grouping.py): CPU, float32; and equal lengths anywhere, for there
+                the batch is dense as it lies, and dense kernels are the faster ones
     reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
 
 A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.nn.grouping import attend_grouped
+from etude.nn.grouping import attend_equal, attend_grouped
 from etude.nn.packed import Layout
 
 # Shapes of the grouped path change with the lengths of every batch, so a compiled model steps out of its graph for it.
@@ -59,12 +60,12 @@ def attend(
     if not torch.compiler.is_compiling() and query.shape[0] != layout.total:
         raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
     if path is None:
-        path = choose_path(query.device, query.dtype, query.shape[-1], dropout=dropout, window=window)
+        path = choose_path(query.device, query.dtype, query.shape[-1], window=window, equal=layout.equal)
     if path == "varlen":
-        if dropout:
-            raise UserError("varlen attention has no dropout: set attention_dropout to 0, or path to 'grouped'")
-        return attend_varlen(query, key, value, layout, causal=causal, window=window)
+        return attend_varlen(query, key, value, layout, causal=causal, window=window, dropout=dropout)
     if path == "grouped":
+        if layout.equal and window is None:  # a reshape: static, so part of a graph
+            return attend_equal(query, key, value, layout.longest, causal, dropout)
         grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
         result: Tensor = grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
         return result
@@ -78,13 +79,13 @@ def choose_path(
     dtype: torch.dtype,
     head_size: int,
     *,
-    dropout: float = 0.0,
     window: int | None = None,
+    equal: bool = False,
 ) -> Path:
     """The path `attend` takes when none is named. Never "reference": that one is asked for."""
     device = torch.device(device)
     fits = dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256  # flash kernels
-    if device.type != "cuda" or not fits or dropout > 0 or not _has_flash(device.index):
+    if device.type != "cuda" or not fits or not _has_flash(device.index) or (equal and window is None):
         return "grouped"
     varlen = _varlen()
     usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
@@ -124,7 +125,14 @@ def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) ->
 
 
 def attend_varlen(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, *, causal: bool, window: int | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    *,
+    causal: bool,
+    window: int | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     function, names = _varlen()
     if function is None:
@@ -132,6 +140,15 @@ def attend_varlen(
     if query.shape[0] == 0:
         return value.clone()  # no tokens, yet a part of the graph
     bounds, longest = layout.bounds, layout.longest
+    if dropout:
+        # torch's own function leaves dropout out; the kernel below it has it, with its derivative
+        back = -1 if window is None else window
+        flash = torch.ops.aten._flash_attention_forward
+        ends = {"window_size_left": back, "window_size_right": 0 if causal else back}
+        dropped: Tensor = flash(
+            query, key, value, bounds, bounds, longest, longest, dropout, causal and window is None, False, **ends
+        )[0]
+        return dropped
     said = varlen_arguments(names, causal, window)
     mixed: Tensor = function(query, key, value, bounds, bounds, longest, longest, **said)
     return mixed

@@ -187,6 +187,13 @@ def attend_grouped(
     return _Rearrange.apply(torch.cat(mixed), plan.slot_of_token, plan.token_of_slot).view(-1, heads, size)
 
 
+def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
+    """All sequences have `length` tokens: (N, H, d) is a dense batch as it lies."""
+    heads, size = query.shape[1:]
+    query, key, value = (part.view(-1, length, heads, size).transpose(1, 2) for part in (query, key, value))
+    return attend_dense(query, key, value, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
+
+
 def _dense(
     query: Tensor, key: Tensor, value: Tensor, plan: Plan, number: int, causal: bool, window: int | None, dropout: float
 ) -> Tensor:

@@ -3,6 +3,9 @@
 Slots that are not used have the target IGNORE and add nothing. `linear_cross_entropy` joins the output layer
 and the loss: the logits of a large vocabulary exist only for one chunk of slots at a time, and their gradient
 is taken while they are there, so nothing is computed twice and the result is that of the plain form.
+
+On a GPU the table is cast into a copy whose rows are a multiple of 64: tensor cores lose half their speed at GPT-2's
+50,257 columns. The columns behind the vocabulary have logits of minus infinity and so neither weight nor gradient.
 """
 
 from __future__ import annotations
@@ -14,10 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from etude.nn.fused import is_plain
 from etude.nn.precision import wide
 
 IGNORE = -100  # torch's own default for "no target"
-_LOGITS = 2**25  # logits held at once: 128 MiB in float32
+# Logits held at once, on a CPU 128 MiB in float32. On a GPU one GiB in bf16: each further chunk adds once more to the
+# whole gradient of the table.
+_LOGITS, _LOGITS_GPU = 2**25, 2**29
+_COLUMNS = 64  # on a GPU columns are padded to a multiple of this, and slots cut at a multiple of it
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
@@ -32,7 +39,7 @@ def linear_cross_entropy(
 
     (M, D), (V, D), (V,), (M,) -> (). Under autocast the products run in its precision, the softmax in float32.
     """
-    chunk = chunk or chunk_of(weight.shape[0])
+    chunk = chunk or chunk_of(weight.shape[0], states.device.type, states.shape[0])
     return _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, _dtype_for(states))
 
 
@@ -40,7 +47,7 @@ def linear_scores(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """For evaluation: the loss of every slot (M,), 0 where unused, and the most likely token of every slot (M,)."""
-    chunk, dtype = chunk or chunk_of(weight.shape[0]), _dtype_for(states)
+    chunk, dtype = chunk or chunk_of(weight.shape[0], states.device.type), _dtype_for(states)
     losses, likeliest = [], []
     with torch.no_grad():
         for part, target in zip(states.split(chunk), targets.split(chunk), strict=True):
@@ -50,9 +57,15 @@ def linear_scores(
     return torch.cat(losses), torch.cat(likeliest)
 
 
-def chunk_of(vocab: int) -> int:
-    """How many slots fit into the memory set aside for logits."""
-    return max(1, _LOGITS // vocab)
+def chunk_of(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
+    """How many slots fit into the memory set aside for logits; on a GPU `slots` are cut into chunks of one size."""
+    if device == "cpu":
+        return max(1, _LOGITS // vocab)
+    most = max(_COLUMNS, _LOGITS_GPU // vocab // _COLUMNS * _COLUMNS)
+    if slots is None or slots <= most:
+        return most
+    pieces = -(-slots // most)
+    return -(-slots // pieces // _COLUMNS) * _COLUMNS
 
 
 def _dtype_for(states: Tensor) -> torch.dtype:
@@ -63,6 +76,39 @@ def _dtype_for(states: Tensor) -> torch.dtype:
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     logits = wide(states @ weight.t())
     return logits if bias is None else logits.add_(bias.to(logits.dtype))
+
+
+def table_for(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """(V, D) -> (V', D) in the precision of the product; on a GPU with rows of zeros up to a multiple of _COLUMNS."""
+    missing = -weight.shape[0] % _COLUMNS
+    if not weight.is_cuda or not missing:
+        return weight.to(dtype)
+    table = weight.new_zeros((weight.shape[0] + missing, weight.shape[1]), dtype=dtype)
+    table[: weight.shape[0]] = weight
+    return table
+
+
+def _surprise_and_slope(
+    product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(C, V') products and (C,) targets -> the sum of losses, and its derivative by the logits (C, V').
+
+    That is softmax - one-hot, 0 in unused slots and behind the vocabulary; in the precision of the product.
+    """
+    logits = wide(product)
+    column = torch.arange(product.shape[1], device=product.device)
+    if bias is not None:
+        logits = logits + F.pad(bias.to(logits.dtype), (0, product.shape[1] - vocab))
+    if product.shape[1] > vocab:
+        logits = logits.masked_fill(column >= vocab, -torch.inf)
+    used = targets != IGNORE
+    place = targets.clamp(min=0)[:, None]
+    normaliser = logits.logsumexp(-1, keepdim=True)
+    total = (normaliser - logits.gather(1, place)).squeeze(1).masked_fill(~used, 0.0).sum()
+    if not wants_slope:
+        return total, None
+    slope = (logits - normaliser).exp() - (column == place).to(logits.dtype)
+    return total, slope.masked_fill(~used[:, None], 0.0).to(product.dtype)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -76,35 +122,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
         chunk: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        wants = ctx.needs_input_grad
+        wants, vocab = ctx.needs_input_grad, weight.shape[0]
         grad_states = torch.empty_like(states) if wants[0] else None
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        grad_weight = torch.zeros_like(weight, dtype=wide) if wants[1] else None
+        table = table_for(weight, dtype)
+        grad_weight = torch.zeros_like(table, dtype=wide) if wants[1] else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wants[2] else None
         total = torch.zeros((), dtype=wide, device=states.device)
-        table = weight.to(dtype)
         with torch.autocast(states.device.type, enabled=False):
             for start in range(0, states.shape[0], chunk):
                 piece = slice(start, start + chunk)
                 part, target = states[piece].to(dtype), targets[piece]
-                logits = _logits(part, table, bias)  # (C, V) float32
-                used = (target != IGNORE)[:, None]
-                place = target.clamp(min=0)[:, None]
-                normaliser = logits.logsumexp(-1, keepdim=True)
-                total += (normaliser - logits.gather(1, place)).masked_fill(~used, 0.0).sum()
-                if not any(wants[:3]):
+                surprise, slope = _chunk(part @ table.t(), bias, target, vocab, any(wants[:3]))
+                total += surprise
+                if slope is None:
                     continue
-                # d loss / d logits = softmax - one-hot, in the memory of the logits themselves
-                slope = logits.sub_(normaliser).exp_().scatter_add_(1, place, torch.full_like(normaliser, -1.0))
-                slope.masked_fill_(~used, 0.0)
                 if grad_bias is not None:
-                    grad_bias += slope.sum(0)
-                slope = slope.to(dtype)
+                    grad_bias += slope.sum(0, dtype=wide)[:vocab]
                 if grad_states is not None:
                     grad_states[piece] = slope @ table
                 if grad_weight is not None:
                     grad_weight += slope.t() @ part
-        ctx.gradients = (grad_states, grad_weight, grad_bias)
+        ctx.gradients = (grad_states, None if grad_weight is None else grad_weight[:vocab], grad_bias)
         ctx.dtypes = (states.dtype, weight.dtype, bias.dtype if bias is not None else None)
         return total
 
@@ -116,3 +155,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for kept, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*scaled, None, None, None)
+
+
+def _chunk(
+    product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`_surprise_and_slope` in the memory of the logits themselves: by a kernel on a GPU, step by step on a CPU."""
+    if product.is_cuda and (is_plain() or not wants_slope or product.dtype == torch.float64):
+        return _surprise_and_slope(product, bias, targets, vocab, wants_slope)
+    if product.is_cuda:
+        from etude.nn.softmax_kernel import surprise_and_slope_  # brings Triton along
+
+        return surprise_and_slope_(product, bias, targets, vocab).sum(), product
+    logits = wide(product)
+    if bias is not None:
+        logits = logits.add_(bias.to(logits.dtype))
+    used = (targets != IGNORE)[:, None]
+    place = targets.clamp(min=0)[:, None]
+    normaliser = logits.logsumexp(-1, keepdim=True)
+    total = (normaliser - logits.gather(1, place)).masked_fill(~used, 0.0).sum()
+    if not wants_slope:
+        return total, None
+    slope = logits.sub_(normaliser).exp_().scatter_add_(1, place, torch.full_like(normaliser, -1.0))
+    return total, slope.masked_fill_(~used, 0.0).to(product.dtype)

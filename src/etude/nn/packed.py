@@ -25,6 +25,7 @@ class Layout:
     bounds: Tensor  # (S+1,) int32, on the device; trailing sequences may be empty (static shapes)
     host: np.ndarray  # (S+1,) the same on the host
     longest: int  # a constant bound on the length of a sequence, not the maximum of this batch
+    equal: bool  # every sequence is `longest` tokens long: then the batch is dense as it lies
     # What is worked out once a batch and used by every layer (nn/grouping.py). Not part of `replace`, so a
     # layout moved to another device starts afresh.
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -32,7 +33,7 @@ class Layout:
     @classmethod
     def of(cls, bounds: np.ndarray, longest: int) -> Self:
         bounds = np.ascontiguousarray(bounds, dtype=np.int32)
-        return cls(torch.from_numpy(bounds), bounds, longest)
+        return cls(torch.from_numpy(bounds), bounds, longest, bool((np.diff(bounds) == longest).all()))
 
     @property
     def lengths(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where mixed precision must not reach: sums over many numbers."""
+"""Where mixed precision must not reach: sums over many numbers; and where it should: what is kept of every layer."""
 
 from __future__ import annotations
 
@@ -9,3 +9,13 @@ from torch import Tensor
 def wide(x: Tensor) -> Tensor:
     """float32, or float64 where it is that already. Nothing is copied if there is nothing to widen."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def narrow(x: Tensor) -> Tensor:
+    """In the precision of autocast, where that is on.
+
+    A residual stream in float32 doubles the memory traffic of all that is not a matrix product. Norms, and sums over
+    it, work in float32 all the same.
+    """
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

@@ -134,6 +134,10 @@ class Objective(nn.Module):
         """The ids of one text as a sequence of pre-training, cut to the context."""
         return ids[:context]
 
+    def trunks(self) -> list[nn.Module]:
+        """Models of its own beside the one that is trained (ELECTRA's generator): compiled like it."""
+        return []
+
     def set_lanes(self, lanes: int) -> None:
         """Told once, before the first batch, how many rows a step has (only matters where rows do not shuffle)."""
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, ValidationError, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
@@ -133,6 +133,9 @@ class Replaced(Objective):
             self.discriminator.name: self.discriminator.count(fields["layout"].total, used),
         }
         return ReplacedBatch(**fields, counts=counts, keys=torch.from_numpy(keys))
+
+    def trunks(self) -> list[nn.Module]:
+        return [self.generator]
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         return self.corruption.frame(ids, context)

@@ -7,19 +7,17 @@ draw does not depend on which rows share a micro-batch or a rank. No gradient pa
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from etude.chance import gumbel
+from etude.nn.fused import fused
+from etude.nn.losses import chunk_of, table_for
 from etude.nn.precision import wide
 from etude.objectives.base import IGNORE
 
-NOISE = 2**23  # numbers drawn at once: 64-bit hashes of 64 MiB, a few of them alive at a time
-# -log(-log u) at the centre of the last of 2^24 cells; in float32 that centre rounds to 1, whose noise is infinite
-HIGHEST = 25 * math.log(2)
+NOISE = 2**23  # numbers drawn at once on a CPU: 64-bit hashes of 64 MiB, a few of them alive at a time
 
 
 @torch.no_grad()
@@ -32,19 +30,30 @@ def sample(
     chunk: int | None = None,
 ) -> Tensor:
     """(M, E), (V, E), (V,), (M,) int64 -> (M,) int64: a token for each slot, a chunk of slots at a time."""
-    vocab = table.shape[0]
-    chunk = chunk or max(1, NOISE // vocab)
-    vocabulary, device = torch.arange(vocab, device=states.device), states.device.type
+    vocab, device = table.shape[0], states.device.type
+    # in one kernel nothing but the products is held
+    chunk = chunk or (chunk_of(vocab, device, states.shape[0]) if device == "cuda" else max(1, NOISE // vocab))
     # cast here, once for all chunks: without gradients autocast would cast the table anew for each
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    states, table, drawn = states.to(dtype), table.to(dtype), []
-    for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
-        logits = wide(F.linear(part, table))  # (C, V)
-        if bias is not None:
-            logits = logits + bias
-        noise = gumbel(key[:, None], vocabulary).clamp_(max=HIGHEST)
-        drawn.append(noise.add_(logits, alpha=1 / temperature).argmax(-1))
+    states, table, drawn = states.to(dtype), table_for(table, dtype), []
+    tokens = torch.arange(vocab, device=states.device)
+    with torch.autocast(device, enabled=False):
+        for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
+            drawn.append(_draw(F.linear(part, table), bias, key, tokens, temperature))
     return torch.cat(drawn)
+
+
+@fused
+def _draw(product: Tensor, bias: Tensor | None, keys: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """(C, V') products -> (C,): argmax of logits / T + noise. Columns behind the vocabulary are never drawn.
+
+    `tokens` are the numbers from 0 to V, made outside: a compiler would count them in 32 bits, and hashes need 64.
+    """
+    logits = wide(product[:, : len(tokens)])
+    if bias is not None:
+        logits = logits + bias
+    noise = gumbel(keys[:, None], tokens)
+    return (logits / temperature + noise).argmax(-1)
 
 
 def put(tokens: Tensor, index: Tensor, targets: Tensor, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which rows form step k, and their batches: a pure function of (seed, k), built ahead by threads.
+"""Which rows form step k, and their batches: a pure function of (seed, k), built ahead by threads or processes.
 
 Step k takes the next `batch_rows(k)` places of an endless stream; place p of epoch e holds row
 π_e(p), with π_e a keyed permutation. So nothing is remembered: resume is a seek, and the number of
@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from etude.chance import Chance, Permutation, fold
 from etude.errors import UserError
 from etude.objectives.base import Batch, Objective, Row, Rows
+from etude.train.workers import Pool
 
 
 @dataclass
@@ -46,12 +48,17 @@ class Loader:
         ranks: int = 1,
         workers: int = 1,
         sizes: Sequence[int] | None = None,
+        processes: bool = False,
         pin: bool = False,
     ) -> None:
-        """`sizes`: every number of rows a step can have, where a ramp has several. `pin`: for copies to a GPU."""
+        """`sizes`: every number of rows a step can have, where a ramp has several.
+
+        For a GPU: workers are `processes`, and batches are `pin`ned, in memory that is quick to copy from.
+        """
         self.objective, self.rows, self.seed = objective, rows, seed
         self.batch_rows, self.rows_before, self.micro_tokens = batch_rows, rows_before, micro_tokens
-        self.rank, self.ranks, self.workers, self.pin = rank, ranks, workers, pin
+        self.rank, self.ranks = rank, ranks
+        self.workers, self.processes, self.pin = workers, processes, pin
         uneven = [size for size in sizes or [batch_rows(0)] if size % ranks]
         if uneven:
             raise UserError(
@@ -93,27 +100,44 @@ class Loader:
         rows = [replace(self.rows[int(numbers[slot])], slot=slot) for slot in slots]
         chance = Chance(self.seed, number)
         batches = [self.objective.batch(group, chance) for group in split(rows, self.micro_tokens)]
-        if self.pin:
-            batches = [batch.pin() for batch in batches]
         return Step(number, batches, add_counts(batches))
 
     def steps(self, start: int, stop: int) -> Generator[Step, None, None]:
         """Steps in order, a few built ahead."""
         if self.workers <= 0:
-            yield from map(self.step, range(start, stop))
+            yield from map(self._ready, map(self.step, range(start, stop)))
             return
-        ahead = self.workers + 1
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="etude-loader")
+        pool = Pool(self.step, self.workers) if self.processes else Threads(self.step, self.workers)
+        ahead = self.workers + 1  # so that none of them idles while one waits to be used
         try:
-            waiting: deque[Future[Step]] = deque()
+            waiting: deque[Future[Any]] = deque()
             for number in range(start, stop):
-                waiting.append(pool.submit(self.step, number))
+                waiting.append(pool.submit(number))
                 if len(waiting) > ahead:
-                    yield waiting.popleft().result()
+                    yield self._ready(pool.result(waiting.popleft()))
             while waiting:
-                yield waiting.popleft().result()
+                yield self._ready(pool.result(waiting.popleft()))
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown()
+
+    def _ready(self, step: Step) -> Step:
+        return replace(step, batches=[batch.pin() for batch in step.batches]) if self.pin else step
+
+
+class Threads:
+    """On a CPU: threads wait for each other's Python, but share memory and cost nothing to start."""
+
+    def __init__(self, build: Callable[[int], Step], workers: int) -> None:
+        self.build, self.executor = build, ThreadPoolExecutor(workers, thread_name_prefix="etude-loader")
+
+    def submit(self, number: int) -> Future[Step]:
+        return self.executor.submit(self.build, number)
+
+    def result(self, future: Future[Step]) -> Step:
+        return future.result()
+
+    def shutdown(self) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)
 
 
 def split(rows: Sequence[Row], micro_tokens: int | None) -> list[list[Row]]:

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
+from etude.nn.fused import plain
 from etude.objectives.base import Objective, Rows, Stat, Term
 from etude.train import checkpoint, memory, optim, schedule, trouble
 from etude.train.loader import Loader, Step, split
@@ -35,6 +36,7 @@ from etude.train.progress import Progress
 from etude.train.settings import Settings
 from etude.train.steady import steady
 
+WORKERS = (1, 4)  # that build batches ahead, on a CPU (a thread) and for a GPU (processes)
 EVALUATION = -1  # the step of Chance in evaluation: the same masks every time
 
 
@@ -108,8 +110,11 @@ class Loop:
         self.learner = Learner(model, objective).to(self.device)
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
         self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
-        if settings.compile or (settings.compile is None and self.device.type == "cuda"):
-            model.compile(dynamic=False)  # rows are static, so one shape is compiled, once
+        self.compiled = settings.compile if settings.compile is not None else self.device.type == "cuda"
+        if self.compiled:
+            for trunk in (model, *objective.trunks()):
+                # rows are static, so one shape is compiled, once
+                trunk.compile(dynamic=False, mode="reduce-overhead" if self._replays() else None)
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
             if objective.updates_itself:
@@ -125,7 +130,8 @@ class Loop:
             micro_tokens=settings.micro_tokens,
             rank=self.ranks.rank,
             ranks=self.ranks.size,
-            workers=settings.workers,
+            workers=WORKERS[self.device.type == "cuda"] if settings.workers is None else settings.workers,
+            processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
         )
         self.tally = Tally()
@@ -138,6 +144,17 @@ class Loop:
         self.saved: int | None = None
         self.started = time.perf_counter()
 
+    def _replays(self) -> bool:
+        """Whether kernels are recorded once and replayed (CUDA graphs): launching them takes a host longer than a GPU
+        needs for small ones. Gradients then lie in memory of the recording until the step is over, so it needs steps of
+        one size and of one micro-batch."""
+        settings, rows = self.settings, self.rows.row_tokens
+        if self.device.type != "cuda" or rows is None or self.ranks.size > 1 or self.objective.state() is not None:
+            return False
+        sizes = schedule.sizes(settings, rows)
+        whole = settings.micro_tokens is None or sizes[0] * rows <= settings.micro_tokens
+        return len(sizes) == 1 and whole
+
     # --- the loop -----------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
@@ -145,7 +162,12 @@ class Loop:
         self.restore()
         self.progress.state("first step…", step=self.tally.step)
         self.started = time.perf_counter() - self.tally.seconds
-        with steady(), self._signals(), contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps:
+        with (
+            steady(),
+            plain(not self.compiled),
+            self._signals(),
+            contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps,
+        ):
             while True:
                 stop = self.ranks.any(self.interrupted)
                 if not stop and self._due(self.settings.eval_every) and self.tally.evaluated != self.tally.step:
@@ -214,6 +236,8 @@ class Loop:
         for number, batch in enumerate(step.batches):
             last = number == len(step.batches) - 1
             torch.manual_seed(fold(self.settings.seed, step.number, int(batch.slots[0]), "dropout") >> 1)
+            if self.compiled and self.device.type == "cuda":
+                torch.compiler.cudagraph_mark_step_begin()
             with self._no_sync(last), self._precision():
                 terms = self.parallel(batch.to(self.device))
                 loss = total_loss(terms, totals)

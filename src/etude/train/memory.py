@@ -72,14 +72,14 @@ def estimate(
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
     vocab = (model.vocab or 0) if model else 0
-    slots = min(chunk_of(vocab), int(micro_tokens * predicted)) if vocab else 0
+    slots = min(chunk_of(vocab, device), int(micro_tokens * predicted)) if vocab else 0
     return Estimate(
         parameters=stored,
         gradients=sum(parameter.nbytes for _, parameter in trained),
         optimizer=optimizer_bytes(settings, trained),
         casts=stored // 2 if precision == "bf16" else 0,
         activations=transformer_activations(model, micro_tokens, precision, device) if model else None,
-        output=2 * 4 * slots * vocab,
+        output=slots * vocab * (8 if device == "cpu" else 2 if precision == "bf16" else 4),
     )
 
 
