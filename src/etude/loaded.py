@@ -94,7 +94,7 @@ class Loaded:
         for number, sequence in enumerate(sequences):
             if isinstance(sequence, str):
                 raise UserError("states takes a list of sequences, each a list: a text goes through encode.")
-            if not len(sequence) or not any(isinstance(one, str) for one in sequence):
+            if not isinstance(sequence, (list, tuple)) or not any(isinstance(one, str) for one in sequence):
                 edges.append((0, 0))
                 yield sequence
                 continue
