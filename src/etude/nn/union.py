@@ -182,15 +182,15 @@ class _Union(torch.autograd.Function):
         ways: tuple[Reach, ...],
         longest: int,
         dropout: float,
-        *rest: Tensor | None,
+        *rest: Any,
     ) -> Tensor:
         count = len(ways)
         bounds, hidden, flat = rest[:count], rest[count : 2 * count], rest[2 * count :]
         mixed, shares, states = [], [], []
         for number, way in enumerate(ways):
-            given = _ordered(way, query, flat[2 * number], flat[2 * number + 1])
-            out, lse, *state = _flash(*given, bounds[number], longest, way != "all", dropout)
-            out, lse = _ordered(way, out)[0], _ordered(way, lse.t())[0]  # (N, H, d), (N, H)
+            asked, key, value = _ordered(way, query, flat[2 * number], flat[2 * number + 1])
+            out, lse, *state = _flash(asked, key, value, bounds[number], longest, way != "all", dropout)
+            out, lse = _ordered(way, out, lse.t())  # (N, H, d), (N, H)
             blind = hidden[number]
             shares.append(lse if blind is None else lse.masked_fill(blind[:, None], -torch.inf))
             mixed.append(out)
@@ -227,10 +227,23 @@ class _Union(torch.autograd.Function):
         for number, way in enumerate(ways):
             blind = hidden[number]
             lse = together if blind is None else together.masked_fill(blind[:, None], torch.inf)
-            given = _ordered(way, grad, query, flat[2 * number], flat[2 * number + 1], result)
-            lse = _ordered(way, lse)[0].t().contiguous()  # (H, N)
-            state = states[2 * number : 2 * number + 2]
-            found = _flash_backward(*given, lse, bounds[number], ctx.longest, way != "all", ctx.dropout, *state)
+            steep, asked, key, value, out, lse = _ordered(
+                way, grad, query, flat[2 * number], flat[2 * number + 1], result, lse
+            )
+            found = _flash_backward(
+                steep,
+                asked,
+                key,
+                value,
+                out,
+                lse.t().contiguous(),  # (H, N)
+                bounds[number],
+                ctx.longest,
+                way != "all",
+                ctx.dropout,
+                states[2 * number],
+                states[2 * number + 1],
+            )
             of_query, of_key, of_value = _ordered(way, *found)
             grad_query = of_query if grad_query is None else grad_query + of_query
             slopes += [of_key, of_value]
@@ -312,7 +325,7 @@ def _mask(
         seen = np.concatenate(allowed, axis=2)  # (S|1, L, K)
         low = torch.finfo(dtype).min / 2  # half, because a score is added to it; finite: never NaN
         added = torch.from_numpy(np.where(seen, 0.0, low)[:, None]).to(dtype)
-        nothing = ~seen.any(2)
+        nothing: np.ndarray = np.logical_not(seen.any(2))  # (S|1, L)
         plan.masks[name] = added.to(plan.device)
         plan.masks[(*name, "blind")] = (
             torch.from_numpy(nothing[:, None, :, None]).to(plan.device) if nothing.any() else None
@@ -326,7 +339,7 @@ def _visible(reach: Reach, edge: bool, length: int, lengths: np.ndarray) -> np.n
     """(S, L, L) bool: which query (rows) sees which key (columns) of a part, in sequences of these lengths."""
     query, key = np.arange(length)[None, :, None], np.arange(length)[None, None, :]
     stop = lengths[:, None, None]
-    seen = np.broadcast_to(key < stop, (len(lengths), length, length))
+    seen: np.ndarray = np.broadcast_to(key < stop, (len(lengths), length, length))
     if reach == "past":
         seen = seen & (key <= query) & (edge or key > 0)
     elif reach == "future":

@@ -11,7 +11,7 @@ All give sums of losses over slots whose target may be IGNORE.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -97,12 +97,10 @@ class Output(nn.Module):
             return 2 * len(targets) * self.width * self.vocab
         total = 2 * len(targets) * self.width * self.adaptive.head_size
         for number, tail in enumerate(self.adaptive.tail):
+            assert isinstance(tail, nn.Sequential)
+            narrow = tail[0]
+            assert isinstance(narrow, nn.Linear)
             low, high = self.adaptive.cutoffs[number], self.adaptive.cutoffs[number + 1]
             used = int(((targets >= low) & (targets < high)).sum())
-            narrow = _rows(tail[0])
-            total += 2 * used * narrow * (self.width + high - low)
+            total += 2 * used * narrow.out_features * (self.width + high - low)
         return total
-
-
-def _rows(layer: Any) -> int:
-    return int(layer.weight.shape[0])
