@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,10 +33,15 @@ def random_documents(seed: int, count: int) -> list[list[list[int]]]:
     ]
 
 
-def plain_bigram(train: list[list[list[int]]], valid: list[list[list[int]]], vocab: int) -> float:
+def plain_bigram(train: list[list[list[int]]], valid: list[list[list[int]]], vocab: int, ends: str | None) -> float:
     def pairs(documents: list[list[list[int]]]) -> list[tuple[int, int]]:
-        flat = [[vocab, *(token for part in document for token in part)] for document in documents]
+        parts = [[token for part in document for token in part] for document in documents]
+        if ends == "sentences":
+            parts = [part for document in documents for part in document]
+        flat = [[vocab, *part, *([vocab] if ends else [])] for part in parts]
         return [pair for tokens in flat for pair in pairwise(tokens)]
+
+    answers = vocab + (ends is not None)
 
     counts = Counter(pairs(train))
     once, twice = (sum(count == n for count in counts.values()) for n in (1, 2))
@@ -43,7 +49,7 @@ def plain_bigram(train: list[list[list[int]]], valid: list[list[list[int]]], voc
     kinds = Counter(b for _, b in counts)
 
     def lower(b: int) -> float:
-        return (max(kinds[b] - 0.75, 0) + 0.75 * len(kinds) / vocab) / sum(kinds.values())
+        return (max(kinds[b] - 0.75, 0) + 0.75 * len(kinds) / answers) / sum(kinds.values())
 
     nats = 0.0
     for a, b in pairs(valid):
@@ -57,12 +63,13 @@ def plain_bigram(train: list[list[list[int]]], valid: list[list[list[int]]], voc
     return nats / len(pairs(valid))
 
 
+@pytest.mark.parametrize("ends", [None, "documents", "sentences"])
 @pytest.mark.parametrize("block", [7, 1 << 22])
-def test_the_bigram_equals_its_definition(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_the_bigram_equals_its_definition(monkeypatch: pytest.MonkeyPatch, block: int, ends: Any) -> None:
     monkeypatch.setattr(baselines, "BLOCK", block)
     train, valid = random_documents(0, 60), random_documents(1, 20)
-    found = baselines.bigram_nats(corpus_of(train), corpus_of(valid))
-    assert found == pytest.approx(plain_bigram(train, valid, 9), rel=1e-9)
+    found = baselines.bigram_nats(corpus_of(train), corpus_of(valid), ends)
+    assert found == pytest.approx(plain_bigram(train, valid, 9, ends), rel=1e-9)
 
 
 def test_a_pattern_is_found_and_noise_is_not() -> None:
@@ -79,3 +86,7 @@ def test_the_unigram_is_the_entropy_on_its_own_text() -> None:
     share = corpus.token_counts() / corpus.total
     entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
     assert baselines.unigram_nats(corpus, corpus) == pytest.approx(entropy, abs=1e-3)
+    for ends, parts in (("documents", len(corpus.documents)), ("sentences", len(corpus.sentences))):
+        share = np.append(corpus.token_counts(), parts) / (corpus.total + parts)
+        entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
+        assert baselines.unigram_nats(corpus, corpus, ends) == pytest.approx(entropy, abs=1e-3)  # type: ignore[arg-type]
