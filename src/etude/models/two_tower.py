@@ -4,7 +4,8 @@ Baevski, Edunov, Liu, Zettlemoyer, Auli 2019, "Cloze-driven Pretraining of Self-
 forward and a backward Transformer read the same inputs, each its own way, pre-LN as the code insists; they meet once,
 in the combiner on top (nn/combiner.py), whose output at a token depends on every other token and not on itself.
 
-    input      sqrt(width) * embedding + sinusoids, dropout; both towers start from it
+    input      sqrt(width) * vector + sinusoids, dropout; both towers start from it. Vectors are those of a table of
+               sub-words, or of words by their letters (nn/char_cnn.py)
     towers     key j <= i forward, j >= i backward; every query also sees a slot, a key and value learned or zero [code]
     combiner   attention (the paper), linear (the code's other way), or none: two language models side by side (bilm)
 
@@ -23,15 +24,18 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from etude.chance import fold
 from etude.errors import UserError
+from etude.nn import char_cnn
 from etude.nn.block import AttentionBranch, FeedForwardBranch
 from etude.nn.combiner import Combiner, LinearCombiner, Mask, Query
-from etude.nn.embedding import Embedding
+from etude.nn.embedding import Embedding, sinusoids
 from etude.nn.initial import fresh_key, initialise
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
-from etude.nn.pointwise import Activation
+from etude.nn.pointwise import Activation, drop
 from etude.nn.precision import narrow
+from etude.nn.spelled import Spelled
 from etude.nn.states import States
 from etude.nn.union import Keys, Slot, SlotKind, attend_union
 from etude.settings import Strict
@@ -47,6 +51,7 @@ class Settings(Strict):
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
     context: int = Field(ge=1, description="the longest sequence")
 
+    characters: char_cnn.Settings | None = Field(default=None, description="words by their letters; a table if None")
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     segments: int = Field(default=0, ge=0, description="kinds of segment; 0 = none")
     activation: Activation = "relu"
@@ -69,6 +74,13 @@ class Settings(Strict):
         for name, heads in (("heads", self.heads), ("combiner_heads", self.combiner_heads)):
             if heads is not None and self.width % heads:
                 raise ValueError(f"{name}={heads} do not divide width={self.width}: change one of them")
+        if self.characters is not None and self.characters.project not in (None, self.width):
+            raise ValueError(
+                f"characters.project={self.characters.project} is not width={self.width}, which the towers read: "
+                "leave it out"
+            )
+        if self.characters is not None and (self.positions == "learned" or self.segments):
+            raise ValueError("with characters there are sinusoidal positions or none, and segments=0: drop the others")
         return self
 
 
@@ -76,6 +88,22 @@ class Settings(Strict):
 class TowerStates(States):
     ahead: Tensor | None = None  # (N, D) the top of the forward tower, which has read up to each token
     back: Tensor | None = None  # (N, D) the top of the backward tower
+
+
+class Words(nn.Module):
+    """The place of the embedding for words by their letters."""
+
+    def __init__(self, characters: char_cnn.Settings, settings: Settings) -> None:
+        super().__init__()
+        self.words = Spelled(characters, settings.width)
+        self.scale, self.waves, self.dropout = settings.width**0.5, settings.positions != "none", settings.dropout
+
+    def forward(self, tokens: Tensor, positions: Tensor, vectors: Tensor | None) -> Tensor:
+        """(N,) -> (N, D); `vectors` (N, D) are those of the words where they are known already."""
+        x = self.scale * (self.words(tokens) if vectors is None else vectors)
+        if self.waves:
+            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
+        return drop(x, self.dropout, self.training)
 
 
 class TowerAttention(AttentionBranch):
@@ -146,15 +174,19 @@ class TwoTower(nn.Module):
         self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
         self.mask: Mask = "full"  # of the combiner: what a token sees of itself
         inner = settings.feedforward or 4 * settings.width
-        self.embedding = Embedding(
-            settings.vocab,
-            settings.width,
-            context=settings.context,
-            positions=settings.positions,
-            segments=settings.segments,
-            dropout=settings.dropout,
-            scale=settings.width**0.5,
-        )
+        self.embedding: Embedding | Words
+        if settings.characters is not None:
+            self.embedding = Words(settings.characters, settings)
+        else:
+            self.embedding = Embedding(
+                settings.vocab,
+                settings.width,
+                context=settings.context,
+                positions=settings.positions,
+                segments=settings.segments,
+                dropout=settings.dropout,
+                scale=settings.width**0.5,
+            )
         self.forwards = Tower(settings)
         self.backwards = None if settings.share_towers else Tower(settings)
         self.combiner: Combiner | LinearCombiner | None = None
@@ -180,19 +212,28 @@ class TwoTower(nn.Module):
         """Draws all weights anew, from `torch.manual_seed` or from a key: as the released code does.
 
         Matrices by Glorot and Bengio 2010; tables so that, times sqrt(width), they are about as large as the sinusoids.
+        A network of letters keeps the values it began with.
         """
-        factors = {}
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
-                table = name.startswith("embedding.")
-                factors[name] = self.settings.width**-0.5 if table else (2 / sum(parameter.shape)) ** 0.5
-        initialise(self, key=fresh_key() if key is None else key, deviation=1.0, factors=factors)
+        key = fresh_key() if key is None else key
+        for name, part in self.named_children():
+            if isinstance(part, Words):
+                continue
+            factors = {
+                one: self.settings.width**-0.5 if part is self.embedding else (2 / sum(parameter.shape)) ** 0.5
+                for one, parameter in part.named_parameters()
+                if parameter.dim() > 1
+            }
+            initialise(part, key=fold(key, name), deviation=1.0, factors=factors)
 
-    def forward(self, packed: Packed, layers: bool = False) -> TowerStates:
+    def forward(self, packed: Packed, layers: bool = False, vectors: Tensor | None = None) -> TowerStates:
+        """`vectors` (N, D) are those of the words, where the model reads letters and they are known already."""
         layout, reversed_layout = packed.layout, _reverse_outside_graph(packed.layout)
         self._check(layout)
-        x, table = self.embedding(packed.tokens, packed.positions, packed.segments)  # (N, D)
-        x = narrow(x)
+        if isinstance(self.embedding, Words):
+            x, table = self.embedding(packed.tokens, packed.positions, vectors), None
+        else:
+            x, table = self.embedding(packed.tokens, packed.positions, packed.segments)
+        x = narrow(x)  # (N, D)
         ahead = self.forwards(x, layout, self.path)
         tower = self.forwards if self.backwards is None else self.backwards
         back = tower(x.flip(0), reversed_layout, self.path)
@@ -217,14 +258,19 @@ class TwoTower(nn.Module):
                 "cut the text, or build the model with a larger model.context"
             )
 
-    def flops(self, lengths: np.ndarray) -> int:
-        """Of one forward pass: both towers and the combiner; attention over real lengths, full where it is causal."""
+    def flops(self, lengths: np.ndarray, words: int | None = None) -> int:
+        """Of one forward pass: both towers and the combiner; attention over real lengths, full where it is causal.
+
+        `words`: how many different ones are spelled, where the model reads letters; as many as tokens if None.
+        """
         settings = self.settings
         lengths = np.asarray(lengths).astype(np.int64)
         tokens, pairs, width = int(lengths.sum()), int((lengths * lengths).sum()), settings.width
         seen = pairs if settings.slot == "none" else pairs + tokens
         weights = 4 * width * width + 2 * width * (settings.feedforward or 4 * width)
         towers = 2 * settings.layers * (2 * tokens * weights + 4 * seen * width)
+        if isinstance(self.embedding, Words):
+            towers += self.embedding.words.network.flops(tokens if words is None else words)
         return towers + (0 if self.combiner is None else self.combiner.flops(tokens, pairs))
 
 

@@ -24,9 +24,12 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.two_tower import TowerStates, TwoTower
+from etude.nn.losses import linear_scores
+from etude.nn.precision import wide
+from etude.nn.softmax import Adaptive, Full, usual_cutoffs
+from etude.nn.spelled import Letters
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Objective, Stat, Term, join
-from etude.objectives.outputs import Kind, Output
 from etude.objectives.sizes import sequence_length, whole_rows
 from etude.objectives.wrapped import Stream, WrappedRow, WrappedRows
 from etude.settings import Strict
@@ -42,15 +45,20 @@ class Settings(Strict):
     length: int | None = Field(default=None, ge=3, description="tokens of a piece; the model's context unless given")
     row_tokens: int | None = Field(default=None, ge=3, description="a multiple of length; 8 of them if None")
     boundaries: bool = Field(default=True, description="the cloze term predicts boundary symbols too")
-    output: Kind = Field(default="tied", description="tied or full for sub-words, adaptive for words")
-    cutoffs: list[int] = Field(default=[60_000, 160_000], min_length=1, description="ends of the adaptive bands")
-    bias: bool = Field(default=False, description="a bias a token on the logits")
+    softmax: Literal["full", "adaptive"] = Field(
+        default="full", description="adaptive for words, of which there are many"
+    )
+    tied: bool = Field(default=True, description="the full softmax takes the model's token table")
+    cutoffs: list[int] | None = Field(default=None, description="first ids of the adaptive softmax's clusters")
+    division: float = Field(default=4.0, gt=1, description="how much narrower each further cluster is")
 
 
 @dataclass
 class ClozeBatch(Batch):
     targets: Tensor | None = None  # (terms, N) int64
     inside: Tensor | None = None  # (N,) bool: tokens of the text
+    rows_of_letters: Tensor | None = None  # (U, length) the different words that are read, where a model reads letters
+    words: Tensor | None = None  # (N,) which of them each token is
 
 
 class Cloze(Objective):
@@ -58,6 +66,7 @@ class Cloze(Objective):
         super().__init__()
         shape = model.settings
         self.settings, self.terms = settings, TERMS[settings.predict]
+        self.weight = 1 / len(self.terms)
         if ("cloze" in self.terms) != (model.combiner is not None):
             raise UserError(
                 "a cloze is read from the combiner, and this model has none: set model.combiner=attention, or "
@@ -69,19 +78,38 @@ class Cloze(Objective):
         self.nats_per_token = "forward" if settings.predict == "bilm" else None
         self.length = sequence_length(settings.length, model)
         self.row_tokens = whole_rows(settings.row_tokens, self.length, ROW * self.length)
-        self.output = Output(
-            settings.output,
-            shape.width,
-            model.vocab,
-            table=model.embedding.tokens.weight,
-            cutoffs=settings.cutoffs,
-            bias=settings.bias,
-        )
+        self.characters = shape.characters
+        self.output = self._layer(shape.width, model.vocab)
+
+    def _layer(self, width: int, vocab: int) -> Full | Adaptive:
+        settings = self.settings
+        if settings.softmax == "adaptive":
+            cutoffs = [
+                one for one in settings.cutoffs or usual_cutoffs(vocab) if one < vocab
+            ]  # fewer words, fewer bands
+            if not cutoffs or cutoffs != sorted(set(cutoffs)) or cutoffs[0] < 1:
+                raise UserError(
+                    f"objective.cutoffs={settings.cutoffs}: they are ids that rise, above 0 and the first below the "
+                    f"vocabulary of {vocab}."
+                )
+            if width < settings.division ** len(cutoffs):
+                raise UserError(
+                    f"objective.division={settings.division:g} leaves nothing of model.width={width} in cluster "
+                    f"{len(cutoffs)}: lower it, or take fewer objective.cutoffs."
+                )
+            return Adaptive(width, vocab, cutoffs, settings.division)
+        if settings.tied and self.characters is not None:
+            raise UserError(
+                "objective.tied takes the token table as output layer, and a model that reads letters has none: set "
+                "objective.softmax=adaptive, or objective.tied=false."
+            )
+        return Full(width, vocab, settings.tied)
 
     # --- text to batches ----------------------------------------------------------------------------
 
     def rows(self, corpus: Corpus, seed: int) -> WrappedRows:
-        return WrappedRows(Stream(corpus, self.length, self.boundary), seed, self.row_tokens)
+        stream = Stream(corpus, self.length, self.boundary)
+        return WrappedRows(stream, seed, self.row_tokens, letters=self.characters is not None)
 
     def batch(self, rows: Sequence[Any], chance: Chance) -> ClozeBatch:
         fields = join(rows, rows[0].most, self.length)
@@ -94,12 +122,16 @@ class Cloze(Objective):
             targets[:, start + row.counted : start + len(row.tokens)] = IGNORE
             start += len(row.tokens)
         counts = (targets != IGNORE).sum(1).tolist()
-        return ClozeBatch(
+        batch = ClozeBatch(
             **fields,
             counts=dict(zip(self.terms, counts, strict=True)),
             targets=torch.from_numpy(targets),
             inside=torch.from_numpy(inside),
         )
+        if self.characters is not None:
+            letters = Letters.of([word for row in rows for word in row.words], self.characters)
+            batch.rows_of_letters, batch.words = letters
+        return batch
 
     def _targets(self, term: str, tokens: np.ndarray, bounds: np.ndarray, inside: np.ndarray) -> np.ndarray:
         """(N,) the token that each place predicts, IGNORE where there is none."""
@@ -127,25 +159,33 @@ class Cloze(Objective):
         assert found is not None
         return found
 
+    def _read(self, model: Any, batch: ClozeBatch) -> TowerStates:
+        """Each different word is spelled once, outside a compiled model: their number is another in every batch."""
+        if batch.rows_of_letters is None or batch.words is None:
+            return model(batch)
+        return model(batch, vectors=model.embedding.words.network(batch.rows_of_letters)[batch.words])
+
     def loss(self, model: nn.Module, batch: ClozeBatch) -> dict[str, Term]:
         assert batch.targets is not None
-        states = model(batch)
+        states = self._read(model, batch)
         return {
-            name: Term(
-                self.output.loss(self._states(name, states), states.table, targets),
-                batch.counts[name],
-                weight=1 / len(self.terms),
-            )
+            name: Term(self._sum(self._states(name, states), targets, states.table), batch.counts[name], self.weight)
             for name, targets in zip(self.terms, batch.targets, strict=True)
         }
 
+    def _sum(self, states: Tensor, targets: Tensor, table: Tensor | None) -> Tensor:
+        if isinstance(self.output, Adaptive):
+            used = targets != IGNORE
+            return self.output.loss(states[used], targets[used])
+        return self.output.loss(states, targets, table)
+
     def metrics(self, model: nn.Module, batch: ClozeBatch) -> dict[str, Stat]:
         assert batch.targets is not None and batch.inside is not None
-        states = model(batch)
+        states = self._read(model, batch)
         found: dict[str, Stat] = {}
         for name, targets in zip(self.terms, batch.targets, strict=True):
-            losses, likeliest = self.output.scores(self._states(name, states), states.table, targets)
-            found[name] = Stat(losses.sum(), batch.counts[name], 1 / len(self.terms))
+            losses, likeliest = self._scores(self._states(name, states), targets, states.table)
+            found[name] = Stat(losses.sum(), batch.counts[name], self.weight)
             if name == "cloze":
                 text = batch.inside & (targets != IGNORE)
                 count = int(text.sum())
@@ -153,16 +193,27 @@ class Cloze(Objective):
                 found["accuracy"] = Stat(((likeliest == targets) & text).sum(), count)
         return found
 
+    def _scores(self, states: Tensor, targets: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss of every place (N,), 0 where nothing is predicted, and the likeliest token of every place (N,)."""
+        if isinstance(self.output, Adaptive):
+            states = wide(states)
+            likelihoods = self.output.layer(states, targets.clamp(min=0)).output
+            return -likelihoods.masked_fill(targets == IGNORE, 0.0), self.output.layer.predict(states)
+        weight = table if self.output.weight is None else self.output.weight
+        assert weight is not None
+        return linear_scores(states, weight, self.output.bias, targets)
+
     def logits(self, model: Any, states: States) -> Tensor:
         """(N, V): of each token from all others; of a bilm what follows each."""
-        last = states.last[:, : model.settings.width]
-        return self.output.logits(last, states.table)
+        return self.output.logits(states.last[:, : model.settings.width], states.table)
 
     def flops(self, model: Any, batch: ClozeBatch) -> int:
         """Forward and twice that backward; the output layer once for each term and predicted place."""
         assert batch.targets is not None
-        output = sum(self.output.flops(one) for one in batch.targets.cpu().numpy())
-        return 3 * int(model.flops(batch.layout.lengths) + output)
+        targets = batch.targets.cpu().numpy()
+        words = None if batch.rows_of_letters is None else len(batch.rows_of_letters)
+        output = sum(self.output.flops(one[one != IGNORE]) for one in targets)
+        return 3 * int(model.flops(batch.layout.lengths, words) + output)
 
 
 def boundary_of(special: Specials) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from etude.chance import fold
 from etude.objectives.base import Row
+from etude.text.spelling import SENTENCE_END
 
 BLOCK = 1024  # documents between two places that are remembered; what lies between is counted when it is needed
 
@@ -22,7 +23,7 @@ BLOCK = 1024  # documents between two places that are remembered; what lies betw
 @dataclass
 class WrappedRow(Row):
     inside: np.ndarray | None = None  # (n,) bool: a token of the text, not a boundary symbol
-    places: np.ndarray | None = None  # (n,) int64, where each token of the text lies in the corpus
+    words: list[bytes | int] | None = None  # (n,) the letters of each, or the mark of a boundary (text/spelling.py)
     counted: int = 0  # tokens from here on belong to the first row too, around the end of the text
     most: int = 0  # no row of this corpus holds more sequences
 
@@ -133,8 +134,10 @@ class WrappedRows:
 
     shuffle = True
 
-    def __init__(self, stream: Stream, seed: int, row_tokens: int) -> None:
-        self.stream, self.seed, self.size = stream, seed, row_tokens
+    def __init__(self, stream: Stream, seed: int, row_tokens: int, letters: bool = False) -> None:
+        self.stream, self.seed, self.size, self.letters = stream, seed, row_tokens, letters
+        if letters:
+            stream.corpus.surfaces(0, 0)  # refuses, with a reason, where there are none
         self.row_tokens: int | None = row_tokens
         self.count = -(-stream.total // row_tokens)
         self.most = stream.most_sequences(row_tokens)
@@ -150,4 +153,19 @@ class WrappedRows:
         begins[0] = True
         bounds = np.append(np.flatnonzero(begins), self.size).astype(np.int32)
         counted = min(self.size, self.stream.total - start)
-        return WrappedRow(index, tokens, bounds, None, 0, places >= 0, places, counted, self.most)
+        words = self._words(places) if self.letters else None
+        return WrappedRow(index, tokens, bounds, None, 0, places >= 0, words, counted, self.most)
+
+    def _words(self, places: np.ndarray) -> list[bytes | int]:
+        """The letters of tokens at these places of the corpus; where there is none, the mark of an end."""
+        text = places[places >= 0]
+        turn = np.flatnonzero(np.diff(text) < 0) + 1  # where the row goes around the end of the text
+        found = iter(
+            [
+                word
+                for part in np.split(text, turn)
+                if len(part)
+                for word in self.stream.corpus.surfaces(int(part[0]), int(part[-1]) + 1)
+            ]
+        )
+        return [next(found) if place >= 0 else SENTENCE_END for place in places.tolist()]
