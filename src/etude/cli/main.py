@@ -16,6 +16,7 @@ from etude.errors import UserError
 
 COMMANDS = (
     "demo",
+    "study",
     "prepare",
     "check",
     "pretrain",

@@ -1,0 +1,105 @@
+"""A cell of a study: one pre-training, one transfer, or one guess without a model, kept by what it is made from.
+
+A cell's key is a hash of everything its result depends on: resolved recipe or task settings, data, seed, the code
+that matters, the version of torch. Its folder is `<key>.work` while it is worked on, with the checkpoints of its run
+inside, and becomes `<key>` by one rename when its result is written: a cell is whole or it is not there.
+A failure that would repeat itself (a rate that diverges) is kept as `<key>.failed`, with its message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from etude.train import checkpoint
+
+Kind = Literal["pretrain", "untrained", "transfer", "majority"]
+State = Literal["done", "failed", "begun", "absent"]
+RESULT, ERROR = "result.json", "error.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    key: str
+    kind: Kind
+    title: str  # for people
+    order: dict[str, Any]  # all that is needed to do it, JSON-ready
+    place: dict[str, Any]  # where in the grid it belongs
+    after: str | None = None  # the cell whose run it starts from
+    flops: float = 0.0  # about
+    seconds: float = 0.0
+    needs: dict[str, float] = field(default_factory=dict)  # cpus, gpus
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Store:
+    folder: Path
+
+    def place(self, key: str) -> Path:
+        return self.folder / key
+
+    def work(self, key: str) -> Path:
+        return self.folder / f"{key}.work"
+
+    def failure(self, key: str) -> Path:
+        return self.folder / f"{key}.failed"
+
+    def state(self, key: str) -> State:
+        if (self.place(key) / RESULT).is_file():
+            return "done"
+        if (self.failure(key) / ERROR).is_file():
+            return "failed"
+        return "begun" if (self.work(key) / "run").is_dir() else "absent"
+
+    def result(self, key: str) -> dict[str, Any]:
+        return json.loads((self.place(key) / RESULT).read_text(encoding="utf-8"))
+
+    def error(self, key: str) -> str:
+        return json.loads((self.failure(key) / ERROR).read_text(encoding="utf-8"))["message"]
+
+    @contextlib.contextmanager
+    def claimed(self, key: str) -> Iterator[Path]:
+        """The working folder of a cell, for one process at a time: a lock goes with whoever holds it."""
+        work = self.work(key)
+        work.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / f".{key}.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            work.mkdir(parents=True, exist_ok=True)
+            for left in work.glob(".run.creating-*"):  # by a process that died
+                shutil.rmtree(left, ignore_errors=True)
+            yield work
+
+    def finish(self, key: str, result: dict[str, Any]) -> None:
+        """Writes the result and gives the folder its name."""
+        work, place = self.work(key), self.place(key)
+        checkpoint.write_text(work / RESULT, json.dumps(result, indent=1, ensure_ascii=False))
+        checkpoint.flush(work)
+        shutil.rmtree(place, ignore_errors=True)
+        os.rename(work, place)
+        checkpoint.flush(self.folder)
+        shutil.rmtree(self.failure(key), ignore_errors=True)
+
+    def fail(self, key: str, message: str) -> None:
+        """Keeps a failure that would repeat itself; what was begun goes."""
+        place = self.failure(key)
+        place.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text(place / ERROR, json.dumps({"message": message}, ensure_ascii=False))
+        shutil.rmtree(self.work(key), ignore_errors=True)
+
+    def forget(self, key: str) -> None:
+        """So that a failed cell is tried again."""
+        shutil.rmtree(self.failure(key), ignore_errors=True)

@@ -1,0 +1,252 @@
+"""What came out, as plain data: everything the report shows, and `results.json` as it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from etude.card import hardware, versions
+from etude.study.outcomes import Outcome
+from etude.study.plan import Column, Plan, Row, Unit
+from etude.study.settings import MEAN, Claim
+from etude.study.statistics import Difference, Draws, difference, holm, summary, verdict
+from etude.study.work import load_outcome
+
+
+class Collected:
+    """The finished cells of a plan, and their draws."""
+
+    def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
+        self.plan, self.errors, self.rule = plan, errors, plan.study.rule
+        self.draws = Draws(plan.units, self.rule.draws)
+        self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
+        self.units: dict[tuple[str, str], dict[Unit, Outcome]] = {}
+        self.drawn: dict[tuple[str, str], np.ndarray] = {}
+        for column in plan.columns:  # column by column: its draws of examples are made once
+            for row in plan.rows:
+                self._collect(row, column)
+
+    def _collect(self, row: Row, column: Column) -> None:
+        plan, store = self.plan, self.plan.store
+        candidates = []
+        for number in range(len(plan.study.tuned()) if row.kind != "majority" else 1):
+            keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
+            if all(store.state(key) == "done" for key in keys):
+                candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
+        if not candidates:
+            return
+        number = -max(candidates)[1]
+        self.chosen[row.name, column.name] = number
+        keyed = {unit: plan.trials[row.name, column.name, number, unit] for unit in plan.units}
+        self.units[row.name, column.name] = {unit: load_outcome(store, key) for unit, key in keyed.items()}
+        self.drawn[row.name, column.name] = self.draws.of(column.task, self.units[row.name, column.name])
+
+    # --- scores of a row on a column, a task, or all of them ----------------------------------------
+
+    def columns_of(self, on: str) -> list[str]:
+        if on == MEAN:
+            return [column.name for column in self.plan.columns]
+        return [column.name for column in self.plan.columns if on in (column.name, column.task)]
+
+    def has(self, row: str, on: str) -> bool:
+        return all((row, name) in self.units for name in self.columns_of(on))
+
+    def seeds(self, row: str, on: str) -> list[float]:
+        """The score of each unit, in order."""
+        names = self.columns_of(on)
+        return [fmean(float(self.units[row, name][unit].score()) for name in names) for unit in sorted(self.plan.units)]
+
+    def draws_of(self, row: str, on: str) -> np.ndarray:
+        return np.mean([self.drawn[row, name] for name in self.columns_of(on)], axis=0)
+
+    def difference(self, one: str, other: str, on: str, margin: float = 0.0) -> Difference:
+        drawn = self.draws_of(one, on) - self.draws_of(other, on)
+        return difference(self.seeds(one, on), self.seeds(other, on), drawn, self.rule.interval, margin)
+
+
+def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that is known about a study that has come to its end."""
+    found = Collected(plan, errors)
+    study = plan.study
+    return {
+        "format": "etude study", "version": 1,
+        "name": study.name, "title": study.title or study.name, "question": study.question, "paper": study.paper,
+        "text": study.text.model_dump(mode="json", exclude_none=True),
+        "budget": {"kind": study.budget.kind, "amounts": study.budget.amounts, "epochs": study.epochs},
+        "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
+        "date": datetime.now(UTC).date().isoformat(), "hardware": hardware(), "versions": versions(),
+        "system": f"{platform.system()} {platform.machine()}", "device": plan.machine.device,
+        "precision": plan.machine.precision,
+        "columns": [_column(found, column) for column in plan.columns],
+        "rows": [_row(found, row) for row in plan.rows],
+        "control_epochs": study.control.epochs,
+        "claims": _claims(found), "comparisons": _comparisons(found),
+        "cells": [_cell(found, key) for key in plan.cells],
+    }  # fmt: skip
+
+
+def _column(found: Collected, column: Column) -> dict[str, Any]:
+    plan = found.plan
+    task = plan.study.tasks[column.task]
+    done = next(
+        (plan.store.result(key) for (_, name, _, _), key in plan.trials.items()
+         if name == column.name and plan.store.state(key) == "done"), {},
+    )  # fmt: skip
+    return {
+        "name": column.name, "task": column.task, "labels": column.labels, "kind": task.kind,
+        "label": task.label or column.task, "score": done.get("score", ""), "examples": done.get("examples", 0),
+        "learnt_from": column.labels or len(plan.files[column.task].pool),
+    }  # fmt: skip
+
+
+def _row(found: Collected, row: Row) -> dict[str, Any]:
+    plan, store = found.plan, found.plan.store
+    level = plan.study.rule.interval
+    scores = {
+        column.name: summary(found.seeds(row.name, column.name), found.drawn[row.name, column.name], level).json()
+        for column in plan.columns
+        if found.has(row.name, column.name)
+    }
+    tuned = {name: plan.study.tuned()[number] for (own, name), number in found.chosen.items() if own == row.name}
+    whole = found.has(row.name, MEAN)
+    mean = summary(found.seeds(row.name, MEAN), found.draws_of(row.name, MEAN), level).json() if whole else None
+    values: dict[str, Any] = {
+        "name": row.name, "label": row.label, "kind": row.kind, "amount": row.amount, "scores": scores, "mean": mean,
+        "tuned": {name: changes for name, changes in tuned.items() if changes and row.kind != "majority"},
+        "failed": sorted({message for key, message in found.errors.items()
+                          if plan.cells[key].place["row"] == row.name}),
+    }  # fmt: skip
+    if row.draft is not None:
+        recipe, cost = row.recipe or row.draft.recipe, row.draft.cost
+        values |= {
+            "contender": row.draft.entry.contender, "recipe": recipe.name, "system": recipe.system or recipe.name,
+            "paper": recipe.paper, "changes": row.draft.entry.changes, "tokenizer": recipe.tokenizer,
+            "model": {"kind": recipe.model_kind, **_shape(recipe.model)}, "objective": recipe.objective_kind,
+            "parameters": cost.parameters, "head_parameters": cost.head_parameters,
+            "flops_per_token": cost.flops_per_token, "lr": recipe.train.lr, "batch_tokens": recipe.train.batch_tokens,
+        }  # fmt: skip
+    if row.length is not None:
+        keys = [plan.bases[row.name, seed] for seed in range(plan.study.seeds.pretrain)]
+        done = [store.result(key) for key in keys if store.state(key) == "done"]
+        values["pretraining"] = {
+            "steps": row.length.steps, "epochs": row.length.epochs, "capped": row.length.capped,
+            "by_clock": row.length.by_clock, "planned_flops": row.length.flops,
+            **{name: fmean(one[name] for one in done) if done else None for name in ("tokens", "flops", "seconds")},
+            "valid": _means([one["valid"] for one in done]),
+            "curves": [one["curve"] for one in done],
+        }  # fmt: skip
+    return values
+
+
+def _shape(model: Any) -> dict[str, Any]:
+    values = model.model_dump(mode="json")
+    return {name: values[name] for name in ("layers", "width", "heads", "context", "vocab", "share") if name in values}
+
+
+def _means(found: list[dict[str, Any]]) -> dict[str, float]:
+    if not found:
+        return {}
+    return {
+        name: fmean(one[name] for one in found)
+        for name in found[0]
+        if all(isinstance(one.get(name), (int, float)) for one in found)
+    }
+
+
+def _claims(found: Collected) -> list[dict[str, Any]]:
+    """Each with its verdict; p-values corrected over all claims of the study."""
+    study, last = found.plan.study, _largest(found)
+    tested: list[tuple[Claim, Difference | None]] = []
+    for claim in study.claims:
+        one, other = last.get(claim.better, claim.better), last.get(claim.than, claim.than)
+        known = found.has(one, claim.on) and found.has(other, claim.on)
+        tested.append((claim, found.difference(one, other, claim.on, claim.margin) if known else None))
+    corrected = iter(holm([one.p for _, one in tested if one is not None]))
+    claims = []
+    for claim, measured in tested:
+        values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
+        if measured is not None:
+            p = next(corrected)
+            used = p if study.rule.correction == "holm" else measured.p
+            values |= {**measured.json(), "holm": p, "verdict": verdict(measured, used, study.rule, claim.margin)}
+        claims.append(values)
+    return claims
+
+
+def _largest(found: Collected) -> dict[str, str]:
+    """Entry -> its row at the largest budget, which claims are about."""
+    return {row.draft.entry.name: row.name for row in found.plan.rows if row.kind == "contender" and row.draft}
+
+
+def _comparisons(found: Collected) -> list[dict[str, Any]]:
+    """Every contender against the control without pre-training, everywhere, corrected together."""
+    plan = found.plan
+    controls = {row.draft.entry.contender: row.name for row in plan.rows if row.kind == "control" and row.draft}
+    usual = next((row.name for row in plan.rows if row.kind == "control"), None)
+    listed = []
+    for row in plan.rows:
+        if row.kind != "contender" or usual is None or row.draft is None:
+            continue
+        against = controls.get(row.draft.entry.contender, usual)
+        for on in [MEAN, *(column.name for column in plan.columns)]:
+            if found.has(row.name, on) and found.has(against, on):
+                listed.append((row.name, against, on, found.difference(row.name, against, on)))
+    corrected = holm([one.p for *_, one in listed])
+    return [
+        {"row": row, "against": against, "on": on, **one.json(), "holm": p,
+         "verdict": verdict(one, p, plan.study.rule)}
+        for (row, against, on, one), p in zip(listed, corrected, strict=True)
+    ]  # fmt: skip
+
+
+def _cell(found: Collected, key: str) -> dict[str, Any]:
+    plan, cell = found.plan, found.plan.cells[key]
+    values: dict[str, Any] = {
+        "key": key, "kind": cell.kind, "title": cell.title, "place": cell.place, "state": plan.store.state(key),
+        "commands": commands(plan, key),
+    }  # fmt: skip
+    if values["state"] == "done":
+        result = plan.store.result(key)
+        values |= {name: result[name] for name in ("value", "dev", "step", "tokens", "flops", "seconds", "valid")
+                   if name in result}  # fmt: skip
+    if key in found.errors:
+        values["error"] = found.errors[key]
+    return values
+
+
+def commands(plan: Plan, key: str) -> list[str]:
+    """What to type in the study's folder to do exactly this again."""
+    cell = plan.cells[key]
+    inside = {name: _relative(plan, cell.order[name]) for name in ("corpus", "train", "dev", "test")
+              if cell.order.get(name)}  # fmt: skip
+    if cell.kind == "pretrain":
+        return [f"etude pretrain cells/{key}/run/recipe.yaml {inside['corpus']} -o again/{key[:8]}"]
+    if cell.kind == "transfer":
+        words = [f"{name}={_word(value)}" for name, value in cell.order["settings"].items()]
+        columns = [f"-c {role}={name}" for role, name in cell.order["columns"].items()]
+        line = [f"etude finetune cells/{cell.after}/run {cell.order['task']}", f"--train {inside['train']}",
+                f"--dev {inside['dev']}", f"-o again/{key[:8]}", *columns, *words]  # fmt: skip
+        return [" ".join(line), f"etude evaluate again/{key[:8]} {inside['test']}"]
+    return [f"etude study study.yaml -o . --cell {key[:8]}"]
+
+
+def _relative(plan: Plan, path: str) -> str:
+    """As seen from the study's folder, without the names of this machine's folders."""
+    inside = Path(path)
+    try:
+        return str(inside.resolve().relative_to(plan.folder.resolve()))
+    except ValueError:
+        return inside.name if inside.is_absolute() else os.path.relpath(path, plan.folder)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,363 @@
+"""A study as written: one YAML file says who competes, on which text and tasks, for which budget, and what is claimed.
+
+    name: mlm-vs-electra
+    text: {world: 3}                      # megabytes of the built-in town; or {files: [...]}, or {corpus: folder}
+    budget: {flops: 2e11}                 # or tokens, or minutes; a list gives a curve
+    contenders:
+      bert: {recipe: bert-toy}
+      electra: {recipe: electra-toy, set: {train.lr: 2e-3}}
+    vary: {objective.mask_rate: [0.15, 0.4]}    # every contender once for every value
+    tasks:
+      topic: {kind: classify, world: topic, labels: [64, 256]}
+    seeds: {pretrain: 3}
+    claims:
+      - {claim: ELECTRA beats masking, better: electra, than: bert, on: mean}
+    gpu: {...}                            # sections that take the place of these with --gpu
+
+Claims, their direction and the rule that settles them stand here, so they are there before the first cell runs.
+Relative paths are looked for from where the command runs, those of tasks from `--data` where it is given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from etude.errors import UserError, nearest
+from etude.recipes.document import Document, from_overrides, parse
+from etude.recipes.schema import Recipe, checked
+from etude.settings import Strict
+from etude.transfer.plan import task_module
+
+Words = str | dict[str, str]  # one text, or one for each language of the report
+Positive = Annotated[float, Field(gt=0)]
+Changes = dict[str, Any]  # {"train.lr": 3e-4}
+
+MEAN = "mean"  # of all tasks
+CONTROL = "no pre-training"
+FROZEN = "random frozen"
+MAJORITY = "majority"
+
+
+class Text(Strict):
+    """Exactly one of world, files and corpus."""
+
+    world: Positive | None = Field(default=None, description="megabytes of text about the built-in town")
+    language: Literal["en", "ko"] = "en"
+    seed: int = 0
+    files: list[str] | None = None
+    corpus: str | None = Field(default=None, description="a prepared corpus: its tokenizer is everybody's")
+    valid: float = Field(default=0.02, gt=0, lt=1, description="share of documents held out")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(one is not None for one in (self.world, self.files, self.corpus)) != 1:
+            raise ValueError("a text is either world (megabytes), files (a list), or corpus (a prepared folder)")
+        return self
+
+
+class Budget(Strict):
+    """Exactly one kind, equal for everybody; a list of amounts gives a curve."""
+
+    flops: list[Positive] | Positive | None = None
+    tokens: list[Positive] | Positive | None = None
+    minutes: list[Positive] | Positive | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(one is not None for one in (self.flops, self.tokens, self.minutes)) != 1:
+            raise ValueError("a budget is exactly one of flops, tokens and minutes")
+        return self
+
+    @property
+    def kind(self) -> Literal["flops", "tokens", "minutes"]:
+        return "flops" if self.flops is not None else "tokens" if self.tokens is not None else "minutes"
+
+    @property
+    def amounts(self) -> list[float]:
+        found = getattr(self, self.kind)
+        return sorted({float(one) for one in (found if isinstance(found, list) else [found])})
+
+
+class Contender(Strict):
+    recipe: str
+    set: Changes = Field(default_factory=dict)
+    transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
+    label: Words | None = None
+
+
+class Task(Strict):
+    """Labelled examples: from the world, from files, or made from held-out sentences."""
+
+    kind: str
+    world: str | None = Field(default=None, description="a task of the built-in town")
+    made: Literal["next", "order"] | None = Field(default=None, description="pairs of sentences of unseen documents")
+    train: str | None = None
+    dev: str | None = Field(default=None, description="chosen on; a fifth of train if there is none")
+    test: str | None = Field(default=None, description="reported; half of dev if there is none")
+    columns: dict[str, str] = Field(default_factory=dict)
+    labels: list[int] | int | None = Field(default=None, description="labelled examples to learn from; all if None")
+    dev_size: int | None = Field(default=None, ge=2, description="examples chosen on; 200 of the world, all of a file")
+    test_size: int | None = Field(
+        default=None, ge=2, description="examples reported on; 500 of the world, all of a file"
+    )
+    set: Changes = Field(default_factory=dict, description="settings of its transfers")
+    label: Words | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(one is not None for one in (self.world, self.made, self.train)) != 1:
+            raise ValueError("a task has its examples from one of world, made and train")
+        if self.train is None and self.labels is None:
+            raise ValueError("how many examples of the world are learnt from is said by labels")
+        return self
+
+    @property
+    def amounts(self) -> list[int | None]:
+        if self.labels is None:
+            return [None]
+        return sorted(set(self.labels)) if isinstance(self.labels, list) else [self.labels]  # type: ignore[return-value]
+
+
+class Seeds(Strict):
+    pretrain: int = Field(default=1, ge=1)
+    transfer: int = Field(default=1, ge=1, description="for every pre-trained run")
+
+
+class Control(Strict):
+    """What nothing learnt before is worth: the same models trained on the labels alone."""
+
+    of: list[str] | Literal["first", "all"] = Field(default="first", description="whose model is taken")
+    epochs: int = Field(default=40, ge=1, description="over the labels, since it has the whole budget for them")
+    set: Changes = Field(default_factory=dict)
+
+
+class Claim(Strict):
+    claim: Words
+    better: str
+    than: str
+    on: str = Field(default=MEAN, description="a task, task@labels, or mean: of all tasks")
+    margin: float = Field(default=0.0, description="by more than this; below 0: not worse by more than that")
+    paper: str = ""
+
+
+class Rule(Strict):
+    """When a claim holds: the interval of the difference excludes the margin in the stated direction, after the
+    correction for the number of claims, and every seed agrees. It fails where all that is so in the other direction;
+    otherwise it is not settled at this budget."""
+
+    interval: float = Field(default=0.95, gt=0.5, lt=1)
+    seeds: Literal["all", "ignored"] = "all"
+    correction: Literal["holm", "none"] = "holm"
+    draws: int = Field(default=10_000, ge=500, description="of the bootstrap")
+
+
+class Needs(Strict):
+    """Of one cell, for a cluster."""
+
+    cpus: float = Field(default=1, gt=0)
+    gpus: float | None = Field(default=None, ge=0, description="a whole one where there is any, unless given")
+
+
+class Study(Strict):
+    name: str
+    title: Words = ""
+    question: Words = ""
+    paper: str = ""
+    text: Text
+    budget: Budget
+    epochs: float = Field(default=20, gt=0, description="passes over the text at most, however cheap a model is")
+    contenders: dict[str, Contender]
+    vary: dict[str, list[Any]] = Field(default_factory=dict)
+    tasks: dict[str, Task]
+    transfer: Changes = Field(default_factory=dict)
+    tune: dict[str, list[Any]] = Field(default_factory=dict, description="settings chosen on dev for each contender")
+    seeds: Seeds = Seeds()
+    control: Control = Control()
+    claims: list[Claim] = Field(default_factory=list)
+    rule: Rule = Rule()
+    needs: Needs = Needs()
+    curve: int = Field(default=8, ge=1, description="evaluations on held-out text, for the learning curves")
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | Path, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
+        """From a file; `changes` as {"budget": {"flops": 1e12}, "seeds.pretrain": 1}, by name or dotted name."""
+        file = Path(path)
+        if file.suffix not in (".yaml", ".yml"):
+            file = file.with_suffix(".yaml")
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UserError(f"There is no study {file}. The shipped ones lie in studies/.") from None
+        except (OSError, UnicodeDecodeError) as problem:
+            raise UserError(f"{file}: cannot be read as UTF-8 text: {problem}.") from None
+        return cls.of(parse(text, str(file)), gpu, changes)
+
+    @classmethod
+    def of(cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
+        values, places = dict(document.values), dict(document.places)
+        beside = values.pop("gpu", None)
+        if gpu:
+            if not isinstance(beside, dict):
+                where = document.place(())
+                raise UserError(f"{where}: this study has no section 'gpu'. Run it without --gpu.")
+            values |= beside
+            kept = {path: place for path, place in places.items() if path[:1] and path[0] not in beside}
+            places = kept | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
+        changed = Document(values, places)
+        for name, value in (changes or {}).items():
+            changed = _put(changed, tuple(name.split(".")), value)
+        study = _checked(cls, changed)
+        study._check(changed)
+        return study
+
+    def _check(self, document: Document) -> None:
+        """What is wrong between the parts, with its place."""
+        if not self.contenders or not self.tasks:
+            raise UserError(f"{document.place(())}: a study needs contenders and tasks.")
+        entries, tasks = self.entries(), self.fields()
+        for name in (CONTROL, FROZEN, MAJORITY):
+            if name in self.contenders:
+                raise UserError(
+                    f"{document.place(('contenders', name))}: '{name}' is there in every study; choose another name."
+                )
+        for name, task in self.tasks.items():
+            try:
+                task_module(task.kind)
+            except UserError as problem:
+                raise UserError(f"{document.place(('tasks', name, 'kind'))}: {problem}") from None
+        named = [entry.name for entry in entries] + [*self.controls(), FROZEN, MAJORITY]
+        places = [MEAN, *self.tasks, *(f"{task}@{labels}" for task, labels in tasks if labels is not None)]
+        for number, claim in enumerate(self.claims):
+            for key, word, known in (
+                ("better", claim.better, named), ("than", claim.than, named), ("on", claim.on, places),
+            ):  # fmt: skip
+                if word not in known:
+                    where = document.place(("claims", str(number), key))
+                    raise UserError(f"{where}: '{word}' is not in this study.{nearest(word, known)}")
+        for name in self.control.of if isinstance(self.control.of, list) else []:
+            if name not in self.contenders:
+                where = document.place(("control", "of"))
+                raise UserError(f"{where}: '{name}' is no contender.{nearest(name, self.contenders)}")
+
+    # --- the grid -----------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Every contender with every value that is varied; the budget is not part of it."""
+        found = []
+        for name, contender in self.contenders.items():
+            for values in itertools.product(*self.vary.values()):
+                varied = dict(zip(self.vary, values, strict=True))
+                parts = [f"{key.rpartition('.')[2]}={shown(value)}" for key, value in varied.items()]
+                label = contender.label or name
+                if isinstance(label, str):
+                    label = ", ".join([label, *parts])
+                else:
+                    label = {language: ", ".join([text, *parts]) for language, text in label.items()}
+                found.append(Entry(" ".join([name, *parts]), name, {**contender.set, **varied}, label))
+        twice = [entry.name for number, entry in enumerate(found) if entry in found[:number]]
+        if twice:
+            raise UserError(f"'{twice[0]}' stands twice in what is varied. Name each value once.")
+        return found
+
+    def controls(self) -> dict[str, str]:
+        """Name of a control -> the contender whose model it takes."""
+        first = next(iter(self.contenders))
+        if self.control.of == "first":
+            return {CONTROL: first}
+        of = list(self.contenders) if self.control.of == "all" else list(self.control.of)
+        return {CONTROL: of[0]} if len(of) == 1 else {f"{CONTROL} ({name})": name for name in of}
+
+    def fields(self) -> list[tuple[str, int | None]]:
+        """(task, labels) of everything that is scored."""
+        return [(name, amount) for name, task in self.tasks.items() for amount in task.amounts]
+
+    def tuned(self) -> list[Changes]:
+        return [dict(zip(self.tune, values, strict=True)) for values in itertools.product(*self.tune.values())]
+
+    def dump(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contender with its varied values."""
+
+    name: str
+    contender: str
+    changes: Changes
+    label: Words
+
+    def recipe(self, study: Study) -> Recipe:
+        return Recipe.load(study.contenders[self.contender].recipe, self.changes)
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def in_language(words: Words, language: str) -> str:
+    if isinstance(words, str):
+        return words
+    return words.get(language) or words.get("en") or next(iter(words.values()), "")
+
+
+def _put(document: Document, path: tuple[str, ...], value: Any) -> Document:
+    changed = Document(json.loads(json.dumps(document.values)), dict(document.places))
+    changed.put(path, value, f"the change {'.'.join(path)}")
+    return changed
+
+
+def _checked(model: type[Study], document: Document) -> Any:
+    """The study, each part checked at its own place, so that a message names the line it is about."""
+    values = dict(document.values)
+    parts: dict[str, Any] = {"contenders": Contender, "tasks": Task}
+    for group, kind in parts.items():
+        inside = values.get(group)
+        if not isinstance(inside, dict):
+            continue
+        for name, content in inside.items():
+            if isinstance(content, str) and group == "contenders":
+                content = inside[name] = {"recipe": content}
+            if not isinstance(content, dict):
+                raise UserError(f"{document.place((group, name))}: '{group}.{name}' holds no settings.")
+            checked(kind, content, _rooted(document, (group, name)), f"{group}.{name}")
+    for group in ("contenders", "tasks", "text", "budget"):
+        if group not in values:
+            raise UserError(f"{document.place(())}: this study names no {group}.")
+    return checked(model, values, _rooted(document, ()), "study")
+
+
+def _rooted(document: Document, path: tuple[str, ...]) -> Document:
+    """The places under a path, as `checked` looks for them."""
+    root = ".".join(path) or "study"
+    places = {
+        (root, *known[len(path) :]): place for known, place in document.places.items() if known[: len(path)] == path
+    }
+    return Document(document.values, places)
+
+
+def changes_of(words: list[str]) -> dict[str, Any]:
+    """`budget.flops=1e12` of a command line as changes of a study."""
+    document = from_overrides(words)
+    found: dict[str, Any] = {}
+
+    def walk(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict) and value:
+                walk(value, (*path, key))
+            else:
+                found[".".join((*path, key))] = value
+
+    walk(document.values, ())
+    return found

@@ -1,0 +1,136 @@
+"""The text of a study, and one corpus for each distinct tokenizer, kept by what it is made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from etude.chance import fold
+from etude.errors import UserError
+from etude.study import code
+from etude.study.settings import Text
+from etude.text.corpus import MANIFEST, Corpus
+from etude.text.prepare import prepare
+from etude.text.sources import find
+from etude.world import World
+
+UNSEEN = 100_000_000  # number of the first document of the town that no corpus reaches: the text of made tasks
+
+
+def digest(value: Any) -> str:
+    """A hash of anything that JSON can say."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Source:
+    text: Text
+    folder: Path  # of the study
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the text itself, whatever it will be cut into."""
+        text = self.text
+        if text.corpus is not None:
+            return Corpus.open(text.corpus).fingerprint
+        if text.world is not None:
+            return digest(["world", text.world, text.language, text.seed, code.fingerprint("etude.world.world")])
+        assert text.files is not None
+        content = hashlib.blake2b(digest_size=16)
+        for source in find(text.files):
+            for file in source.files:
+                if file.format == "hub":
+                    content.update(file.path.encode())
+                    continue
+                with open(file.path, "rb") as opened:
+                    content.update(hashlib.file_digest(opened, "sha256").digest())
+        return content.hexdigest()
+
+    def place(self, tokenizer: str) -> Path:
+        """Where the corpus of a tokenizer lies, made or not."""
+        if self.text.corpus is not None:
+            return Path(self.text.corpus)
+        made_by = code.fingerprint("etude.text.prepare", "etude.text.tokenizer")
+        key = digest([self.fingerprint, tokenizer, self.text.valid, made_by])
+        return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
+
+    def ready(self, tokenizer: str) -> bool:
+        return (self.place(tokenizer) / MANIFEST).is_file()
+
+    def corpus(self, tokenizer: str, say: Callable[[str], None] = lambda _: None) -> Corpus:
+        place = self.place(tokenizer)
+        if not self.ready(tokenizer):
+            if self.text.corpus is not None:
+                return Corpus.open(place)  # says what is wrong
+            say(f"Preparing {place.name} with {tokenizer}")
+            files: list[str | Path] = [self._written()] if self.text.world else list(self.text.files or [])
+            prepare(files, place, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed)
+        return Corpus.open(place)
+
+    @property
+    def bytes(self) -> float:
+        """About how much text there is."""
+        if self.text.corpus is not None:
+            return float(Corpus.open(self.text.corpus).bytes)
+        if self.text.world is not None:
+            return self.text.world * 1e6
+        return float(sum(file.size for source in find(self.text.files or []) for file in source.files))
+
+    def _written(self) -> Path:
+        assert self.text.world is not None
+        path = self.folder / "corpora" / f"town-{self.text.language}-{self.fingerprint[:12]}.txt"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_suffix(".writing")
+            town = World(self.text.seed, self.text.language)
+            aside.write_text("\n\n".join(town.text(self.text.world)) + "\n", encoding="utf-8")
+            aside.replace(path)
+        return path
+
+    def unseen(self, tokenizer: str) -> Iterator[list[str]]:
+        """Sentences of documents that are in nobody's training text, document by document."""
+        if self.text.world is not None:
+            town = World(self.text.seed, self.text.language)
+            for document in town.documents(UNSEEN):
+                yield document.sentences
+            return
+        corpus = Corpus.open(self.corpus(tokenizer).folder, part="valid")
+        if not len(corpus.documents):
+            raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
+        for number in range(len(corpus.documents)):
+            start, stop = corpus.documents[number], corpus.documents[number + 1]
+            first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)
+            bounds = corpus.sentences.slice(first, last + 2)
+            yield [corpus.tokenizer.decode(corpus.tokens(int(a), int(b))).strip() for a, b in pairwise(bounds)]
+
+
+def pairs(documents: Iterator[list[str]], made: str, count: int, skip: int = 0) -> list[dict[str, str]]:
+    """Two sentences that follow on each other, or do not: the tests of next-sentence and sentence-order models.
+
+    next: the second is the one after the first, or one of the document before. order: as they stand, or swapped.
+    One pair a document, labels in turn, so that nothing but the order of sentences tells them apart.
+    """
+    found: list[dict[str, str]] = []
+    before: list[str] = []
+    usable = (one for one in documents if len([s for s in one if len(s.split()) > 2]) >= 3)
+    for number, sentences in enumerate(islice(usable, skip + count + 1)):
+        if number > skip:
+            at = fold("pairs", number, "first") % (len(sentences) - 1)
+            first, second = sentences[at], sentences[at + 1]
+            true = number % 2 == 0
+            if made == "order":
+                left, right = (first, second) if true else (second, first)
+            else:
+                left, right = first, second if true else before[fold("pairs", number, "other") % len(before)]
+            found.append({"text_a": left, "text_b": right, "label": "yes" if true else "no"})
+        before = sentences
+    if len(found) < count:
+        raise UserError(f"The held-out text gives only {len(found)} of {count} pairs: hold out more, or ask for fewer.")
+    return found

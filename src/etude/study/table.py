@@ -1,0 +1,128 @@
+"""The leaderboard as text: for the terminal, as Markdown; and the plan of a dry run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.recipes.size import short
+from etude.study.plan import Plan, shown_amount
+from etude.study.settings import in_language
+
+VERDICTS = {
+    "holds": "holds", "fails": "fails", "not settled": "not settled at this budget", "not tested": "not tested",
+}  # fmt: skip
+
+
+def ranked(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows, best mean first; those without one last."""
+    return sorted(results["rows"], key=lambda row: -(row["mean"] or {"mean": -1.0})["mean"])
+
+
+def percent(value: float | None, sign: bool = False) -> str:
+    """In points, with a true minus."""
+    return "" if value is None else f"{100 * value:{'+' if sign else ''}.1f}".replace("-", "−")
+
+
+def spread(one: dict[str, Any] | None) -> str:
+    """Mean ± deviation over seeds, in points."""
+    if one is None:
+        return "failed"
+    return percent(one["mean"]) + (f" ± {percent(one['deviation'])}" if one["deviation"] is not None else "")
+
+
+def cost_words(row: dict[str, Any]) -> tuple[str, str, str]:
+    """FLOPs, tokens and seconds of its pre-training."""
+    spent = row.get("pretraining")
+    if not spent or spent["flops"] is None:
+        return "0", "0", "0"
+    return f"{spent['flops']:.2e}", short(spent["tokens"], "KMBT"), f"{spent['seconds']:.0f}"
+
+
+def markdown(results: dict[str, Any], language: str = "en") -> str:
+    """Everything that decides, in one file that reads in a repository."""
+    columns = results["columns"]
+    head = ["", "mean", *(column["name"] for column in columns), "FLOPs", "tokens", "seconds", "parameters"]
+    lines = [f"# {in_language(results['title'], language)}", ""]
+    if results["question"]:
+        lines += [in_language(results["question"], language), ""]
+    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in ranked(results):
+        scores = [spread(row["scores"].get(column["name"])) for column in columns]
+        parameters = short(row["parameters"], "KMBT") if "parameters" in row else "0"
+        cells = [in_language(row["label"], language), spread(row["mean"]), *scores, *cost_words(row), parameters]
+        lines.append("| " + " | ".join(cells) + " |")
+    measured = ", ".join(f"{column['name']}: {column['score']} of {column['examples']:,}" for column in columns)
+    lines += ["", f"Points, mean ± deviation over seeds; {measured} test examples. Cost: pre-training, one seed.", ""]
+    if results["claims"]:
+        lines += ["| claim | difference | 95 % interval | p (Holm) | verdict |", "|---|---|---|---|---|"]
+        lines += [_claim(claim, language) for claim in results["claims"]]
+        lines.append("")
+    lines += [f"- {row['name']}: {message}" for row in results["rows"] for message in row["failed"]]
+    lines += ["", f"{results['hardware']}; {results['versions']}; {results['date']}."]
+    return "\n".join(lines) + "\n"
+
+
+def _claim(claim: dict[str, Any], language: str) -> str:
+    words = in_language(claim["claim"], language)
+    if "mean" not in claim:
+        return f"| {words} | | | | {VERDICTS[claim['verdict']]} |"
+    interval = f"{percent(claim['low'])} … {percent(claim['high'])}"
+    gain, verdict = percent(claim["mean"], sign=True), VERDICTS[claim["verdict"]]
+    return f"| {words} | {gain} | {interval} | {claim['holm']:.3g} | {verdict} |"
+
+
+# --- terminal ---------------------------------------------------------------------------------------
+
+
+def leaderboard(results: dict[str, Any]) -> Any:
+    """A table for rich."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for name in ["mean", *(column["name"] for column in results["columns"]), "FLOPs", "tokens", "seconds"]:
+        table.add_column(name, justify="right")
+    for row in ranked(results):
+        style = "" if row["kind"] == "contender" else "dim"
+        scores = [spread(row["scores"].get(column["name"])) for column in results["columns"]]
+        label = Text(in_language(row["label"], "en"), style="bold" if not style else "dim")
+        table.add_row(label, spread(row["mean"]), *scores, *cost_words(row), style=style)
+    return table
+
+
+def plan_table(plan: Plan) -> Any:
+    """The grid of a dry run: what each cell costs and takes, and what is there already."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, side in (("cell", "left"), ("", "left"), ("FLOPs", "right"), ("seconds", "right"), ("state", "left")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for cell in plan.cells.values():
+        state = {"done": "cached", "failed": "failed before", "begun": "begun", "absent": ""}
+        cost = f"{cell.flops:.2e}" if cell.flops else ""
+        table.add_row(cell.key[:8], cell.title, cost, f"{cell.seconds:.1f}", state[plan.store.state(cell.key)])
+    return table
+
+
+def plan_words(plan: Plan, workers: int = 1) -> str:
+    """The whole of it in a few lines."""
+    waiting = plan.waiting()
+    left, flops = sum(cell.seconds for cell in waiting), sum(cell.flops for cell in waiting)
+    budget = plan.study.budget
+    lines = [
+        f"{len(plan.cells)} cells, {len(plan.cells) - len(waiting)} of them cached; "
+        f"about {flops:.2e} FLOPs and {left / 60 / max(1, workers):.1f} minutes to go.",
+        f"Budget: {', '.join(shown_amount(budget.kind, amount) for amount in budget.amounts)} for every contender.",
+    ]
+    for row in plan.rows:
+        if row.length is not None:
+            why = " (passes over the text are capped)" if row.length.capped else ""
+            why += " (by the clock: it needs hardly any FLOPs)" if row.length.by_clock else ""
+            lines.append(
+                f"  {row.name}: {row.length.steps:,} steps, {short(row.length.tokens, 'KMBT')} tokens, "
+                f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{why}"
+            )
+    if not plan.exact:
+        lines.append("The text is not prepared yet: costs are those of a made-up text.")
+    return "\n".join(lines)
