@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
     @app.command("import")
     def import_(
         source: Annotated[
-            str, typer.Argument(metavar="FOLDER", help="A folder of transformers, OpenAI's GPT-1 arrays, or a hub id.")
+            str, typer.Argument(metavar="FOLDER", help="A folder of transformers, OpenAI's GPT-1, ELMo, or a hub id.")
         ],
         out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the new run.")],
     ) -> None:
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
         out: Annotated[Path, typer.Option("--out", "-o", help="The new folder.")],
     ) -> None:
-        """Write a run as a folder that transformers opens."""
+        """Write a run as a folder that transformers opens, or as ELMo's two files."""
         from etude.hub.exporting import export_run
 
         published = export_run(run, out)
@@ -46,6 +46,10 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"{file}  {file.stat().st_size:,} bytes")
         for note in published.notes:
             typer.echo(f"! {note}")
+        for line in published.usage:
+            typer.echo(line)
+        if published.usage:
+            return
         typer.echo(f"Opens as {published.architecture}:")
         typer.echo(f"  from transformers import AutoTokenizer, {published.opened_with}")
         typer.echo(f'  model = {published.opened_with}.from_pretrained("{out}")')

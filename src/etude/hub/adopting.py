@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.hub import mapping, openai
+from etude.hub import elmo, mapping, openai
 from etude.hub.families import electra, of_config
 from etude.hub.family import ACTIVATIONS, Family
 from etude.hub.publishing import GENERATOR, read_generator, shapes_of, trimmed
@@ -40,8 +40,10 @@ class Adopted:
 
 
 def adopt(source: str | Path) -> Adopted:
-    """Reads a folder in the form of transformers or OpenAI's arrays of GPT-1; fetches it where it is a hub id."""
+    """Reads a folder of transformers, of OpenAI's GPT-1 or of ELMo; fetches it where it is a hub id."""
     folder = locate(source)
+    if elmo.is_release(folder):
+        return _adopt_elmo(folder)
     released = openai.is_release(folder)
     if released:
         config, tensors, tokenizer = openai.read(folder)
@@ -85,6 +87,13 @@ def adopt(source: str | Path) -> Adopted:
         tokenizer=tokenizer,
         notes=tuple(notes),
     )
+
+
+def _adopt_elmo(folder: Path) -> Adopted:
+    recipe, tensors, tokenizer = elmo.read(folder)
+    untrained = frozenset(set(shapes_of(recipe, tokenizer.special)) - set(tensors))
+    notes = ("has no output layer: it gives states, and one for training on starts fresh",)
+    return Adopted("elmo", "biLM", recipe, tensors, untrained, tokenizer, notes)
 
 
 def _objective(

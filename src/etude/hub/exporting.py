@@ -1,13 +1,18 @@
-"""`etude export`: a finished Run becomes a folder that `transformers` opens."""
+"""`etude export`: a finished Run becomes a folder that `transformers` opens, or one in the form of ELMo's release."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from etude.errors import UserError
+from etude.hub import elmo
 from etude.hub.publishing import Published, publish, refusal, reread, write
 from etude.hub.vocabulary import with_markers, with_start
 from etude.recipes.schema import Recipe
@@ -25,6 +30,8 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
     tensors, _ = reread(recipe, run.tokenizer.special, run.folder)
+    if recipe.model_kind == "recurrent":
+        return _export_elmo(run, tensors, folder)
     why = refusal(recipe, tensors)
     if why:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
@@ -32,6 +39,14 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     published = publish(recipe, tensors, tokenizer, trim=True)
     assert published is not None  # refusal() was empty
     published = _with_file(published, tokenizer.content)
+    with _appearing(folder, run) as writing:
+        write(published, writing)
+    return published
+
+
+@contextmanager
+def _appearing(folder: Path, run: Run) -> Iterator[Path]:
+    """A folder to write into, with the run's card; it becomes `folder` at once or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
     shutil.rmtree(writing, ignore_errors=True)
@@ -39,13 +54,24 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     card = run.folder / "README.md"
     if card.is_file():
         checkpoint.write_text(writing / "README.md", card.read_text(encoding="utf-8"))
-    write(published, writing)
+    yield writing
     checkpoint.flush(writing)
     if folder.is_dir():  # empty: checked above
         folder.rmdir()
     writing.rename(folder)
     checkpoint.flush(folder.parent)
-    return published
+
+
+def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Published:
+    """options.json and weights.hdf5, as ELMo was released."""
+    why = elmo.refusal(run.recipe)
+    if why:
+        raise UserError(f"{run.folder} cannot be exported: {why}.")
+    with _appearing(folder, run) as writing:
+        elmo.write(run.recipe, tensors, run.tokenizer, writing)
+    own = {name: one for name, one in tensors.items() if name.startswith("model.")}
+    usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
+    return Published(elmo.options_of(run.recipe.model), own, usage=usage)
 
 
 def _framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:

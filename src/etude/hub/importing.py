@@ -8,21 +8,20 @@ import shutil
 from pathlib import Path
 
 from etude.hub.adopting import Adopted, adopt
-from etude.hub.publishing import publish, write
+from etude.hub.publishing import Published, publish, write
 from etude.run import Run, refuse_existing
 from etude.train import checkpoint
 
 
 def import_folder(source: str | Path, out: str | Path) -> Run:
-    """Reads a folder of transformers, OpenAI's GPT-1, or a hub id, and writes the run `out`."""
+    """Reads a folder of transformers, OpenAI's GPT-1, ELMo, or a hub id, and writes the run `out`."""
     refuse_existing(Path(out))
     return store(adopt(source), str(source), Path(out))
 
 
 def store(adopted: Adopted, source: str, folder: Path) -> Run:
     """The run of an adopted model; there at once or not at all."""
-    published = publish(adopted.recipe, adopted.tensors, adopted.tokenizer)
-    assert published is not None  # what was read through a table is written through the same one
+    published = publish(adopted.recipe, adopted.tensors, adopted.tokenizer) or _under_our_names(adopted)
     refuse_existing(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
@@ -40,6 +39,13 @@ def store(adopted: Adopted, source: str, folder: Path) -> Run:
     writing.rename(folder)
     checkpoint.flush(folder.parent)
     return Run(folder)
+
+
+def _under_our_names(adopted: Adopted) -> Published:
+    """Of a family without a class in transformers (ELMo); what it came without is named, for it starts fresh."""
+    recipe = adopted.recipe
+    config = {"model_type": f"etude-{recipe.model_kind}", "etude": recipe.model.model_dump(mode="json")}
+    return Published(config | {"untrained": sorted(adopted.untrained)}, dict(adopted.tensors))
 
 
 def _card(adopted: Adopted, source: str) -> str:

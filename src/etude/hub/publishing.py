@@ -46,6 +46,7 @@ class Published:
     files: dict[str, str] = field(default_factory=dict)
     beside: dict[str, Published] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a person should know: rows that were left out
+    usage: tuple[str, ...] = ()  # how the folder is opened, where not by a class of transformers
 
     @property
     def architecture(self) -> str:
@@ -181,7 +182,7 @@ def reread(recipe: Recipe, special: Specials, folder: Path) -> tuple[dict[str, T
 
     config, tensors = read_config(folder), read_tensors(folder)
     if str(config.get("model_type", "")).startswith("etude-"):
-        return tensors, set()
+        return tensors, set(config.get("untrained", ()))
     family, why = of_recipe(recipe)
     if family is None:
         raise UserError(f"{folder}: config.json says {config.get('model_type')!r}, yet {why}. Was recipe.yaml changed?")

@@ -19,7 +19,8 @@ from torch import Tensor
 from etude.errors import UserError
 
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-WANTED = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "generator/*"]  # of a repository on the hub
+# of a repository on the hub
+WANTED = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "generator/*"]
 
 
 def locate(source: str | Path) -> Path:
