@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ INPUTS: tuple[str, ...] = ()  # a line holds JSON
 
 
 class Settings(pooled.Settings):
+    texts: ClassVar[int] = 2
     reading: Literal["joint", "apart"] | None = Field(
         default=None,
         description="question and answer in one sequence, or each alone; what suits the model unless given",

@@ -6,7 +6,8 @@
     static            the words alone
 
 One vector a sequence: the first state, through the pooler where there is one; the last state of a causal model
-(GPT-1's extract token); the mean of recurrent states and of word vectors. `pooling` chooses another.
+(GPT-1's extract token); the mean of recurrent states and of word vectors; the states of both boundaries of two towers
+side by side, and of a pair's separator too. `pooling` chooses another.
 
 A pair that is too long loses tokens from the end of its longer text until it fits (BERT's code).
 """
@@ -24,11 +25,12 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.models.recurrent import Recurrent
 from etude.models.static import Static
+from etude.models.two_tower import TwoTower
 from etude.nn.packed import Layout
 from etude.nn.precision import wide
 from etude.text.tokenizer import Specials
 
-Pooling = Literal["start", "mean", "last", "max"]
+Pooling = Literal["start", "mean", "last", "max", "ends"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def _markers(model: Any, special: Specials) -> tuple[list[int], list[int], list[
         around = [] if marker is None else [marker]
         before = around if model.settings.characters is None or special.start is None else [special.start]
         return before, around, around, "mean", False
+    if isinstance(model, TwoTower):
+        return _between_boundaries(model, special)
     start = [] if special.start is None else [special.start]
     if model.settings.direction == "causal":
         if special.end is None:
@@ -118,6 +122,17 @@ def _markers(model: Any, special: Specials) -> tuple[list[int], list[int], list[
     return start, [special.separator], [special.separator], "start", model.settings.segments > 1
 
 
+def _between_boundaries(model: TwoTower, special: Specials) -> tuple[list[int], list[int], list[int], Pooling, bool]:
+    """The symbol of pre-training on both sides; another between two texts, which is new to the model."""
+    around = special.end if special.end is not None else special.separator
+    if around is None:
+        raise UserError("A two-tower model reads text between two boundary symbols, and this tokenizer has none.")
+    # by letters, separator and end are the same mark (text/spelling.py); that of a start is another
+    between = special.separator if model.settings.characters is None else special.start
+    between = around if between is None else between
+    return [around], [between], [around], "ends", model.settings.segments > 1
+
+
 def pool(last: Tensor, layout: Layout, how: Pooling) -> Tensor:
     """(N, D) -> (S, D); no sequence may be empty. Each is reduced alone, so its company changes nothing."""
     bounds = layout.bounds.long()
@@ -125,4 +140,6 @@ def pool(last: Tensor, layout: Layout, how: Pooling) -> Tensor:
         return last[bounds[:-1]]
     if how == "last":
         return last[bounds[1:] - 1]
+    if how == "ends":
+        return torch.cat([last[bounds[:-1]], last[bounds[1:] - 1]], dim=-1)  # (S, 2D)
     return torch.segment_reduce(wide(last), how, lengths=bounds.diff(), unsafe=True)  # unsafe: no check that would wait

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -41,6 +41,7 @@ INPUTS = ("first", "second")
 
 
 class Settings(classify.Settings):
+    texts: ClassVar[int] = 2
     reading: Literal["joint", "apart"] | None = Field(
         default=None, description="both texts in one sequence, or each alone; what suits the model unless given"
     )

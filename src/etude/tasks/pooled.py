@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.models.two_tower import TwoTower
 from etude.nn.losses import linear_cross_entropy
 from etude.nn.precision import wide
 from etude.nn.states import States
@@ -41,10 +42,16 @@ log = logging.getLogger("etude")
 
 
 class Settings(Strict):
+    texts: ClassVar[int] = 1  # of a sequence that a task reads as one: 2 for pairs
     pooling: Pooling | None = Field(default=None, description="one vector a text; what suits the model unless given")
     length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="on the pooled vector")
-    deviation: float = Field(default=0.02, gt=0, description="of the first values of the last layer")
+    deviation: float | None = Field(
+        default=None, ge=0, description="of the first values of the last layer; 0.02 if None, 0 over two towers"
+    )
+    scale: float | None = Field(
+        default=None, gt=0, description="what the vector is multiplied by: 1 if None, 16 over two towers (Baevski)"
+    )
     head: Literal["linear", "mlp"] = "linear"
     hidden: int | None = Field(default=None, ge=1, description="of the MLP; the width of the vector if None")
     language_model: float = Field(default=0.0, ge=0, description="weight of the auxiliary loss; 0.5 in GPT-1")
@@ -93,6 +100,7 @@ class ExampleBatch(Batch):
     values: Tensor | None = None  # (R,) float32
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (R,) sequences of each row, on the host
     following: Tensor | None = None  # (N,) the next token of the same sequence, for the auxiliary loss
+    middles: Tensor | None = None  # (S,) where the separator of a pair stands, where it is read
 
 
 class Pooled(nn.Module):
@@ -101,12 +109,17 @@ class Pooled(nn.Module):
         self.settings, self.tokenizer, self.way = settings, tokenizer, way
         self.frame = Frame.of(model, tokenizer.special, settings.length)
         self.pooling: Pooling = settings.pooling or self.frame.pooling
-        self.width = model.width * (4 if way == "apart" else 1)
+        towers = isinstance(inner(model), TwoTower)
+        self.scale = settings.scale or (16.0 if towers and self.pooling == "ends" else 1.0)
+        self.three = self.pooling == "ends" and settings.texts == 2 and way != "apart"
+        states = 1 if self.pooling != "ends" else 3 if self.three else 2  # that make up the vector
+        self.width = model.width * states * (4 if way == "apart" else 1)
         self.hidden: nn.Linear | None = None
         if settings.head == "mlp":
             self.hidden = nn.Linear(self.width, settings.hidden or self.width)
         self.head = nn.Linear(self.hidden.out_features if self.hidden else self.width, outputs)
-        nn.init.normal_(self.head.weight, std=settings.deviation)
+        usual = 0.0 if towers and self.pooling == "ends" else 0.02
+        nn.init.normal_(self.head.weight, std=usual if settings.deviation is None else settings.deviation)
         nn.init.zeros_(self.head.bias)
         self.language_model: CausalHead | None = None
         if settings.language_model:
@@ -163,6 +176,10 @@ class Pooled(nn.Module):
             values=torch.tensor([row.value for row in rows], dtype=torch.float32),
             sizes=np.array([len(row.bounds) - 1 for row in rows]),
         )
+        if self.three:
+            host = batch.layout.host[:-1].astype(np.int64)
+            found = np.flatnonzero(batch.tokens.numpy() == self.frame.between[0])
+            batch.middles = torch.from_numpy(found[np.searchsorted(found, host + 1)])  # the first behind the start
         if self.settings.language_model:
             following = torch.roll(batch.tokens, -1)
             following[torch.from_numpy(batch.layout.host[1:].astype(np.int64)) - 1] = IGNORE
@@ -173,7 +190,7 @@ class Pooled(nn.Module):
     def forward(self, model: Any, batch: ExampleBatch) -> tuple[Tensor, States]:
         """(R or S, outputs) before any softmax: one a row where its sequences are joined, else one a sequence."""
         states = model(batch)
-        vectors = self.vectors(model, states.last, batch)  # (S, D)
+        vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
         if self.way == "apart":
             first, second = vectors[0::2], vectors[1::2]
             vectors = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
@@ -188,7 +205,8 @@ class Pooled(nn.Module):
         """(S, D) one vector a sequence."""
         if self.pooling == "start" and getattr(model, "pooler", None) is not None:
             return model.pool(last, batch.layout)
-        return pool(last, batch.layout, self.pooling)
+        vectors = pool(last, batch.layout, self.pooling)
+        return torch.cat([vectors, last[batch.middles]], dim=-1) if self.three else vectors
 
     def auxiliary(self, model: Any, states: States, batch: ExampleBatch) -> dict[str, Term]:
         """GPT-1's second loss; nothing where it is off."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ log = logging.getLogger("etude")
 
 
 class Settings(pooled.Settings):
+    texts: ClassVar[int] = 2
     reading: Literal["joint", "apart"] | None = Field(
         default=None,
         description="query and candidate in one sequence, or each alone; what suits the model unless given",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ COLUMNS = {"first": FIRST, "second": SECOND, "value": ("score", "similarity", "l
 
 
 class Settings(pooled.Settings):
+    texts: ClassVar[int] = 2
     reading: Literal["joint", "apart", "both"] | None = Field(
         default=None, description="one sequence, each text alone, both orders; what suits the model unless given"
     )
