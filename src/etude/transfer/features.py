@@ -50,7 +50,7 @@ def chosen_layers(layers: Layers, count: int) -> list[int]:
 
 def layer_count(model: Any) -> int:
     """How many states a token has, the embedding's among them."""
-    return 1 + int(getattr(model.settings, "layers", 0))
+    return int(getattr(model, "layer_count", 1 + getattr(model.settings, "layers", 0)))
 
 
 class Features(nn.Module):
@@ -69,7 +69,9 @@ class Features(nn.Module):
         self.wrapped, self.combine, self.frozen = wrapped, combine, frozen
         self.chosen = chosen_layers(layers, layer_count(wrapped))
         self.settings, self.context, self.vocab = wrapped.settings, wrapped.context, wrapped.vocab
-        self.width = wrapped.width * (len(self.chosen) if combine == "concat" else 1)
+        alone = self.chosen == [layer_count(wrapped) - 1]
+        each = wrapped.width if alone else getattr(wrapped, "layer_width", wrapped.width)  # two towers: wider below
+        self.width = each * (len(self.chosen) if combine == "concat" else 1)
         # in a tuple, where it is no part of this module: its parameters have their one name in the task
         self._mix = (Mix(len(self.chosen), mix_norm),) if combine == "mix" else ()
         self.cache: dict[bytes, Tensor] = {}

@@ -29,6 +29,8 @@ from etude.chance import fold
 from etude.errors import UserError, nearest
 from etude.models.recurrent import Recurrent
 from etude.models.static import Static
+from etude.models.two_tower import TwoTower
+from etude.nn.combiner import Mask
 from etude.nn.spelled import spell_with
 from etude.recipes.document import Overrides, Writer, from_overrides
 from etude.recipes.schema import checked
@@ -39,6 +41,7 @@ from etude.text.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as Train
+from etude.transfer import towers
 from etude.transfer.features import Combine, Features, Layers
 from etude.transfer.parts import check_gradual, freeze, refresh
 
@@ -55,6 +58,15 @@ class Settings(Strict):
     gradual: float = Field(default=0.0, ge=0, description="epochs until one layer more thaws, from above; 0: all learn")
     fresh: int = Field(default=0, ge=0, description="layers from above that start from new values, for small data")
     cache_mb: int = Field(default=2048, ge=0, description="memory for frozen states")
+    mask: Mask | None = Field(
+        default=None, description="of a two-tower model's combiner; if None, none in fine-tuning and full when frozen"
+    )
+    dropout: float | None = Field(
+        default=None, ge=0, lt=1, description="inside the model; as in pre-training if None, 0 in a two-tower model"
+    )
+    letters: bool | None = Field(
+        default=None, description="whether character layers learn; if None, not in a two-tower model"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -111,6 +123,7 @@ class Plan:
         torch.manual_seed(fold(self.train.seed, "head") >> 1)
         way = self.transfer
         refresh(model, way.fresh)
+        towers.ready(model, frozen=way.frozen, mask=way.mask, dropout=way.dropout, letters=way.letters)
         if way.frozen or way.layers != "last":
             model = Features(model, way.layers, way.combine, way.frozen, way.cache_mb << 20, way.mix_norm)
         freeze(model, way.freeze)
@@ -226,6 +239,11 @@ def usual(model: Any, way: Settings) -> dict[str, Any]:
     if isinstance(model, (Static, Recurrent)):
         return shared | {"epochs": 10, "lr": 1e-3, "warmup": 0.05}
     rate = min(1e-3, 5e-5 * 768 / model.width)
+    if isinstance(model, TwoTower):  # its paper: 3e-5 to 1e-4 at a width of 1024, down to 1e-6 on a cosine
+        rate = min(1e-3, 5e-5 * 1024 / model.settings.width)
+        return shared | {
+            "epochs": 3, "batch_examples": 16, "lr": rate, "warmup": 0.1, "lr_schedule": "cosine", "final_lr": 0.02,
+        }  # fmt: skip
     if model.settings.direction == "causal":  # GPT-1's code: 6.25e-5, a short warm-up times a linear decay
         return shared | {"epochs": 3, "lr": 1.25 * rate, "warmup": 0.002, "warmup_shape": "multiply"}
     return shared | {"epochs": 3, "lr": rate, "warmup": 0.1}
