@@ -26,6 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 # torch by its exact version and first: asked for by a range, the resolver looks at wheels of several gigabytes.
 	@$(PIP) torch==2.13.0
 	@$(PIP) --editable '.[dev]'
+# two files of it are read, the public scorers of SQuAD; its dependencies (TensorFlow) have no part in them
+	@$(PIP) --no-deps tf-models-official
 	@touch $@
 
 # One thread a worker: two workers already fill two cores, and more threads than cores slow each other down.

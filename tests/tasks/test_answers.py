@@ -6,7 +6,6 @@ import pytest
 
 from etude.tasks.answers import (
     best_threshold,
-    coqa_f1,
     exact,
     f1,
     normalise,
@@ -70,11 +69,12 @@ def test_klue_takes_the_longest_common_run() -> None:
 
 
 def test_coqa_leaves_one_out() -> None:
-    assert coqa_f1("cat", ["cat"]) == 1.0
+    assert f1("cat", ["cat"], "coqa") == 1.0
     # golds: cat, dog. Without the first the best is 0, without the second 1
-    assert coqa_f1("cat", ["cat", "dog"]) == 0.5
-    assert coqa_f1("cat", ["cat", "cat", "dog"]) == pytest.approx(1.0)
-    assert coqa_f1("unknown", ["unknown", "unknown"]) == 1.0
+    assert f1("cat", ["cat", "dog"], "coqa") == 0.5
+    assert f1("cat", ["cat", "cat", "dog"], "coqa") == pytest.approx(1.0)
+    assert f1("unknown", ["unknown", "unknown"], "coqa") == 1.0
+    assert exact("the cat", ["Cat!", "dog"], "coqa") == 0.5 and f1("", [""], "coqa") == 1.0
 
 
 def test_threshold_walk_by_hand() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
-Rules = Literal["squad1", "squad2", "korquad", "klue"]
+Rules = Literal["squad1", "squad2", "korquad", "klue", "coqa"]
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -44,25 +44,36 @@ NORMALISE: dict[str, Callable[[str], str]] = {
     "squad2": normalise,
     "korquad": normalise_korquad,
     "klue": normalise_klue,
+    "coqa": normalise,
 }
 
 
 def exact(prediction: str, references: Sequence[str], rules: Rules = "squad2") -> float:
     """1 where the prediction is one of the references, by the rules."""
     clean = NORMALISE[rules]
-    return float(any(clean(prediction) == clean(reference) for reference in references))
+    return _best([float(clean(prediction) == clean(reference)) for reference in references], rules)
 
 
 def f1(prediction: str, references: Sequence[str], rules: Rules = "squad2") -> float:
     """The best F1 over the references; [""] is the reference of a question without an answer."""
-    return max(_f1(prediction, reference, rules) for reference in references)
+    return _best([_f1(prediction, reference, rules) for reference in references], rules)
+
+
+def _best(values: list[float], rules: Rules) -> float:
+    """The best value; in CoQA, where people gave several answers, the mean of the best without each one of them.
+
+    So a model is measured as a person is, who is compared with the others.
+    """
+    if rules != "coqa" or len(values) == 1:
+        return max(values)
+    return sum(max(values[:i] + values[i + 1 :]) for i in range(len(values))) / len(values)
 
 
 def _f1(prediction: str, reference: str, rules: Rules) -> float:
     if rules == "klue":
         return _longest_run(normalise_klue(prediction), normalise_klue(reference))
     found, wanted = _parts(prediction, rules), _parts(reference, rules)
-    if rules == "squad2" and not (found and wanted):
+    if rules in ("squad2", "coqa") and not (found and wanted):
         return float(found == wanted)
     return overlap(found, wanted)
 
@@ -92,14 +103,6 @@ def _longest_run(found: str, wanted: str) -> float:
         return 0.0
     precision, recall = size / len(found), size / len(wanted)
     return 2 * precision * recall / (precision + recall)
-
-
-def coqa_f1(prediction: str, references: Sequence[str]) -> float:
-    """One turn: leave-one-out where people gave several answers, so that a model is measured as a person is."""
-    if len(references) == 1:
-        return f1(prediction, references)
-    others = [[*references[:i], *references[i + 1 :]] for i in range(len(references))]
-    return sum(f1(prediction, rest) for rest in others) / len(others)
 
 
 def best_threshold(

@@ -120,7 +120,13 @@ def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield group
 
 
-def bootstrap(count: int, statistic: Callable[[np.ndarray], float], intervals: bool = True, seed: int = 0) -> Score:
+def bootstrap(
+    count: int,
+    statistic: Callable[[np.ndarray], float],
+    intervals: bool = True,
+    seed: int = 0,
+    rounds: int = ROUNDS,
+) -> Score:
     """A score of `count` examples with its percentile interval (Efron 1979).
 
     `statistic` takes numbers of examples, drawn with repetition, and gives their score.
@@ -129,7 +135,7 @@ def bootstrap(count: int, statistic: Callable[[np.ndarray], float], intervals: b
     if not intervals or count < 2:
         return Score(value, value, value, count)
     draw = np.random.default_rng(seed)
-    found = [statistic(draw.integers(count, size=count)) for _ in range(ROUNDS)]
+    found = [statistic(draw.integers(count, size=count)) for _ in range(rounds)]
     low, high = np.percentile(found, [2.5, 97.5])
     return Score(value, float(low), float(high), count)
 

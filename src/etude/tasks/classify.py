@@ -1,7 +1,9 @@
 """Classification of texts, over any model: one vector (tasks/framing.py), a linear layer or an MLP, a softmax.
 
 The official score is accuracy unless `score` says another: GLUE's CoLA takes Matthews correlation, MRPC and QQP
-the F1 of the positive class, KLUE's topics macro F1. Sentence pairs (tasks/pair.py) are the same with two texts.
+the F1 of the positive class, KLUE's topics macro F1. `nothing` names a label that is none ("no_relation"): micro F1 is
+over the others, and `auprc` is the mean area under the precision-recall curves of the labels, as KLUE has them for
+relations (tasks/relation.py). Sentence pairs (tasks/pair.py) are the same with two texts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap
 from etude.tasks.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
-from etude.tasks.metrics import Confusion
+from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
 from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
@@ -38,12 +40,14 @@ COLUMNS = {
 
 INPUTS = ("text",)
 
-Named = Literal["accuracy", "f1", "macro_f1", "mcc"]
+Named = Literal["accuracy", "f1", "macro_f1", "mcc", "micro_f1", "auprc"]
+CURVE_ROUNDS = 100  # of the bootstrap of a curve, which takes long: the ends of an interval to a third of its width
 
 
 class Settings(pooled.Settings):
     score: Named = Field(default="accuracy", description="the official one, by which the best weights are chosen")
     positive: str | None = Field(default=None, description="the label of f1; the second one if None, as in GLUE")
+    nothing: str | None = Field(default=None, description="a label that is none: micro_f1 is over the others")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Classify(Task):
         if settings.positive is not None and settings.positive not in self.labels:
             raise UserError(f"task.positive={settings.positive} is no label.{nearest(settings.positive, self.labels)}")
         self.positive = 1 if settings.positive is None else self.labels.index(settings.positive)
+        if settings.score == "micro_f1" and settings.nothing is None:
+            raise UserError("task.score=micro_f1 leaves a label out: say which with task.nothing; else it is accuracy.")
         self.pooled = Pooled(settings, model, tokenizer, len(self.labels), way)
         self.framing = self.pooled.frame
 
@@ -97,7 +103,11 @@ class Classify(Task):
         return rows
 
     def _rows(self, examples: Examples[Labelled]) -> ExampleRows:
-        return self.pooled.rows([[item.texts] for item in examples], examples.places, examples.source)
+        return self.pooled.rows([[self.texts(item)] for item in examples], examples.places, examples.source)
+
+    def texts(self, item: Any) -> tuple[str, ...]:
+        """What is read of an example."""
+        return item.texts
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
@@ -143,15 +153,21 @@ class Classify(Task):
 
     def evaluate(self, model: Any, examples: Examples[Labelled], intervals: bool = True) -> dict[str, Score]:
         gold = label_numbers((item.label for item in examples), self.labels, examples.places)
-        predicted = self.probabilities(model, examples).argmax(-1)
+        chances = self.probabilities(model, examples)
+        predicted = chances.argmax(-1)
         names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
-        return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+        names += ["micro_f1"] if self.settings.nothing is not None else []
+        scores = {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+        if self.settings.nothing is not None or self.score == "auprc":
+            area = partial(_area, gold, chances)
+            scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
+        return scores
 
     def judge(self, examples: Examples[Labelled], answers: Sequence[dict[str, Any]]) -> list[Judged]:
         label_numbers((item.label for item in examples), self.labels, examples.places)
         return [
             Judged(
-                text=" ⏐ ".join(item.texts),
+                text=" ⏐ ".join(self.texts(item)),
                 gold=str(item.label),
                 predicted=answer["label"],
                 right=answer["label"] == item.label,
@@ -164,4 +180,12 @@ class Classify(Task):
     def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
         counts = Confusion(len(self.labels))
         counts.add(gold[drawn], predicted[drawn])
+        if name == "micro_f1":
+            return counts.micro_f1(
+                [number for number, label in enumerate(self.labels) if label != self.settings.nothing]
+            )
         return counts.f1(self.positive) if name == "f1" else getattr(counts, name)
+
+
+def _area(gold: np.ndarray, chances: np.ndarray, drawn: np.ndarray) -> float:
+    return area_under_curves(gold[drawn], chances[drawn])

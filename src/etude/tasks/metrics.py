@@ -8,6 +8,7 @@ Correlations rank all pairs, so those are kept: two floats each.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.stats import rankdata
@@ -38,6 +39,13 @@ class Confusion:
         right = float(self.counts[positive, positive])
         all_of_it = int(self.counts[positive].sum() + self.counts[:, positive].sum())
         return 2 * right / all_of_it if all_of_it else 0.0
+
+    def micro_f1(self, classes: Sequence[int]) -> float:
+        """Of some classes together: what is right, found and there is added up first (KLUE-RE, TACRED)."""
+        chosen = list(classes)
+        right = float(self.counts[chosen, chosen].sum())
+        all_of_them = int(self.counts[chosen].sum() + self.counts[:, chosen].sum())
+        return 2 * right / all_of_them if all_of_them else 0.0
 
     @property
     def macro_f1(self) -> float:
@@ -97,6 +105,17 @@ def _correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
     # scaled first: squares of tiny or huge deviations would leave the range of a float
     one, other = one / np.abs(one).max(), other / np.abs(other).max()
     return float(np.clip(one @ other / math.sqrt((one @ one) * (other @ other)), -1.0, 1.0))
+
+
+def area_under_curves(gold: np.ndarray, chances: np.ndarray) -> float:
+    """The mean over classes that occur of the area under their precision-recall curve, trapezoids as KLUE has them."""
+    from sklearn.metrics import auc, precision_recall_curve  # here: it takes a second, and few tasks need it
+
+    areas = []
+    for number in np.unique(gold).tolist():
+        precision, recall, _ = precision_recall_curve(gold == number, chances[:, number])
+        areas.append(auc(recall, precision))
+    return float(np.mean(areas))
 
 
 # --- ranking: one query at a time ----------------------------------------------------------------------

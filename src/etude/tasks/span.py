@@ -318,7 +318,7 @@ class Span(Task):
         found = self.predict(model, dev)
         best = [answer["nbest"][0]["text"] if answer["nbest"] else "" for answer in found]
         values = [self._value(self.settings.score, text, item) for text, item in zip(best, dev, strict=True)]
-        answerable = [self._references(item) != [""] for item in dev]
+        answerable = [bool(item.answers) for item in dev]
         _, self.threshold = rules.best_threshold(
             [answer["null"] for answer in found], values, answerable, [not text for text in best]
         )
@@ -329,7 +329,7 @@ class Span(Task):
                 raise UserError(f"{where}: this question was read without its answers.")
         texts = [answer["answer"] for answer in self.predict(model, examples)]
         scores = {}
-        has = np.array([self._references(item) != [""] for item in examples])
+        has = np.array([bool(item.answers) for item in examples])
         for name in ("exact", "f1"):
             values = np.array([self._value(name, text, item) for text, item in zip(texts, examples, strict=True)])
             scores[name] = bootstrap_mean(values, intervals)

@@ -1,13 +1,14 @@
 """Sentences with one tag a word: an example of a tagger, from the columns of a record.
 
 Words are a list, or a text that is cut at its spaces. Where each "word" is one character and spaces are among them, or
-the column is named so (KLUE), they are the characters of a text.
+the column is named so (KLUE), they are the characters of a text; in a file, a sentence of single characters without a
+space is one too where all others are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,10 @@ def _strings(value: Any, column: str, where: str) -> list[str]:
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
 ) -> Examples[Tagged]:
-    return gather(sentences(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+    found = gather(sentences(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+    if any(item.characters for item in found) and all(len(word) == 1 for item in found for word in item.words):
+        found.items = [replace(item, characters=True) for item in found]
+    return found
 
 
 def check_shape(

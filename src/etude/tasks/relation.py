@@ -1,0 +1,151 @@
+"""Relations: one label for two entities of a text (KLUE-RE, TACRED, any JSON with two marked spans).
+
+The entities are marked in the text itself with signs that every tokenizer knows, so that no token has to be learnt
+from nothing (Zhou & Chen 2022, "entity marker (punct)"):
+
+    plain   @ Bill @ was born in # Seattle # .
+    typed   @ * person * Bill @ was born in # ^ city ^ Seattle # .
+
+All else is classification (tasks/classify.py). The official score is KLUE's and TACRED's: micro F1 over all labels but
+"no relation"; beside it KLUE's mean area under the precision-recall curves of the labels (`auprc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field
+from torch import nn
+
+from etude.errors import UserError
+from etude.tasks import classify
+from etude.tasks.classify import Classify, learn
+from etude.tasks.examples import Examples, Record, checked_text, column_of, gather, label_of, short, text_of, value_of
+from etude.tasks.reading import records
+from etude.text.tokenizer import Tokenizer
+
+__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Relation", "Settings", "build", "learn", "parse", "read"]
+
+SUMMARY = "one label for two entities of a text (KLUE-RE, TACRED)"
+COLUMNS = {
+    "text": ("sentence", "text", "token"),
+    "subject": ("subject_entity", "subject", "subj"),
+    "object": ("object_entity", "object", "obj"),
+    "label": ("label", "relation"),
+}
+INPUTS: tuple[str, ...] = ()  # a line holds JSON
+
+
+class Settings(classify.Settings):
+    score: classify.Named = Field(default="micro_f1", description="the official one, which chooses the best weights")
+    nothing: str | None = Field(default="no_relation", description="the label that micro_f1 leaves out")
+    typed: bool = Field(default=False, description="the types of the entities, where the file has them, in the text")
+
+
+class Entity(NamedTuple):
+    start: int
+    stop: int  # one behind its last character
+    kind: str | None
+    around: str  # the signs around it and around its type
+    beside: str
+
+    def marked(self, word: str, typed: bool) -> str:
+        kind = f"{self.beside} {self.kind} {self.beside} " if typed and self.kind else ""
+        return f" {self.around} {kind}{word} {self.around} "
+
+
+@dataclass(frozen=True)
+class Related:
+    text: str
+    entities: tuple[Entity, Entity]  # subject and object
+    label: str | None = None
+
+    def marked(self, typed: bool) -> str:
+        """The text with the signs in it; the rest of it as it is."""
+        found, place = "", 0
+        for entity in sorted(self.entities):
+            found += self.text[place : entity.start] + entity.marked(self.text[entity.start : entity.stop], typed)
+            place = entity.stop
+        return " ".join((found + self.text[place:]).split())
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Related:
+    if isinstance(record.get("token"), list) and "subj_start" in record:
+        text, entities = _of_words(record, where)
+    else:
+        text = text_of(record, column_of(record, "text", columns, COLUMNS["text"]), where)
+        entities = (_entity(record, text, "subject", columns, where), _entity(record, text, "object", columns, where))
+    first, second = sorted(entities)
+    if second.start < first.stop:
+        raise UserError(f"{where}: the two entities overlap, so they cannot be marked. Leave the example out.")
+    label = column_of(record, "label", columns, COLUMNS["label"])
+    return Related(text, entities, label_of(record, label, where) if labelled else None)
+
+
+def _entity(record: Record, text: str, role: str, columns: Mapping[str, str], where: str) -> Entity:
+    """KLUE's {"word", "start_idx", "end_idx", "type"}, the end being the last character; or "start" and "end"."""
+    column = column_of(record, role, columns, COLUMNS[role])
+    value = value_of(record, column, where)
+    inclusive = isinstance(value, dict) and "end_idx" in value
+    start, end = (
+        (value.get("start_idx", value.get("start")), value.get("end_idx", value.get("end")))
+        if isinstance(value, dict)
+        else (None, None)
+    )
+    if not isinstance(start, int) or not isinstance(end, int):
+        raise UserError(f"{where}: the column '{column}' holds {short(value)}, not an object with word, start and end.")
+    stop = end + 1 if inclusive else end
+    if not 0 <= start < stop <= len(text):
+        raise UserError(f"{where}: the entity of '{column}' reaches from {start} to {stop}, outside the text.")
+    word = value.get("word")
+    if word is not None and text[start:stop] != word:
+        raise UserError(
+            f"{where}: the entity {short(word)} is not at its offset {start}, where the text has "
+            f"{short(text[start:stop])}. Correct it, or leave the example out."
+        )
+    return Entity(start, stop, value.get("type"), *_signs(role))
+
+
+def _of_words(record: Record, where: str) -> tuple[str, tuple[Entity, Entity]]:
+    """TACRED: a list of words, and entities by the numbers of their first and last word."""
+    words = [checked_text(word, "token", where) for word in record["token"]]
+    starts = [0]
+    for word in words:
+        starts.append(starts[-1] + len(word) + 1)
+    found = []
+    for role, name in (("subject", "subj"), ("object", "obj")):
+        first, last = record.get(f"{name}_start"), record.get(f"{name}_end")
+        if not isinstance(first, int) or not isinstance(last, int) or not 0 <= first <= last < len(words):
+            raise UserError(f"{where}: {name}_start and {name}_end are {first} and {last}, not places of two words.")
+        found.append(Entity(starts[first], starts[last + 1] - 1, record.get(f"{name}_type"), *_signs(role)))
+    return " ".join(words), (found[0], found[1])
+
+
+def _signs(role: str) -> tuple[str, str]:
+    return ("@", "*") if role == "subject" else ("#", "^")
+
+
+def read(
+    path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+) -> Examples[Related]:
+    return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+
+
+# --- the task ---------------------------------------------------------------------------------------
+
+
+class Relation(Classify):
+    settings: Settings
+
+    def texts(self, item: Any) -> tuple[str, ...]:
+        return (item.marked(self.settings.typed),)
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Relation:
+    return Relation(settings, model, tokenizer, facts["labels"])
