@@ -54,3 +54,23 @@ def test_a_wrong_number_of_layers_is_refused() -> None:
         Mix(3)([torch.zeros(1, 1)] * 2)
     with pytest.raises(ValueError, match="nothing"):
         Mix(0)
+
+
+def test_the_released_norm_is_one_scalar_for_all_tokens() -> None:
+    layers = [torch.randn(4, 6) * 3 + 1, torch.randn(4, 6) / 7]
+    wanted = sum((one - one.mean()) / one.var(correction=0).sqrt() for one in layers) / 2
+    torch.testing.assert_close(Mix(2, "batch")(layers), wanted)
+
+
+def test_a_heavy_penalty_keeps_the_average() -> None:
+    layers = [torch.randn(50, 4) for _ in range(3)]
+    shares = []
+    for weight in (0.0, 10.0):
+        mix = Mix(3)
+        optimizer = torch.optim.Adam(mix.parameters(), lr=0.1)
+        for _ in range(60):
+            optimizer.zero_grad()
+            ((mix(layers) - 2 * layers[1]).square().mean() + weight * mix.penalty).backward()
+            optimizer.step()
+        shares.append(float(mix.shares.detach()[1]))
+    assert shares[0] > 0.7 and shares[1] < 0.4

@@ -1,13 +1,18 @@
 """A learned mix of layers: gamma * sum_j s_j h_j with s = softmax(w).
 
-ELMo (Peters et al. 2018, section 3.2, equation 1). All layers start with the same share and gamma at 1. `norm` brings
-each layer to mean 0 and deviation 1 first, token by token and without weights of its own, which the paper says helps
-where the scales of layers differ.
+ELMo (Peters et al. 2018, section 3.2, equation 1). All layers start with the same share and gamma at 1. Where the
+scales of layers differ, bringing each to mean 0 and deviation 1 first may help, without weights of its own:
+
+    token   each token's state by itself, so that its company changes nothing
+    batch   one mean and one deviation for all tokens of a batch [code]: what a token becomes depends on the others
+
+`penalty` is the squared length of w, which the paper adds to the loss: with a large weight the mix stays an average.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +20,17 @@ from torch import Tensor, nn
 
 from etude.nn.precision import wide
 
+Norm = Literal["none", "token", "batch"]
+EPSILON = 1e-12  # added to a variance [code]
+
 
 class Mix(nn.Module):
-    def __init__(self, layers: int, norm: bool = False) -> None:
+    def __init__(self, layers: int, norm: bool | Norm = False) -> None:
+        """`norm` True is "token"."""
         super().__init__()
         if layers < 1:
             raise ValueError(f"a mix of {layers} layers is nothing")
-        self.norm = norm
+        self.norm: Norm = norm if isinstance(norm, str) else "token" if norm else "none"
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
 
@@ -30,12 +39,23 @@ class Mix(nn.Module):
         """(layers,) which sum to 1."""
         return wide(self.weights).softmax(0)
 
+    @property
+    def penalty(self) -> Tensor:
+        return wide(self.weights).square().sum()
+
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """(N, D) each -> (N, D)."""
         if len(layers) != len(self.weights):
             raise ValueError(f"{len(layers)} layers for a mix of {len(self.weights)}")
         mixed = torch.zeros_like(layers[0], dtype=wide(layers[0][:0]).dtype)
         for share, layer in zip(self.shares, layers, strict=True):
-            layer = wide(layer)
-            mixed = mixed + share * (F.layer_norm(layer, layer.shape[-1:]) if self.norm else layer)
+            mixed = mixed + share * self._normed(wide(layer))
         return (self.gamma * mixed).to(layers[0].dtype)
+
+    def _normed(self, layer: Tensor) -> Tensor:
+        if self.norm == "token":
+            return F.layer_norm(layer, layer.shape[-1:])
+        if self.norm == "batch" and layer.numel():
+            middle = layer.mean()
+            return (layer - middle) * (layer.var(correction=0) + EPSILON).rsqrt()
+        return layer
