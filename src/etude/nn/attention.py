@@ -1,8 +1,9 @@
-"""Attention inside packed sequences: three paths, one meaning (design decision 4).
+"""Attention inside packed sequences: several paths, one meaning (design decision 4).
 
     varlen      flash kernels over bounds: on a CUDA device, in half precision
     grouped     dense batches of similar length (nn/grouping.py): CPU, float32; and equal lengths anywhere, for there
                 the batch is dense as it lies, and dense kernels are the faster ones
+    short       our own kernels for sequences of up to 128 tokens (nn/short_attention.py), where varlen would serve
     reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
 
 A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
@@ -30,7 +31,7 @@ from etude.nn.packed import Layout
 # torch.compiler.disable would do, and costs every program the seconds of importing the compiler.
 _grouped_outside_graph = torch._disable_dynamo(attend_grouped)
 
-Path = Literal["varlen", "grouped", "reference"]
+Path = Literal["varlen", "grouped", "short", "reference"]
 
 
 class _Varlen(NamedTuple):
@@ -42,7 +43,29 @@ class _Varlen(NamedTuple):
 
 _FOUND: list[_Varlen] = []
 _FLASH: dict[int | None, bool] = {}
+_KERNELS: list[Any] = []
 Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
+
+
+def attend_packed(
+    qkv: Tensor,
+    layout: Layout,
+    *,
+    causal: bool,
+    window: int | None = None,
+    dropout: float = 0.0,
+    path: str | None = None,
+) -> Tensor:
+    """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): short sequences profit."""
+    if path == "short" or (path is None and window is None and _serves_short(qkv, layout)):
+        if window is not None:
+            raise UserError("the kernels for short sequences know no windows: set path to 'varlen' or 'grouped'")
+        # without dropout the seed is not read, and anything stands there
+        seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
+        mixed: Tensor = _short().attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+        return mixed
+    query, key, value = qkv.unbind(1)
+    return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
 
 
 def attend(
@@ -69,9 +92,12 @@ def attend(
         grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
         result: Tensor = grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
         return result
+    if path == "short":
+        qkv = torch.stack([query, key, value], 1)
+        return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
     if path == "reference":
         return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
-    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, reference.")
+    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, short, reference.")
 
 
 def choose_path(
@@ -90,6 +116,24 @@ def choose_path(
     varlen = _varlen()
     usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
     return "varlen" if usable else "grouped"
+
+
+def _serves_short(qkv: Tensor, layout: Layout) -> bool:
+    if qkv.device.type != "cuda" or layout.longest > 128 or qkv.shape[0] == 0 or not _has_flash(qkv.device.index):
+        return False
+    return _short() is not None and _short().fits(layout.longest, qkv.shape[-1], qkv.dtype)
+
+
+def _short() -> Any:
+    """The module of the kernels, or None where there is no Triton to make them; looked up once."""
+    if not _KERNELS:
+        try:
+            from etude.nn import short_attention
+        except ImportError:
+            _KERNELS.append(None)
+        else:
+            _KERNELS.append(short_attention)
+    return _KERNELS[0]
 
 
 def _has_flash(index: int | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
-from etude.nn.attention import attend, attend_reference
+from etude.nn.attention import attend, attend_packed, attend_reference
 from etude.nn.cache import Cache
 from etude.nn.packed import Layout
 from etude.nn.pointwise import ACTIVATIONS, Activation, drop
@@ -60,8 +60,13 @@ class AttentionBranch(nn.Module):
 
         With `cache`, the tokens follow those kept of `layer` and see them too.
         """
-        query, key, value = self.project(self.norm(x) if self.placement == "pre" else x, turn)
+        normed = self.norm(x) if self.placement == "pre" else x
         dropout = self.attention_dropout if self.training else 0.0
+        if cache is None and record is None and turn is None:
+            qkv = self.qkv(normed).view(x.shape[0], 3, self.heads, self.size)
+            mixed = attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
+            return self.join(x, mixed)
+        query, key, value = self.project(normed, turn)
         if cache is not None:
             mixed = cache.attend(layer, query, key, value, window)
         elif record is None:

@@ -33,7 +33,7 @@ class Layout:
     @classmethod
     def of(cls, bounds: np.ndarray, longest: int) -> Self:
         bounds = np.ascontiguousarray(bounds, dtype=np.int32)
-        return cls(torch.from_numpy(bounds), bounds, longest, bool((np.diff(bounds) == longest).all()))
+        return cls(torch.from_numpy(bounds), bounds, longest, longest > 0 and bool((np.diff(bounds) == longest).all()))
 
     @property
     def lengths(self) -> np.ndarray:

@@ -107,8 +107,8 @@ class Loader:
         if self.workers <= 0:
             yield from map(self._ready, map(self.step, range(start, stop)))
             return
-        pool = Pool(self.step, self.workers) if self.processes else Threads(self.step, self.workers)
         ahead = self.workers + 1  # so that none of them idles while one waits to be used
+        pool = Pool(self.step, self.workers, ahead + 1) if self.processes else Threads(self.step, self.workers)
         try:
             waiting: deque[Future[Any]] = deque()
             for number in range(start, stop):

@@ -4,13 +4,16 @@ A thread that builds batches holds Python's lock while the main thread wants to 
 than the building itself. A step is a pure function of its number (design decision 2), so a process needs nothing but
 numbers: it is forked, and so has the corpus, the rows and the objective already. It never touches the GPU.
 
-What comes back is bytes: numpy arrays in pickle's frame, between a process and its own parent and never on disk.
+What comes back lies in memory that both share, a slot a step; only sizes and shapes go through a pipe (in pickle's
+frame, between a process and its own parent and never on disk). A pipe would hand over a batch in dozens of pieces, and
+wait for Python's lock at each.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -27,26 +30,34 @@ from torch import Tensor
 
 from etude.errors import UserError
 
-_builders: dict[int, Callable[[int], Any]] = {}  # filled before a fork, read after it
+SLOT = 2**28  # bytes; only what is written takes memory. A larger step goes through the pipe
+_shared: dict[int, tuple[Callable[[int], Any], list[mmap.mmap]]] = {}  # filled before a fork, read after it
 _numbers = itertools.count()
 
 
-class Pool:
-    """Builds things from numbers in forked processes; results in the order they were asked for."""
+Built = tuple[bytes, int, list[int]]  # the frame, its slot, and the sizes of the arrays that lie there
 
-    def __init__(self, build: Callable[[int], Any], workers: int) -> None:
-        self.name = next(_numbers)
-        _builders[self.name] = build
+
+class Pool:
+    """Builds things from consecutive numbers in forked processes; at most `ahead` of them wait to be taken."""
+
+    def __init__(self, build: Callable[[int], Any], workers: int, ahead: int) -> None:
+        self.name, self.slots = next(_numbers), [mmap.mmap(-1, SLOT) for _ in range(ahead)]
+        _shared[self.name] = (build, self.slots)
         self.executor = ProcessPoolExecutor(
             workers, mp_context=multiprocessing.get_context("fork"), initializer=_begin, initargs=(os.getpid(),)
         )
 
-    def submit(self, number: int) -> Future[bytes]:
-        return self.executor.submit(_build, self.name, number)
+    def submit(self, number: int) -> Future[Built]:
+        return self.executor.submit(_build, self.name, number, number % len(self.slots))
 
-    def result(self, future: Future[bytes]) -> Any:
+    def result(self, future: Future[Built]) -> Any:
         try:
-            return pickle.loads(future.result())  # from a child of this process
+            frame, slot, sizes = future.result()
+            ends = list(itertools.accumulate(sizes, initial=0))
+            # copies, so that the slot is free for a later step
+            parts = [bytearray(self.slots[slot][a:b]) for a, b in itertools.pairwise(ends)]
+            return pickle.loads(frame, buffers=parts)  # from a child of this process
         except BrokenProcessPool as error:
             raise UserError(
                 "A process that builds batches was killed, most often because memory ran out. Set train.workers lower "
@@ -55,7 +66,7 @@ class Pool:
 
     def shutdown(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
-        _builders.pop(self.name, None)
+        _shared.pop(self.name, None)
 
 
 class _Frame(pickle.Pickler):
@@ -67,10 +78,21 @@ class _Frame(pickle.Pickler):
         return NotImplemented
 
 
-def _build(name: int, number: int) -> bytes:
-    buffer = io.BytesIO()
-    _Frame(buffer, protocol=5).dump(_builders[name](number))
-    return buffer.getvalue()
+def _build(name: int, number: int, slot: int) -> Built:
+    build, slots = _shared[name]
+    made, frame = build(number), io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    _Frame(frame, protocol=5, buffer_callback=buffers.append).dump(made)
+    parts = [buffer.raw() for buffer in buffers]
+    if sum(part.nbytes for part in parts) > SLOT:
+        frame = io.BytesIO()
+        _Frame(frame, protocol=5).dump(made)
+        return frame.getvalue(), slot, []
+    place = 0
+    for part in parts:
+        slots[slot][place : place + part.nbytes] = part
+        place += part.nbytes
+    return frame.getvalue(), slot, [part.nbytes for part in parts]
 
 
 def _begin(parent: int) -> None:

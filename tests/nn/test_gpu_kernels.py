@@ -1,0 +1,121 @@
+"""Our Triton kernels against the plain formulas: on a GPU by name, elsewhere in Triton's interpreter if it is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from etude.nn import losses
+from etude.nn.attention import attend, attend_packed
+from etude.nn.packed import Layout
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+needs_kernels = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
+
+
+def test_in_the_interpreter() -> None:
+    """The tests below, in a process where Triton interprets: it must know that before it is imported."""
+    if INTERPRETED or importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed: the GPU kernels are not checked here")
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(Path(__file__))],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stdout
+
+
+def layout_of(lengths: list[int], longest: int) -> Layout:
+    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), longest)
+
+
+def attention_of(qkv: Tensor, layout: Layout, causal: bool, path: str, slope: Tensor) -> tuple[Tensor, Tensor]:
+    out = attend_packed(qkv, layout, causal=causal, path=path)
+    return out.detach(), torch.autograd.grad(out, qkv, slope)[0]
+
+
+@needs_kernels
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [16, 24])  # a power of two, and not one
+def test_short_sequences(causal: bool, size: int) -> None:
+    torch.manual_seed(1)
+    layout = layout_of([5, 0, 16, 1, 9, 0], 16)
+    qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
+    slope = torch.randn(layout.total, 2, size)
+    ours, theirs = (attention_of(qkv, layout, causal, path, slope) for path in ("short", "reference"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@needs_kernels
+def test_dropout_of_short_sequences_is_that_of_its_gradient() -> None:
+    """The function is linear in the values, and its derivative by them must be the mask that was drawn."""
+    from etude.nn.short_attention import attend_short
+
+    torch.manual_seed(1)
+    qkv, slope = torch.randn(9, 3, 1, 16, requires_grad=True), torch.randn(9, 1, 16)
+    bounds, seed = torch.tensor([0, 9], dtype=torch.int32), torch.tensor([5])
+
+    def value(at: Tensor) -> Tensor:
+        return (attend_short(at, bounds, seed, 16, False, 0.3).double() * slope).sum()
+
+    gradient = torch.autograd.grad(value(qkv), qkv)[0].flatten()
+    for number in range(0, qkv.numel(), 29):
+        step = torch.zeros(qkv.numel())
+        step[number] = 1e-2
+        with torch.no_grad():
+            numeric = (value(qkv + step.view_as(qkv)) - value(qkv - step.view_as(qkv))) / 2e-2
+        assert abs(float(numeric) - float(gradient[number])) < 2e-3
+    dropped = attend_short(qkv, bounds, seed, 16, False, 0.3)
+    assert not torch.equal(dropped, attend_short(qkv, bounds, seed + 1, 16, False, 0.3))
+    assert torch.equal(dropped, attend_short(qkv, bounds, seed, 16, False, 0.3))
+
+
+@needs_kernels
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_softmax_of_a_vocabulary(with_bias: bool) -> None:
+    from etude.nn.softmax_kernel import surprise_and_slope_
+
+    torch.manual_seed(1)
+    product, targets = torch.randn(7, 3008) * 3, torch.randint(0, 3000, (7,))
+    targets[[0, 4]] = losses.IGNORE
+    bias = torch.randn(3000) if with_bias else None
+    total, slope = losses._surprise_and_slope(product, bias, targets, 3000, True)
+    found = surprise_and_slope_(product, bias, targets, 3000)
+    torch.testing.assert_close(found.sum(), total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(product, slope, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("longest", [128, 40])
+def test_short_sequences_on_a_gpu(causal: bool, longest: int) -> None:
+    draw = np.random.default_rng(0)
+    layout = layout_of([*draw.integers(0, longest + 1, 40), longest, 1], longest).to("cuda")
+    torch.manual_seed(1)
+    qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16().requires_grad_()
+    slope = torch.randn(layout.total, 4, 64, device="cuda").bfloat16()
+    ours = attention_of(qkv, layout, causal, "short", slope)
+    wide = qkv.detach().double().requires_grad_()
+    theirs = attention_of(wide, layout, causal, "reference", slope.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-2
+
+
+@pytest.mark.gpu
+def test_dropout_of_short_sequences_on_a_gpu_keeps_the_mean() -> None:
+    layout = layout_of([64, 3, 0, 17, 40, 1], 64).to("cuda")
+    torch.manual_seed(1)
+    qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16()
+    query, key, value = qkv.unbind(1)
+    plain = attend(query, key, value, layout, causal=False, path="reference")
+    drawn = [attend_packed(qkv, layout, causal=False, dropout=0.2, path="short").double() for _ in range(400)]
+    torch.testing.assert_close(torch.stack(drawn).mean(0), plain.double(), rtol=0.1, atol=0.1)
