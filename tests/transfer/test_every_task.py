@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etude.tasks import base as tasks_base
 from etude.transfer.finetune import finetune
+from etude.transfer.named import NAMED
 from etude.transfer.plan import Plan, task_kinds
 from etude.transfer.report import write_report
 from etude.transfer.tuned import Tuned
@@ -20,36 +22,77 @@ WORDS = ["film", "plot", "actor", "very", "really", "not"]
 
 def records(task: str, count: int, seed: int) -> list[dict[str, Any]]:
     draw = np.random.default_rng(seed)
-    made: list[dict[str, Any]] = []
-    for number in range(count):
-        filler = [str(word) for word in draw.choice(WORDS, 3)]
-        word = ("good", "bad")[draw.integers(2)]
-        text = " ".join([*filler[:1], word, *filler[1:]])
-        if task == "pair":
-            made.append({"text_a": text, "text_b": "film", "label": word})
-        elif task == "similarity":
-            made.append({"text_a": text, "text_b": "film", "score": 4.0 if word == "good" else 1.0})
-        elif task == "choice":
-            answer = int(draw.integers(2))
-            made.append({"question": "plot", "choices": ["bad", "good"][:: 1 if answer else -1], "answer": answer})
-        elif task == "span":
-            places = [] if number % 4 == 3 else [{"text": word, "answer_start": text.index(word)}]
-            asked = "who" if places else "where"
-            made.append({"id": str(number), "context": text, "question": asked, "answers": places,
-                         "is_impossible": not places})  # fmt: skip
-    return made
+    return [record(task, number, draw) for number in range(count)]
+
+
+def record(task: str, number: int, draw: np.random.Generator) -> dict[str, Any]:
+    """One example whose answer hangs on the words good and bad; of several lengths."""
+    filler = [str(word) for word in draw.choice(WORDS, draw.integers(1, 6))]
+    word = ("good", "bad")[draw.integers(2)]
+    text = " ".join([*filler[:1], word, *filler[1:]])
+    if task == "classify":
+        return {"text": text, "label": word}
+    if task == "pair":
+        return {"text_a": text, "text_b": "film", "label": word}
+    if task == "similarity":
+        return {"text_a": text, "text_b": "film", "score": 4.0 if word == "good" else 1.0}
+    if task == "choice":
+        answer = int(draw.integers(2))
+        return {"question": "plot", "choices": ["bad", "good"][:: 1 if answer else -1], "answer": answer}
+    if task == "rank":
+        relevant = int(draw.integers(3))
+        texts = [f"{draw.choice(WORDS)} {'good' if place == relevant else 'bad'}" for place in range(3)]
+        return {"query": "plot", "candidates": texts, "labels": [int(place == relevant) for place in range(3)]}
+    if task == "relation":
+        entities = [{"word": filler[0], "start": 0, "end": len(filler[0])}]
+        entities.append({"word": word, "start": len(filler[0]) + 1, "end": len(filler[0]) + 1 + len(word)})
+        label = "no_relation" if word == "bad" else "likes"
+        return {"sentence": text, "subject_entity": entities[0], "object_entity": entities[1], "label": label}
+    if task == "tag":
+        words = text.split()
+        return {"tokens": words, "ner": ["B-X" if one == "good" else "B-Y" if one == "bad" else "O" for one in words]}
+    places = [] if number % 4 == 3 else [{"text": word, "answer_start": text.index(word)}]
+    asked = "who" if places else "where"
+    return {"id": str(number), "context": text, "question": asked, "answers": places, "is_impossible": not places}
 
 
 INPUTS: dict[str, Any] = {
+    "classify": "film good plot",
     "pair": "film good plot\tfilm",
     "similarity": "film good plot\tfilm",
     "choice": {"question": "plot", "choices": ["bad", "good"]},
+    "rank": {"query": "plot", "candidates": ["bad", "good", "film bad"]},
+    "relation": {"sentence": "film good", "subject": {"start": 0, "end": 4}, "object": {"start": 5, "end": 9}},
+    "tag": {"tokens": ["film", "good", "plot"]},
     "span": "who\tfilm good plot",
+}
+WANTED: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "classify": lambda answer: answer["label"] == "good",
+    "pair": lambda answer: answer["label"] == "good",
+    "similarity": lambda answer: answer["score"] > 2,
+    "choice": lambda answer: answer["text"] == "good",
+    "rank": lambda answer: answer["best"] == "good",
+    "relation": lambda answer: answer["label"] == "likes",
+    "tag": lambda answer: answer["tags"] == ["O", "B-X", "O"],
+    "span": lambda answer: bool(answer["nbest"]),
 }
 
 
+def same(one: Any, other: Any) -> bool:
+    """Equal, numbers to 1e-5."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return abs(one - other) <= 1e-5 * max(1.0, abs(one))
+    return bool(one == other)
+
+
 @pytest.mark.parametrize("task", sorted(INPUTS))
-def test_from_a_file_to_an_answer(base: Callable[[str], Path], tmp_path: Path, task: str) -> None:
+def test_from_a_file_to_an_answer(
+    base: Callable[[str], Path], tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = []
     for name, seed in (("train", 0), ("dev", 1)):
         files.append(tmp_path / f"{name}.jsonl")
@@ -58,6 +101,8 @@ def test_from_a_file_to_an_answer(base: Callable[[str], Path], tmp_path: Path, t
     overrides = {"train.epochs": 6, "train.lr": 5e-3, "train.batch_examples": 16, "task.dropout": 0.0}
     if task == "span":
         overrides |= {"task.length": 32, "task.answer": 3}
+    if task == "relation":
+        overrides |= {"train.epochs": 12, "task.pooling": "mean"}
     run = finetune(base("bert"), task, files[0], tmp_path / "run", dev=files[1], overrides=overrides, quiet=True)
     plan = Plan.read(run.folder)
     assert plan.score in plan.scores and all(plan.score in line for line in run.metrics("valid"))
@@ -66,29 +111,46 @@ def test_from_a_file_to_an_answer(base: Callable[[str], Path], tmp_path: Path, t
     again = tuned.evaluate(files[1])
     assert {name: score.json() for name, score in again.items()} == plan.scores, "facts found on dev are saved"
     (answer,) = tuned.predict([INPUTS[task]])
-    json.dumps(answer)
+    assert WANTED[task](json.loads(json.dumps(answer)))
+
     examples = tuned.read(files[1])
-    judged = tuned.task.judge(examples, tuned.predict(examples))
+    answers = tuned.predict(examples)
+    judged, counts = tuned.task.judge(examples, answers), tuned.task.confusion(examples, answers)
     assert len(judged) == len(examples)
-    write_report(tmp_path / "report.html", "a <title>", again, examples, judged)
+    write_report(tmp_path / "report.html", "a <title>", again, examples, judged, counts)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "a &lt;title&gt;" in page and plan.score in page and ("Confusion" in page) == (task == "pair")
+    assert "a &lt;title&gt;" in page and plan.score.replace("_", " ") in page
+    assert ("Confusion" in page) == (task in ("classify", "pair", "relation", "tag"))
     assert page.count("<tr>") > sum(not one.right for one in judged)
-    if task == "similarity":
-        assert answer["score"] > 2
-    if task == "pair":
-        assert answer["label"] == "good"
-    if task == "choice":
-        assert answer["text"] == "good"
     if task == "span":
         assert plan.facts["null"] is True
-        tuned.write(tuned.read(files[1]), tmp_path / "predictions.json")
+        tuned.write(examples, tmp_path / "predictions.json")
         assert len(json.loads((tmp_path / "predictions.json").read_text())) == 24
+
+    # neither order nor company nor the way in changes an answer
+    order = np.random.default_rng(0).permutation(len(examples)).tolist()
+    shuffled = tuned.predict(examples.part(order))
+    streamed = list(tuned.stream(files[1].read_text(encoding="utf-8").splitlines(keepends=True)))
+    monkeypatch.setattr(tasks_base, "TOKENS", 1)
+    alone = tuned.predict(examples)
+    assert all(same(shuffled[place], answers[number]) for place, number in enumerate(order))
+    assert all(map(same, alone, answers)) and all(map(same, streamed, answers))
 
 
 def test_every_module_keeps_the_contract() -> None:
     kinds = task_kinds()
-    assert {"classify", "pair", "similarity", "choice", "span"} <= set(kinds)
+    assert set(INPUTS) <= set(kinds)
+    assert {one.kind for one in NAMED.values()} <= set(kinds)
     for module in kinds.values():
-        assert module.SUMMARY and module.COLUMNS and module.Settings()
+        assert module.SUMMARY and module.SCORES and module.COLUMNS and module.Settings()
         assert set(getattr(module, "INPUTS", ())) <= set(module.COLUMNS)
+
+
+def test_data_sets_by_name(base: Callable[[str], Path], tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in records("pair", 8, 0)), encoding="utf-8")
+    for number, (changes, score) in enumerate([({}, "f1"), ({"task.score": "mcc"}, "mcc")]):
+        run = finetune(base("bert"), "mrpc", file, tmp_path / str(number), quiet=True,
+                       overrides={"train.steps": 1, **changes})  # fmt: skip
+        plan = Plan.read(run.folder)
+        assert plan.kind == "pair" and plan.settings.score == score, "what a person sets counts first"

@@ -38,8 +38,9 @@ def register(app: typer.Typer) -> None:
         if report is not None:
             from etude.transfer.report import write_report
 
-            judged = tuned.task.judge(examples, tuned.predict(examples))
-            write_report(report, f"{run.name} on {file.name}", scores, examples, judged)
+            answers = tuned.predict(examples)
+            judged, counts = tuned.task.judge(examples, answers), tuned.task.confusion(examples, answers)
+            write_report(report, f"{run.name} on {file.name}", scores, examples, judged, counts)
         if examples.bad:
             typer.echo(f"{len(examples.bad)} bad examples left out; the first: {examples.bad[0]}", err=True)
         if as_json:

@@ -2,7 +2,8 @@
 
 A task is one module `etude.tasks.<kind>`; its name is all that has to be known of it. The module defines
 
-    SUMMARY                 one line for `etude tasks`
+    SUMMARY, SCORES         one line each for `etude tasks`: what it does, how it is scored
+    FILES                   endings of the files it reads, where they are not those of tasks/reading.py
     COLUMNS                 role -> the names its column has in published files, the first found counts
     INPUTS                  the roles that a plain line of a pipe holds, tabs between them; () where it takes JSON only
     Settings(Strict)
@@ -18,6 +19,7 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +62,6 @@ class Judged:
     predicted: str
     right: bool
     loss: float  # how wrong it is, for the order of errors
-    label: str | None = None  # the gold class, where answers are classes: then there is a confusion matrix
 
 
 class Task(Objective):
@@ -78,6 +79,12 @@ class Task(Objective):
     def judge(self, examples: Examples[Any], answers: Sequence[dict[str, Any]]) -> list[Judged]:
         """Answers of `predict` beside labelled examples, for a report; [] where a task has nothing to show."""
         return []
+
+    def confusion(
+        self, examples: Examples[Any], answers: Sequence[dict[str, Any]]
+    ) -> tuple[str, Counter[tuple[str, str]]] | None:
+        """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """JSON-ready: what `build` needs beside the settings (labels, thresholds found on dev)."""

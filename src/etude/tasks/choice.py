@@ -36,6 +36,7 @@ from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
 
 SUMMARY = "which of several answers (SWAG, CommonsenseQA, OpenBookQA, RACE)"
+SCORES = "accuracy"
 COLUMNS = {
     "question": ("question", "sent1", "startphrase"),
     "choices": ("choices", "options", "endings"),

@@ -9,6 +9,7 @@ relations (tasks/relation.py). Sentence pairs (tasks/pair.py) are the same with 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,7 @@ from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
 
 SUMMARY = "one label for a text (SST-2, CoLA, NSMC, YNAT, any CSV)"
+SCORES = "accuracy, macro F1, Matthews; F1 of one label; micro F1 without one; area under curves"
 COLUMNS = {
     "text": ("text", "sentence", "document", "title", "review", "comments"),
     "label": ("label", "label_id", "labels", "gold_label"),
@@ -172,10 +174,15 @@ class Classify(Task):
                 predicted=answer["label"],
                 right=answer["label"] == item.label,
                 loss=-math.log(max(1e-9, answer["scores"][str(item.label)])),
-                label=item.label,
             )
             for item, answer in zip(examples, answers, strict=True)
         ]
+
+    def confusion(
+        self, examples: Examples[Labelled], answers: Sequence[dict[str, Any]]
+    ) -> tuple[str, Counter[tuple[str, str]]]:
+        pairs = zip(examples, answers, strict=True)
+        return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
 
     def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
         counts = Confusion(len(self.labels))

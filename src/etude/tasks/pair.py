@@ -25,9 +25,10 @@ from etude.tasks.pooled import Way
 from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
+__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
 
 SUMMARY = "one label for two texts (RTE, MNLI, QNLI, MRPC, QQP, KLUE-NLI)"
+SCORES = classify.SCORES
 FIRST = ("text_a", "sentence1", "premise", "question1", "#1 String", "question")
 SECOND = ("text_b", "sentence2", "hypothesis", "question2", "#2 String", "sentence")
 COLUMNS = {

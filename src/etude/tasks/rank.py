@@ -38,9 +38,10 @@ from etude.tasks.pair import way_of
 from etude.tasks.pooled import ExampleBatch, ExampleRow, ExampleRows, Pooled
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Rank", "Settings", "build", "learn", "parse", "read"]
+__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Rank", "Settings", "build", "learn", "parse", "read"]
 
 SUMMARY = "candidates in order, the best for a query first (WikiQA, passages, answers)"
+SCORES = "MRR, MAP, hit@1, hit@3, hit@10"
 INPUTS: tuple[str, ...] = ()  # a line holds JSON
 HITS = (1, 3, 10)
 log = logging.getLogger("etude")

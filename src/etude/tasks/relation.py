@@ -27,9 +27,10 @@ from etude.tasks.examples import Examples, Record, checked_text, column_of, gath
 from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Relation", "Settings", "build", "learn", "parse", "read"]
+__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Relation", "Settings", "build", "learn", "parse", "read"]
 
 SUMMARY = "one label for two entities of a text (KLUE-RE, TACRED)"
+SCORES = "micro F1 without no_relation, area under curves, accuracy, macro F1"
 COLUMNS = {
     "text": ("sentence", "text", "token"),
     "subject": ("subject_entity", "subject", "subj"),

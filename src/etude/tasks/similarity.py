@@ -34,9 +34,10 @@ from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
 from etude.tasks.reading import records
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Settings", "Similarity", "build", "learn", "parse", "read"]
+__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Similarity", "build", "learn", "parse", "read"]
 
 SUMMARY = "how alike two texts are, a number (STS-B, KorSTS, KLUE-STS)"
+SCORES = "Pearson, Spearman; F1 at a threshold"
 COLUMNS = {"first": FIRST, "second": SECOND, "value": ("score", "similarity", "labels", "label")}
 
 

@@ -41,9 +41,11 @@ from etude.tasks.reading import records
 from etude.tasks.windows import Windows, windows
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SUMMARY", "Settings", "Span", "build", "learn", "official", "parse", "read"]
+__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Span", "build", "learn", "official", "parse", "read"]
 
 SUMMARY = "a span of a text that answers a question (SQuAD 1.1 and 2.0, KorQuAD, KLUE-MRC)"
+
+SCORES = "F1, exact match, answerable and not, by the rules of SQuAD 1.1, SQuAD 2.0, KorQuAD, KLUE, CoQA"
 
 
 class Settings(Strict):

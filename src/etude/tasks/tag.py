@@ -15,6 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -27,8 +28,8 @@ from etude.errors import UserError, nearest
 from etude.nn.packed import Layout
 from etude.objectives.base import Batch, Row, Stat, Term, join
 from etude.settings import Strict
-from etude.tasks import tag_scores
-from etude.tasks.base import Score, Task
+from etude.tasks import tag_errors, tag_network, tag_scores, tag_told
+from etude.tasks.base import Judged, Score, Task
 from etude.tasks.examples import Examples, label_names
 from etude.tasks.framing import Frame
 from etude.tasks.tag_encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
@@ -38,9 +39,11 @@ from etude.tasks.tagged import COLUMNS, Tagged, check_shape, parse, read
 from etude.tasks.word_pieces import Framed, Pieces, Which, expand, framed, of_characters, of_words
 from etude.text.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "SUMMARY", "Settings", "Tagged", "Tagger", "build", "learn", "parse", "read"]
+__all__ = ["COLUMNS", "FILES", "SCORES", "SUMMARY", "Settings", "Tagged", "Tagger", "build", "learn", "parse", "read"]
 
 SUMMARY = "one tag a word: entities, parts of speech (CoNLL-2003, WNUT-17, KLUE-NER, Universal Dependencies)"
+SCORES = "entity F1 (conlleval) and macro F1 (strict, KLUE), accuracy, macro F1 of tags"
+FILES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".json")
 log = logging.getLogger("etude")
 
 
@@ -64,6 +67,9 @@ class Settings(Strict):
     cells: int = Field(default=256, ge=1, description="of the biLSTM, each direction")
     lstm_layers: int = Field(default=1, ge=1)
     projection: int = Field(default=256, ge=1, description="width under the biLSTM of projection_bilstm_crf")
+    network: tag_network.Settings | None = Field(
+        default=None, description="layers of the tagger's own between the model and the head: window, TagLM, ELMo"
+    )
     score: Named | None = Field(default=None, description="the official one; what suits the tags if None")
 
 
@@ -83,7 +89,9 @@ def learn(examples: Examples[Tagged], settings: Settings) -> dict[str, Any]:
     else:
         usual = min(counts, key=lambda tag: (-counts[tag], tag))
     characters = all(item.characters for item in examples)
-    return {"labels": names, "scheme": scheme, "encoding": encoding, "usual": usual, "characters": characters}
+    facts = {"labels": names, "scheme": scheme, "encoding": encoding, "usual": usual, "characters": characters}
+    own = settings.network
+    return facts if own is None else {**facts, "tables": tag_told.learn(own, examples.items)}
 
 
 def _scheme(examples: Examples[Tagged], settings: Settings) -> Scheme | None:
@@ -103,6 +111,7 @@ def _scheme(examples: Examples[Tagged], settings: Settings) -> Scheme | None:
 class TagRow(Row):
     units: np.ndarray | None = None  # (u,) the token of each unit
     tags: np.ndarray | None = None  # (u,) int64
+    told: tag_told.Told | None = None  # where the tagger has a network of its own
 
 
 @dataclass
@@ -113,6 +122,7 @@ class TagRows:
     framed: list[Framed]
     tags: list[np.ndarray] | None  # numbers of the tags of the units that are read
     segments: bool
+    told: list[tag_told.Told] | None = None
     shuffle: bool = True
     row_tokens: int | None = None
 
@@ -124,7 +134,8 @@ class TagRows:
         one = self.framed[number]
         segments = np.zeros(len(one.tokens), np.uint8) if self.segments else None
         tags = None if self.tags is None else self.tags[number]
-        return TagRow(index, one.tokens, one.bounds, segments, units=one.units, tags=tags)
+        told = None if self.told is None else self.told[number]
+        return TagRow(index, one.tokens, one.bounds, segments, units=one.units, tags=tags, told=told)
 
 
 @dataclass
@@ -132,6 +143,10 @@ class TagBatch(Batch):
     units: Tensor | None = None  # (W,) int64, the token of each unit
     words: Layout | None = None  # sentences over units
     tags: Tensor | None = None  # (W,) int64
+    known: Tensor | None = None  # (W,) int64, for a network of the tagger's own: rows of its word vectors
+    features: Tensor | None = None  # (W, F) int64
+    letters: Tensor | None = None  # (U, length) of the different units
+    spelled: Tensor | None = None  # (W,) which of them each unit is
 
 
 class Tagger(Task):
@@ -159,8 +174,10 @@ class Tagger(Task):
             constraints = self._free(settings)
         if constraints == "training" and not settings.head.endswith("crf"):
             raise UserError(f"task.constraints=training needs a CRF, and task.head={settings.head} has none.")
+        own = settings.network
+        self.own = None if own is None else tag_told.Own(own, model, facts["tables"])
         self.head = Head(
-            settings.head, model.width, len(self.labels),
+            settings.head, model.width if self.own is None else self.own.width, len(self.labels),
             allowed=None if self.encoding is None else allowed(self.labels, self.encoding), constraints=constraints,
             dropout=settings.dropout, deviation=settings.deviation, cells=settings.cells,
             layers=settings.lstm_layers, projection=settings.projection,
@@ -176,7 +193,7 @@ class Tagger(Task):
         return {
             "labels": self.labels, "scheme": self.scheme, "encoding": self.encoding,
             "usual": self.usual, "characters": self.characters,
-        }  # fmt: skip
+        } | ({} if self.own is None else {"tables": self.own.tables.facts()})  # fmt: skip
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -207,7 +224,11 @@ class Tagger(Task):
                     "%s: %d of %d sentences are longer than %d tokens and %s.",
                     examples.source, count, len(parts), self.framing.length, what,
                 )  # fmt: skip
-        return TagRows(pieces, parts, None, self.framing.segments)
+        told = None
+        if self.own is not None:
+            three = zip(examples, pieces, parts, strict=True)
+            told = [self.own.tell(self._words(item), one, framed) for item, one, framed in three]
+        return TagRows(pieces, parts, None, self.framing.segments, told)
 
     def _words(self, item: Tagged) -> list[str]:
         """The words, or the characters, as the tagger was trained to see them."""
@@ -246,25 +267,30 @@ class Tagger(Task):
         tags = [row.tags for row in chosen if row.tags is not None]
         longest = self.framing.length or max(int(np.diff(row.bounds).max()) for row in chosen)
         sentences_or_units = sum(map(bool, counts)) if self.head.trains_crf else sum(counts)
-        return TagBatch(
+        batch = TagBatch(
             **join(chosen, 0, longest),
             counts={"loss": sentences_or_units},
             units=torch.from_numpy(units.astype(np.int64)),
             words=Layout.of(np.concatenate([[0], np.cumsum(counts)]), max(counts)),
             tags=torch.from_numpy(np.concatenate(tags)) if tags else None,
         )
+        if self.own is not None:
+            self.own.fill(batch, [row.told for row in chosen if row.told is not None])
+        return batch
 
     # --- training -----------------------------------------------------------------------------------
 
     def scores(self, model: Any, batch: TagBatch) -> Tensor:
         """(W, K) of every unit and tag."""
         assert batch.units is not None and batch.words is not None
-        return self.head(model(batch).last[batch.units], batch.words)
+        states = model(batch).last[batch.units] if self.own is None else self.own(model, batch)
+        return self.head(states, batch.words)
 
     def loss(self, model: nn.Module, batch: TagBatch) -> dict[str, Term]:
         assert batch.tags is not None and batch.words is not None
         total = self.head.loss(self.scores(model, batch), batch.tags, batch.words)
-        return {"loss": Term(total, batch.counts["loss"])}
+        terms = {"loss": Term(total, batch.counts["loss"])}
+        return terms if self.own is None else terms | self.own.terms(batch)
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: TagBatch) -> dict[str, Stat]:
@@ -276,7 +302,8 @@ class Tagger(Task):
 
     def flops(self, model: Any, batch: TagBatch) -> int:
         assert batch.words is not None
-        return 3 * int(model.flops(batch.layout.lengths) + self.head.flops(batch.words.total))
+        below = model.flops(batch.layout.lengths) if self.own is None else self.own.flops(model, batch)
+        return 3 * int(below + self.head.flops(batch.words.total))
 
     # --- use ----------------------------------------------------------------------------------------
 
@@ -328,6 +355,19 @@ class Tagger(Task):
             predicted.append([tag for tag, keep in zip(tags, kept, strict=True) if keep])
         self._tell_unknown(gold, examples.source)
         return tag_scores.scores(gold, predicted, self.scheme, intervals)
+
+    def judge(self, examples: Examples[Tagged], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        return [tag_errors.judge(item, answer, self.scheme) for item, answer in zip(examples, answers, strict=True)]
+
+    def confusion(
+        self, examples: Examples[Tagged], answers: Sequence[dict[str, Any]]
+    ) -> tuple[str, Counter[tuple[str, str]]]:
+        counts: Counter[tuple[str, str]] = Counter()
+        for item, answer in zip(examples, answers, strict=True):
+            kept = [not word.isspace() for word in item.words]
+            gold, found = (list(compress(tags, kept)) for tags in (item.tags or (), answer["tags"]))
+            counts += tag_errors.confusion(gold, found, self.scheme)
+        return "characters" if self.characters else "words", counts
 
     def _tell_unknown(self, gold: list[list[str]], source: str) -> None:
         unknown = Counter(tag for tags in gold for tag in tags if self.scheme is None and tag not in self.numbers)

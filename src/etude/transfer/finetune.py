@@ -34,6 +34,7 @@ from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.transfer import plan as plans
 from etude.transfer.card import card
+from etude.transfer.named import resolve
 from etude.transfer.parts import ThawingLoop, depths
 from etude.transfer.plan import Plan, Source
 
@@ -78,8 +79,9 @@ def finetune(
     skip_bad: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Trains `task` on the examples of `train`; `overrides` as {"train.lr": 3e-5, "task.dropout": 0.2}."""
+    """Trains a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}."""
     refuse_existing(Path(out))
+    task, overrides = resolve(task, overrides)
     start = Base.open(base)
     plan = make_plan(start, task, train, dev, columns, overrides, skip_bad)
     device = device_of(plan)

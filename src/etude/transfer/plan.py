@@ -43,6 +43,7 @@ from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as Train
 from etude.transfer import towers
 from etude.transfer.features import Combine, Features, Layers
+from etude.transfer.named import NAMED
 from etude.transfer.parts import check_gradual, freeze, refresh
 
 FILE = "task.yaml"
@@ -192,7 +193,7 @@ def task_kinds() -> dict[str, ModuleType]:
 def task_module(kind: str) -> Any:
     known = task_kinds()
     if kind not in known:
-        raise UserError(f"There is no task '{kind}'.{nearest(kind, known)} 'etude tasks' lists them.")
+        raise UserError(f"There is no task '{kind}'.{nearest(kind, [*known, *NAMED])} 'etude tasks' lists them.")
     return known[kind]
 
 

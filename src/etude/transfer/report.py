@@ -30,7 +30,12 @@ td.text { max-width: 36rem; overflow-wrap: anywhere }
 
 
 def write_report(
-    path: str | Path, title: str, scores: Mapping[str, Score], examples: Examples[Any], judged: Sequence[Judged]
+    path: str | Path,
+    title: str,
+    scores: Mapping[str, Score],
+    examples: Examples[Any],
+    judged: Sequence[Judged],
+    confusion: tuple[str, Counter[tuple[str, str]]] | None = None,
 ) -> None:
     parts = [
         f"<h1>{html.escape(title)}</h1>",
@@ -38,7 +43,7 @@ def write_report(
     ]
     if examples.bad:
         parts.append(f"; {len(examples.bad):,} bad ones left out")
-    parts += ["</p>", _scores(scores), _confusion(judged), _worst(judged, examples)]
+    parts += ["</p>", _scores(scores), _confusion(confusion), _worst(judged, examples)]
     page = (
         f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>{''.join(parts)}"
     )
@@ -63,11 +68,11 @@ def _scores(scores: Mapping[str, Score]) -> str:
     return "<table>" + _row(["score", "value", "95 % from", "to", "examples"], head=True) + "".join(rows) + "</table>"
 
 
-def _confusion(judged: Sequence[Judged]) -> str:
+def _confusion(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> str:
     """Gold in rows, predicted in columns; a cell's shade is its share of the row."""
-    if not judged or any(one.label is None for one in judged):
+    if confusion is None:
         return ""
-    counts = Counter((str(one.label), one.predicted) for one in judged)
+    what, counts = confusion
     names = sorted({name for pair in counts for name in pair})
     if len(names) > LABELS:
         return f"<p>{len(names)} labels: too many for a matrix.</p>"
@@ -77,7 +82,7 @@ def _confusion(judged: Sequence[Judged]) -> str:
         cells = [_number(f"{counts[gold, name]:,}", counts[gold, name] / max(1, total)) for name in names]
         rows.append(_row([html.escape(gold), *cells]))
     head = _row(["gold \\ predicted", *map(html.escape, names)], head=True)
-    return f"<h2>Confusion</h2><table>{head}{''.join(rows)}</table>"
+    return f"<h2>Confusion ({what})</h2><table>{head}{''.join(rows)}</table>"
 
 
 def _worst(judged: Sequence[Judged], examples: Examples[Any]) -> str:

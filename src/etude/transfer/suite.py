@@ -18,8 +18,8 @@ from etude.errors import UserError
 from etude.recipes.document import Overrides, from_overrides
 from etude.train import checkpoint
 from etude.transfer import finetune as single
+from etude.transfer.named import leaves
 from etude.transfer.plan import Plan
-from etude.transfer.trials import leaves
 from etude.transfer.tuned import Tuned
 
 FILE = "suite.json"

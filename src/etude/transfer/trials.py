@@ -27,6 +27,7 @@ from etude.recipes.document import Overrides, from_overrides
 from etude.run import Run, refuse_existing
 from etude.train import checkpoint
 from etude.transfer import finetune as single
+from etude.transfer.named import leaves
 from etude.transfer.plan import Plan
 
 FILE = "trials.json"
@@ -170,11 +171,3 @@ def table(out: str | Path) -> str:
         lines.append((name, f"{found['score']} {statistics.fmean(scores):.4f}{spread}{each}{mark}"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {rest}" for name, rest in lines)
-
-
-def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """(path, value) of every setting in nested groups."""
-    found: list[tuple[tuple[str, ...], Any]] = []
-    for key, value in values.items():
-        found += leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
-    return found
