@@ -101,12 +101,12 @@ class Network(nn.Module):
         self.width = width
 
     @torch.no_grad()
-    def start_from(self, vectors: Tensor) -> None:
-        """First values of the known words' vectors, (words, width); the unknown word keeps what was drawn."""
+    def start_from(self, vectors: Tensor, given: Tensor) -> None:
+        """First values (words, width) of the words that have one (words,); the others keep what was drawn."""
         assert self.words is not None
         if vectors.shape != (self.words.num_embeddings - 1, self.words.embedding_dim):
             raise ValueError(f"vectors {tuple(vectors.shape)} for words {tuple(self.words.weight.shape)}")
-        self.words.weight[1:] = vectors
+        self.words.weight[1:][given] = vectors[given]
 
     def forward(
         self,

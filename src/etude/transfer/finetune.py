@@ -33,6 +33,7 @@ from etude.train.loop import Outcome, Scorer
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.transfer import plan as plans
+from etude.transfer import starting
 from etude.transfer.card import card
 from etude.transfer.named import resolve
 from etude.transfer.parts import ThawingLoop, depths
@@ -129,7 +130,7 @@ def make_plan(
         settings=settings,
         transfer=way,
         train=training,
-        facts=module.learn(examples, settings),
+        facts=starting.with_words(module.learn(examples, settings), settings),
         columns=named,
         base=start.folder,
         examples=sources[0],
@@ -205,6 +206,8 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
     make_deterministic(settings.deterministic)
     assert settings.steps is not None  # make_plan stored it
     model, task = plan.build(model, run.tokenizer)
+    if not run.steps:
+        starting.begin(task)
     examples = module.read(plan.examples.check(), plan.columns, plan.skip_bad)
     dev = module.read(plan.dev.check(), plan.columns, plan.skip_bad) if plan.dev else None
     quiet = quiet or not ranks.first
