@@ -46,6 +46,9 @@ PUBLISHED: dict[str, int | str] = {
     "gpt3-6.7b": "6.66B",
     "gpt3-13b": "12.9B",  # the table says 13.0B, of a width of 5140
     "gpt3-175b": "175B",
+    "two-tower-base": "178M",  # the table says 177M; none counts the adaptive softmax
+    "two-tower-large": "330M",
+    "two-tower-bpe-large": "372M",  # the table says 370M
 }
 SPECIAL = 6
 
@@ -61,6 +64,11 @@ def shrunk(name: str) -> Recipe:
         sizes |= {"model.window": 8} if recipe.model.window else {}
     elif recipe.model_kind == "recurrent":
         sizes |= {"model.cells": 24}
+    elif recipe.model_kind == "two_tower":
+        sizes |= {"model.layers": 1, "model.heads": 2, "model.context": 32}
+        sizes |= {"model.combiner_heads": 4} if recipe.model.combiner_heads else {}
+        sizes |= {"objective.cutoffs": [100]} if recipe.objective.softmax == "adaptive" else {}
+        sizes |= {"model.characters.filters": [[1, 8], [3, 8]]} if recipe.model.characters else {}
     train = {
         "steps": 2,
         "batch_tokens": 2_000,
