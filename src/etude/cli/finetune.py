@@ -37,6 +37,9 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option("--vary", help="Values of a setting to compare on dev: task.pooling=start,mean,max,last"),
         ] = None,
+        ways: Annotated[
+            bool, typer.Option("--ways", help="Compare features and fine-tuning under all four poolings, in one table.")
+        ] = False,
         seeds: Annotated[int, typer.Option("--seeds", min=1, help="So many runs; mean and deviation.")] = 1,
         skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad examples out, and count them.")] = False,
         resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run.")] = None,
@@ -65,7 +68,7 @@ def register(app: typer.Typer) -> None:
                 _suite(places[0], places[1], train, out, overrides, skip_bad, quiet)
                 return
             named = named_columns(columns or [], {"text": text, "label": label})
-            varied = _varied([*([f"train.lr={lr}"] if lr else []), *(vary or [])])
+            varied = (trials.WAYS if ways else {}) | _varied([*([f"train.lr={lr}"] if lr else []), *(vary or [])])
             if seeds > 1 or any(len(values) > 1 for values in varied.values()):
                 run = trials.search(
                     places[0],

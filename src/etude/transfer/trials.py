@@ -159,15 +159,52 @@ def _choose(out: Path, asked: dict[str, Any], trials: list[dict[str, Any]]) -> R
     return Run.open(out)
 
 
+WAYS: dict[str, list[Any]] = {  # features against fine-tuning, under every pooling
+    "transfer.frozen": [True, False],
+    "task.pooling": ["start", "mean", "max", "last"],
+}
+
+
 def table(out: str | Path) -> str:
-    """What came out, one line a combination of settings."""
+    """What came out: one line a combination of settings, or a grid where two settings were varied."""
     found = json.loads((Path(out) / FILE).read_text(encoding="utf-8"))
-    lines = []
-    for settings, scores in by_settings(found["trials"]):
-        name = "  ".join(f"{key.rpartition('.')[2]} {_word(value)}" for key, value in settings.items()) or "all seeds"
-        spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
-        each = f"  ({', '.join(f'{score:.4f}' for score in scores)})" if len(scores) > 1 else ""
-        mark = "  <- chosen" if settings == found["chosen"]["settings"] else ""
-        lines.append((name, f"{found['score']} {statistics.fmean(scores):.4f}{spread}{each}{mark}"))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {rest}" for name, rest in lines)
+    each = by_settings(found["trials"])
+    varied = [key for key, values in found["vary"].items() if len(values) > 1]
+    cells = {json.dumps(settings): _cell(scores, settings == found["chosen"]["settings"]) for settings, scores in each}
+    if len(varied) == 2:
+        rows = _grid(found, varied[0], varied[1], cells)
+    else:
+        rows = [
+            [_called(settings) or "all seeds", cells[json.dumps(settings)], _each(scores)] for settings, scores in each
+        ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    seeds = f", mean ± deviation of {found['seeds']} seeds" if found["seeds"] > 1 else ""
+    return "\n".join([f"{found['score']} on dev{seeds}; * is chosen", *lines])
+
+
+def _grid(found: dict[str, Any], down: str, across: str, cells: dict[str, str]) -> list[list[str]]:
+    rows = [["", *(_called({across: value}) for value in found["vary"][across])]]
+    for value in found["vary"][down]:
+        settings = [
+            {key: {down: value, across: other}.get(key, values[0]) for key, values in found["vary"].items()}
+            for other in found["vary"][across]
+        ]
+        rows.append([_called({down: value}), *(cells[json.dumps(one)] for one in settings)])
+    return rows
+
+
+def _called(settings: Mapping[str, Any]) -> str:
+    """Settings in words a table has room for."""
+    plain = {"transfer.frozen=true": "features", "transfer.frozen=false": "fine-tuned"}
+    named = {f"{key}={_word(value)}": f"{key.rpartition('.')[2]} {_word(value)}" for key, value in settings.items()}
+    return "  ".join(plain.get(key, name) for key, name in named.items())
+
+
+def _cell(scores: Sequence[float], chosen: bool) -> str:
+    spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.4f}{spread}{' *' if chosen else ''}"
+
+
+def _each(scores: Sequence[float]) -> str:
+    return f"({', '.join(f'{score:.4f}' for score in scores)})" if len(scores) > 1 else ""
