@@ -41,8 +41,9 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
     speed = trial(resolved, corpus, device)
     settings = resolved.train
     steps = schedule.total_steps(
-        settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second
-    )
+        settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
+        epoch_rows=len(rows),
+    )  # fmt: skip
     row_tokens = rows.row_tokens or 1
     tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
     named = [*model.named_parameters("model"), *objective.named_parameters("objective")]

@@ -119,8 +119,9 @@ def fix_budget(recipe: Recipe, corpus: Corpus, device: torch.device) -> Recipe:
         return recipe
     speed = trial(recipe, corpus, device)
     steps = schedule.total_steps(
-        recipe.train, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second
-    )
+        recipe.train, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
+        epoch_rows=speed.epoch_rows,
+    )  # fmt: skip
     return recipe.with_settings({"train.steps": steps})
 
 
@@ -156,6 +157,7 @@ class Speed:
     seconds_per_step: float
     flops_per_token: float
     row_tokens: int
+    epoch_rows: int  # of one pass over the corpus
     loss: float  # at the start: near log(vocabulary) where all is well
 
 
@@ -181,5 +183,6 @@ def trial(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float =
         seconds_per_step=passed / (number - 1),
         flops_per_token=flops / tokens,
         row_tokens=rows.row_tokens or 0,
+        epoch_rows=len(rows),
         loss=float(first) if first is not None else float("nan"),
     )

@@ -1,25 +1,66 @@
-"""Static word vectors: one vector a token, whatever stands around it.
+"""Static word vectors: one vector a word, whatever stands around it.
 
-word2vec (Mikolov et al. 2013a, 2013b): an input table, which is the result, and an output table that only
-training needs. First values as word2vec has them [code]: input uniform in (-0.5, 0.5) / width, output 0.
+word2vec (Mikolov et al. 2013a, 2013b): an input table, which is the result, and an output table that only training
+needs. GloVe (Pennington et al. 2014): two tables of equal rights, whose sum is the result. fastText (Bojanowski et
+al. 2017): behind the words the input table has rows for buckets of character n-grams, and a word's vector is the mean
+of its own row and those of its n-grams (`etude.text.subwords`).
+
+First values as the released programs have them (`init`), those of the output table after those of the input table:
+
+    word2vec   uniform in (-0.5, 0.5) / width, 0          fasttext   uniform in (-1, 1) / width, 0
+    glove      uniform in (-0.5, 0.5) / width, both
+
+A word that is not in the vocabulary has (`unknown`)
+
+    rarest     the mean of the 100 rarest words, as GloVe's <unk> [code]
+    subwords   the mean of the rows of its n-grams; 0 where it has none [code]
+    random     a vector of its own, always the same: uniform in +- sqrt(3 / width) (Ma & Hovy 2016, section 3.2)
+    own, zero  the row of the unknown token, which no objective here trains but fine-tuning does; 0
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Literal, Self
+
 import numpy as np
 import torch
-from pydantic import Field
-from torch import nn
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
+from etude.chance import fold, uniform
 from etude.errors import UserError
 from etude.nn.packed import Packed
 from etude.nn.states import States
 from etude.settings import Strict
+from etude.text.speller import Speller
+from etude.text.subwords import gram_buckets, spelling, word_rows
+from etude.text.tokenizer import Tokenizer
+
+RAREST = 100  # words whose mean stands for an unknown one
+Unknown = Literal["rarest", "subwords", "random", "own", "zero"]
 
 
 class Settings(Strict):
     width: int = Field(ge=1, description="of a word's vector")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
+    buckets: int = Field(default=0, ge=0, description="of character n-grams; 0: a word is its own row alone")
+    grams: tuple[int, int] = Field(default=(3, 6), description="characters of the shortest and the longest n-gram")
+    init: Literal["word2vec", "fasttext", "glove"] = "word2vec"
+    result: Literal["input", "sum"] = Field(default="input", description="a word's vector: of the first table, or both")
+    unknown: Unknown = "rarest"
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.buckets and not 1 <= self.grams[0] <= self.grams[1]:
+            raise ValueError(f"grams={list(self.grams)}: the shortest has at least one character, the longest no fewer")
+        if self.buckets and self.result == "sum":
+            raise ValueError("result=sum adds the two tables of GloVe, which has no buckets: set buckets to 0")
+        if self.unknown == "subwords" and not self.buckets:
+            raise ValueError("unknown=subwords needs rows of n-grams: set buckets, to 2000000 as fastText has it")
+        return self
 
 
 class Static(nn.Module):
@@ -31,19 +72,123 @@ class Static(nn.Module):
             raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
         self.settings = settings
         self.width, self.vocab = settings.width, settings.vocab
-        self.input = nn.Embedding(settings.vocab, settings.width)
+        self.input = nn.Embedding(settings.vocab + settings.buckets, settings.width)
         self.output = nn.Embedding(settings.vocab, settings.width)
+        self.unknown: int | None = None  # the id of the unknown token
+        self.speller: Speller | None = None  # knows the letters of unknown words, where those matter
+        # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
+        self.rows: tuple[np.ndarray, np.ndarray] | None = None
+        self._rows: dict[torch.device, tuple[Tensor, Tensor]] = {}  # the same on the devices that asked for it
+        self._closed: list[int] = []  # the tokenizer's own reading of the speller's words
         self.reset()
 
     def reset(self) -> None:
-        """Draws the input vectors anew from `torch.manual_seed`; the output vectors start at 0."""
+        """Draws the vectors anew from `torch.manual_seed`."""
+        edge = (1.0 if self.settings.init == "fasttext" else 0.5) / self.width
         with torch.no_grad():
-            self.input.weight.uniform_(-0.5, 0.5).div_(self.width)
-            self.output.weight.zero_()
+            self.input.weight.uniform_(-edge, edge)
+            if self.settings.init == "glove":
+                self.output.weight.uniform_(-edge, edge)
+            else:
+                self.output.weight.zero_()
+
+    def meet(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Told once, before use, which tokens there are; returns the tokenizer to use, open where letters matter."""
+        self.unknown = tokenizer.special.unknown
+        if self.settings.buckets:
+            self.spell(spelling(tokenizer))
+        if self.settings.unknown not in ("subwords", "random") or not tokenizer.word_level:
+            return tokenizer
+        if self.speller is None or self.speller.fingerprint != tokenizer.fingerprint:
+            self.speller, self._closed = Speller.of(tokenizer), []
+        return self.speller
+
+    def spell(self, words: Sequence[str | None]) -> None:
+        """Finds the rows of every word; None: a token that is no letters."""
+        if self.rows is None:
+            self.rows = word_rows([*words, *[None] * (self.vocab - len(words))], *self._grams)
+
+    @property
+    def _grams(self) -> tuple[int, int, int]:
+        return self.settings.buckets, *self.settings.grams
+
+    # --- words in, vectors out ----------------------------------------------------------------------
 
     def forward(self, packed: Packed, layers: bool = False) -> States:
-        x = self.input(packed.tokens)  # (N, D)
+        tokens, strange = packed.tokens, None
+        if self.speller is not None:
+            tokens, strange = self._read(tokens)
+        x = self.vectors(tokens)  # (N, D)
+        if self.unknown is not None and self.settings.unknown != "own":
+            x = torch.where((tokens == self.unknown)[:, None], self._stand_in(), x)
+        if strange is not None:
+            places, vectors = strange
+            x = x.index_copy(0, places, vectors)
         return States(last=x, layers=[x] if layers else None, table=self.input.weight)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """(N,) ids of the vocabulary -> (N, D)."""
+        if self.settings.result == "sum":
+            return self.input(tokens) + self.output(tokens)
+        if not self.settings.buckets:
+            return self.input(tokens)
+        rows, starts = self.rows_of(tokens)
+        return F.embedding_bag(rows, self.input.weight, starts, mode="mean")
+
+    def rows_of(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of the input table of all tokens end to end, and where those of each begin."""
+        if self.rows is None:
+            raise ValueError("a model of sub-words must be told how its tokens are written: call meet or spell first")
+        device = tokens.device
+        if device not in self._rows:
+            bounds, rows = (torch.from_numpy(one).to(device) for one in self.rows)
+            self._rows[device] = bounds, rows
+        bounds, rows = self._rows[device]
+        first, sizes = bounds[tokens], bounds[tokens + 1] - bounds[tokens]
+        starts = torch.cumsum(sizes, 0) - sizes
+        owner = torch.repeat_interleave(torch.arange(len(tokens), device=device), sizes)
+        within = torch.arange(len(owner), device=device) - starts[owner]
+        return rows[first[owner] + within], starts
+
+    # --- unknown words ------------------------------------------------------------------------------
+
+    def _stand_in(self) -> Tensor:
+        """(D,) for an unknown word without letters. Ids are by falling frequency, so the last ones are the rarest."""
+        if self.settings.unknown == "zero":
+            return self.input.weight.new_zeros(self.width)
+        rarest = torch.arange(max(0, self.vocab - RAREST), self.vocab, device=self.input.weight.device)
+        return self.vectors(rarest[rarest != self.unknown]).mean(0)
+
+    def _read(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Ids of the vocabulary for a speller's ids; and places and vectors of the words that have none."""
+        assert self.speller is not None
+        if not bool((tokens >= self.vocab).any()):
+            return tokens, None
+        ids = tokens.cpu().numpy()
+        known = np.arange(len(self._closed), self.speller.known - self.speller.vocab) + self.speller.vocab
+        self._closed += self.speller.closed(known).tolist()
+        outside = np.flatnonzero(ids >= self.speller.vocab)
+        closed = ids.copy()
+        closed[outside] = np.array(self._closed)[ids[outside] - self.speller.vocab]
+        places = outside[closed[outside] == self.unknown]
+        numbers, which = np.unique(ids[places], return_inverse=True)
+        device = tokens.device
+        form = self.speller.backend.normalizer  # letters as the vocabulary was learnt: lower case, where it was
+        words = [self.speller.token(int(id)) for id in numbers]
+        vectors = self.of_words([form.normalize_str(word) if form else word for word in words])
+        found = (torch.from_numpy(places).to(device), vectors[torch.from_numpy(which).to(device)])
+        return torch.from_numpy(closed).to(device), found if len(places) else None
+
+    def of_words(self, words: Sequence[str]) -> Tensor:
+        """(words, D) of words that are not in the vocabulary, by their letters."""
+        weight = self.input.weight
+        if self.settings.unknown == "random":
+            edge, places = math.sqrt(3 / self.width), np.arange(self.width)
+            drawn = [2 * edge * uniform(fold("unknown word", word), places) - edge for word in words]
+            return torch.from_numpy(np.array(drawn, np.float32).reshape(-1, self.width)).to(weight)
+        bounds, found = gram_buckets(words, *self._grams)
+        rows, starts = (torch.from_numpy(one).to(weight.device) for one in (found + self.vocab, bounds[:-1]))
+        return F.embedding_bag(rows, weight, starts, mode="mean")  # of no rows: 0
 
     def flops(self, lengths: np.ndarray) -> int:
         """A look-up multiplies nothing."""

@@ -7,7 +7,7 @@ any other model does, and asks the speller it was given (`spell_with`) for the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,10 @@ def reads_letters(model: nn.Module) -> bool:
 
 def spell_with(model: nn.Module, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer to use with a model: an open one, known to the model, where it reads letters."""
+    for part in model.modules():
+        meet: Any = getattr(part, "meet", None)  # word vectors decide by themselves
+        if meet is not None:
+            tokenizer = meet(tokenizer)
     parts = [part for part in model.modules() if isinstance(part, Spelled)]
     if not parts:
         return tokenizer

@@ -1,0 +1,254 @@
+"""Word vectors against gensim: speed and quality on the same text, with the same settings, in the same run.
+
+    etude prepare text.txt -o data/words --tokenizer word:100000,lower,min=5 --sample-mb 1000
+    python benchmarks/word_vectors.py speed data/words --words 3000000
+    python benchmarks/word_vectors.py quality data/words --eval FOLDER --seeds 3 --out results.jsonl
+    python benchmarks/word_vectors.py speed data/words --device cuda          # ours on the GPU, gensim on the CPU
+
+The text is that of the corpus: its train part, unknown words left out, in the stretches that the rows of our objective
+are, as a file of lines for gensim's fastest input (`corpus_file`). Vocabulary, width, window, noise, sub-sampling,
+rates and epochs are the same on both sides; words/s are those of the text a second of training, without loading,
+vocabulary and compilation. `speed` says the best of some repetitions, each side in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from etude.hub.vectors import WordVectors
+from etude.nn.kernels import inner_loops
+from etude.recipes.schema import Recipe
+from etude.run import fresh
+from etude.text.corpus import Corpus
+from etude.text.subwords import spelling
+from etude.train import schedule
+from etude.train.loop import Loop
+from etude.view.word_scores import Analogies, score_file
+
+ROW = 1000  # tokens of a row: a line of the text file
+SYSTEMS = {
+    "skipgram": {"recipe": "word2vec-skipgram", "sg": 1, "alpha": 0.025, "sample": 1e-3, "noise": 0.75},
+    "cbow": {"recipe": "word2vec-cbow", "sg": 0, "alpha": 0.05, "sample": 1e-3, "noise": 0.75},
+    "fasttext": {"recipe": "fasttext", "sg": 1, "alpha": 0.05, "sample": 1e-4, "noise": 0.5},
+    "hierarchical": {"recipe": "word2vec-skipgram", "sg": 1, "alpha": 0.025, "sample": 1e-3, "noise": 0.75, "hs": 1},
+}
+SETS = ("EN-WS-353-ALL.txt.gz", "EN-MEN-TR-3k.txt.gz", "questions-words.txt.gz")
+
+
+class Part:
+    """The first words of a corpus, as a corpus."""
+
+    def __init__(self, corpus: Corpus, words: int | None) -> None:
+        self.corpus = corpus
+        self.total = min(corpus.total, words or corpus.total) // ROW * ROW
+        self.bytes, self.documents, self.sentences = corpus.bytes, corpus.documents, corpus.sentences
+        self.tokenizer, self.part, self.folder = corpus.tokenizer, corpus.part, corpus.folder
+        self.tokens = corpus.tokens
+
+    def token_counts(self) -> np.ndarray:
+        return np.bincount(self.tokens(0, self.total), minlength=self.tokenizer.vocab)
+
+    def known(self) -> int:
+        """Words of the text that have a vector."""
+        counts = self.token_counts()
+        return int(counts.sum() - counts[self.tokenizer.special.unknown])
+
+
+def recipe_of(system: str, asked: argparse.Namespace, vocab: int, seed: int) -> Recipe:
+    settings: dict[str, Any] = {
+        "model.width": asked.width,
+        "objective.threads": asked.threads,
+        "objective.row_tokens": ROW,
+        "objective.output": "hierarchical" if SYSTEMS[system].get("hs") else "negative",
+        "train.epochs": asked.epochs,
+        "train.final_lr": 1e-4 / SYSTEMS[system]["alpha"],  # gensim ends at 1e-4
+        "train.seed": seed,
+        "train.device": asked.device,
+        "train.precision": "float32",
+        "train.workers": 2 if asked.device == "cuda" else 1,
+        "train.save_every": 0,
+        "train.eval_every": 0,
+        "train.log_every": 1000,
+    }
+    if system == "fasttext":
+        settings["model.buckets"] = asked.buckets
+    settings |= dict(pair.split("=", 1) for pair in asked.set)
+    return Recipe.load(SYSTEMS[system]["recipe"], settings).resolve(vocab=vocab)
+
+
+def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple[float, WordVectors]:
+    """Seconds of training, and the vectors."""
+    recipe = recipe_of(system, asked, part.tokenizer.vocab, seed)
+    model, objective = fresh(recipe, part.tokenizer)
+    rows = objective.rows(part, seed)
+    total = schedule.total_steps(recipe.train, ROW, epoch_rows=len(rows))
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(Path(folder), model, objective, rows, recipe.train, total=total, device=torch.device(asked.device))
+        first = loop.loader.step(0)
+        if asked.device == "cpu":
+            warm_up(objective, model, first)
+        begun = time.perf_counter()
+        for step in loop.loader.steps(0, total):
+            loop.advance(step)
+        if asked.device == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begun
+    return seconds, WordVectors.of_model(model.cpu(), spelling(part.tokenizer))
+
+
+def warm_up(objective: Any, model: torch.nn.Module, step: Any) -> None:
+    """Compiles, and leaves no trace."""
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    inner_loops()
+    objective.update(model, step.batches[0], 0.0)
+    model.load_state_dict(state)
+
+
+def lines(part: Part) -> Iterator[str]:
+    words, unknown = spelling(part.tokenizer), part.tokenizer.special.unknown
+    named = [word or "" for word in words]
+    for start in range(0, part.total, ROW):
+        ids = part.tokens(start, start + ROW)
+        first, last = part.documents.find(start), part.documents.find(start + ROW - 1)
+        cuts = [0, *(part.documents.slice(first + 1, last + 1) - start).tolist(), ROW]
+        for one, other in pairwise(cuts):
+            yield " ".join(named[id] for id in ids[one:other].tolist() if id != unknown)
+
+
+def gensims(system: str, part: Part, text: Path, asked: argparse.Namespace, seed: int) -> tuple[float, WordVectors]:
+    from gensim.models import FastText, Word2Vec
+
+    facts = SYSTEMS[system]
+    words, counts = spelling(part.tokenizer), part.token_counts()
+    frequencies = {word: int(counts[id]) for id, word in enumerate(words) if word is not None and counts[id]}
+    shared = {
+        "vector_size": asked.width, "window": 5, "negative": 0 if facts.get("hs") else 5, "hs": facts.get("hs", 0),
+        "sg": facts["sg"], "alpha": facts["alpha"], "min_alpha": 1e-4, "sample": facts["sample"],
+        "ns_exponent": facts["noise"], "min_count": 1, "workers": asked.threads, "seed": seed + 1,
+        "epochs": asked.epochs,
+    }  # fmt: skip
+    if system == "fasttext":
+        model: Any = FastText(**shared, bucket=asked.buckets, min_n=3, max_n=6)
+    else:
+        model = Word2Vec(**shared)
+    model.build_vocab_from_freq(frequencies)
+    with open(text, encoding="utf-8") as file:
+        count, examples = part.known(), sum(1 for _ in file)
+    begun = time.perf_counter()
+    model.train(corpus_file=str(text), total_words=count, total_examples=examples, epochs=asked.epochs)
+    seconds = time.perf_counter() - begun
+    order = [word for id, word in enumerate(words) if word is not None and counts[id]]
+    return seconds, WordVectors(order, np.stack([model.wv[word] for word in order]))
+
+
+def scores(vectors: WordVectors, folder: Path) -> dict[str, float]:
+    found = {}
+    for name in SETS:
+        score = score_file(vectors, folder / name)
+        if isinstance(score, Analogies):
+            found |= {"analogy": score.accuracy, "semantic": score.semantic, "syntactic": score.syntactic}
+        else:
+            found[score.name] = score.correlation
+    return found
+
+
+def speed(asked: argparse.Namespace, part: Part, text: Path) -> None:
+    count = part.known() * asked.epochs
+    print(f"{count:,} words, {asked.threads} threads, width {asked.width}, {asked.device}; {machine()}")
+    print(f"{'system':14} {'etude words/s':>14} {'gensim words/s':>15} {'ratio':>6}")
+    for system in asked.systems.split(","):
+        best = {"etude": 0.0, "gensim": 0.0}
+        for repeat in range(asked.repeats):
+            best["etude"] = max(best["etude"], count / ours(system, part, asked, repeat)[0])
+            if not asked.no_gensim:
+                best["gensim"] = max(best["gensim"], count / gensims(system, part, text, asked, repeat)[0])
+        ratio = best["etude"] / best["gensim"] if best["gensim"] else float("nan")
+        print(f"{system:14} {best['etude']:14,.0f} {best['gensim']:15,.0f} {ratio:6.2f}", flush=True)
+
+
+def quality(asked: argparse.Namespace, part: Part, text: Path) -> None:
+    """Runs what the results file does not hold yet, and prints means and differences."""
+    path = Path(asked.out)
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    count = part.known() * asked.epochs
+    for seed in range(asked.seeds):
+        for system in asked.systems.split(","):
+            for who in ("etude",) if asked.no_gensim else ("etude", "gensim"):
+                name = f"{who}{asked.label}" if who == "etude" else who
+                if any((row["who"], row["system"], row["seed"]) == (name, system, seed) for row in done):
+                    continue
+                arguments = (system, part, asked, seed) if who == "etude" else (system, part, text, asked, seed)
+                seconds, vectors = (ours if who == "etude" else gensims)(*arguments)  # type: ignore[operator]
+                row = {"who": name, "system": system, "seed": seed, "words_per_second": count / seconds}
+                row |= {
+                    "device": asked.device if who == "etude" else "cpu",
+                    "width": asked.width,
+                    "words": part.known(),
+                }
+                row |= {"epochs": asked.epochs, "set": asked.set, **scores(vectors, Path(asked.eval))}
+                done.append(row)
+                with open(path, "a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(row, flush=True)
+    table(done)
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    names = [name for name in rows[0] if name.startswith("EN-") or name in ("analogy", "semantic", "syntactic")]
+    print(f"{'system':14} {'who':16} {'seeds':>5} " + " ".join(f"{name:>16}" for name in names))
+    for system, who in dict.fromkeys((row["system"], row["who"]) for row in rows):
+        chosen = [row for row in rows if (row["system"], row["who"]) == (system, who)]
+        cells = []
+        for name in names:
+            values = [row[name] for row in chosen]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            cells.append(f"{statistics.mean(values):8.4f} ±{spread:.4f}")
+        print(f"{system:14} {who:16} {len(chosen):5} " + " ".join(f"{cell:>16}" for cell in cells))
+
+
+def machine() -> str:
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{platform.machine()}, {platform.python_version()}, torch {torch.__version__}{gpu}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["speed", "quality"])
+    parser.add_argument("corpus")
+    parser.add_argument("--systems", default="skipgram,cbow,fasttext")
+    parser.add_argument("--words", type=int, default=None, help="of the corpus, from its start; all if not given")
+    parser.add_argument("--width", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--buckets", type=int, default=2_000_000)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--eval", default="wordvec_eval", help="the folder of the evaluation sets")
+    parser.add_argument("--out", default="word_vectors.jsonl")
+    parser.add_argument("--label", default="", help="behind our name in the results, for runs with other settings")
+    parser.add_argument("--no-gensim", action="store_true")
+    parser.add_argument("--set", nargs="*", default=[], help="more settings of the recipe: objective.block=1024 ...")
+    asked = parser.parse_args()
+    part = Part(Corpus.open(asked.corpus, verify=False), asked.words)
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "text.txt"
+        if not asked.no_gensim:
+            text.write_text("".join(line + "\n" for line in lines(part)), encoding="utf-8")
+        (speed if asked.what == "speed" else quality)(asked, part, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""CBOW: the mean of the vectors around a word predicts the word (Mikolov et al. 2013a, section 3.1).
+
+    h = mean of v over the words of the window,      -log s(u_word . h) - sum over k of log s(-u_k . h)
+
+The gradient of a mean is shared out among its parts. word2vec's code adds it to each of them whole, which comes to a
+higher rate for the input table, and is followed; `divide` shares it out. With a model of sub-words the mean is over
+all rows of all words around (fastText [code]).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.models.static import Static
+from etude.objectives.base import Term
+from etude.objectives.batched import Pairs, add_rows, blocks, learn, losses, pairs_of, targets_of
+from etude.objectives.windows import Reading, WindowBatch, Windows, check_model
+from etude.text.tokenizer import Specials
+
+
+class Settings(Reading):
+    divide: bool = Field(
+        default=False, description="each vector around gets its share of a change; the code: all of it"
+    )
+
+
+class CBOW(Windows):
+    settings: Settings
+
+    def predictions(self, around: np.ndarray) -> int:
+        return int(np.count_nonzero(around))
+
+    def loop(self, loops: Any, shared: tuple[Any, ...], start: int, stop: int, tables: tuple[Any, ...]) -> float:
+        return loops.cbow(*shared, start, stop, *tables, self.settings.divide)
+
+    def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
+        settings, table = self.settings, model.output.weight
+        total = torch.zeros((), dtype=torch.float64, device=table.device)
+        for start, stop in blocks(batch, settings.block):
+            pairs = pairs_of(batch, start, stop)
+            rows, owner, sizes, hidden = self._hidden(model, batch, pairs, start, stop)
+            targets = self._targets(batch, start, stop, sizes)
+            change, loss = learn(hidden, None, targets, table, rate, settings.calm, settings.output == "hierarchical")
+            if settings.divide:
+                change = change / sizes.clamp(min=1)[:, None]
+            add_rows(model.input.weight, rows, change[owner], settings.calm)
+            total += loss
+        return total
+
+    def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
+        """The same loss for autograd and for the held-out text."""
+        assert isinstance(model, Static)
+        total = torch.zeros((), dtype=torch.float64, device=model.input.weight.device)
+        for start, stop in blocks(batch, self.settings.block):
+            _, _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop), start, stop)
+            targets = self._targets(batch, start, stop, sizes)
+            scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (B, T)
+            total = total + losses(scores, targets)
+        return {"loss": Term(total, batch.counts["loss"])}
+
+    def _hidden(
+        self, model: Static, batch: WindowBatch, pairs: Pairs, start: int, stop: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows of the input table, the centre that each stands around (from 0), their number a centre, their mean."""
+        assert batch.words is not None
+        words, owner = batch.words[pairs.contexts], pairs.centres - start
+        rows = words
+        if model.settings.buckets:
+            rows, starts = model.rows_of(words)
+            ends = torch.cat([starts[1:], starts.new_tensor([len(rows)])])
+            owner = torch.repeat_interleave(owner, ends - starts, output_size=len(rows))
+        sizes = torch.zeros(stop - start, device=rows.device).index_add_(0, owner, torch.ones_like(owner).float())
+        total = model.input.weight.new_zeros(stop - start, model.width).index_add(0, owner, model.input(rows))
+        return rows, owner, sizes, total / sizes.clamp(min=1)[:, None]
+
+    def _targets(self, batch: WindowBatch, start: int, stop: int, sizes: Tensor) -> Any:
+        assert batch.words is not None and batch.keys is not None and batch.text is not None
+        words, keys = batch.words[start:stop], batch.keys[start:stop]
+        targets = targets_of(words, keys, torch.zeros_like(words), self.settings.negatives, batch.text)
+        targets.counted *= (sizes > 0)[:, None]  # a word alone is predicted by nobody
+        return targets
+
+    def flops(self, model: nn.Module, batch: WindowBatch) -> int:
+        """A score a row, and in the backward pass two products more."""
+        assert isinstance(model, Static) and batch.text is not None
+        return 3 * 2 * model.width * round(batch.counts["loss"] * batch.text.targets)
+
+
+def build(settings: Settings, model: nn.Module, special: Specials) -> CBOW:
+    return CBOW(settings, check_model("cbow", model), special)

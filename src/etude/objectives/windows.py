@@ -1,0 +1,297 @@
+"""Text as centres and the words around them, the ground that skip-gram and CBOW share.
+
+In the order of word2vec [code]: unknown words are dropped, then frequent words by chance (*before* windows are laid,
+so windows reach further), then each centre draws an effective window of 1..window. The code keeps a word of frequency
+f with sqrt(t/f) + t/f, the paper with sqrt(t/f): `keep`. Windows end with their row and their document.
+
+Every draw is a hash of (seed, step, row, position), so the windows and the noise of a row do not depend on its
+company. A batch holds windows, not pairs: the loops that learn from them (`etude.nn.kernels`, `batched.py`) make the
+pairs as they go.
+
+Two ways to learn, `engine`:
+
+    sequential   one update after another, as the original programs. Compiled; on a CPU. With one thread, the default,
+                 the same run gives the same bits, however often it is stopped and resumed. With more (`threads`) the
+                 threads write into the same tables unasked (Hogwild, Niu et al. 2011): faster, and no two runs agree.
+    batched      gradients of many centres taken at the same vectors and added up: the way of a GPU
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude import chance as draw
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models.static import Static
+from etude.nn.kernels import inner_loops
+from etude.nn.kernels.tables import NO_NOISE, NO_PATHS, Noise, Paths, Subwords, huffman_paths, noise_table, whole_words
+from etude.objectives.base import Batch, Objective, Row, Term, join
+from etude.settings import Strict
+from etude.text.corpus import Corpus
+from etude.text.subwords import spelling
+from etude.text.tokenizer import Specials
+
+log = logging.getLogger("etude")
+
+CHUNKS = 8  # pieces of a step for each thread: the last ones to finish wait for little
+
+
+class Reading(Strict):
+    """What skip-gram and CBOW have in common."""
+
+    window: int = Field(default=5, ge=1, description="words to each side at most")
+    output: Literal["negative", "hierarchical"] = Field(
+        default="negative", description="negative sampling, or a softmax over a Huffman tree"
+    )
+    negatives: int = Field(default=5, ge=1, description="noise words a prediction; 5-20 for small text, 2-5 for large")
+    noise_power: float = Field(default=0.75, ge=0, description="noise is drawn by count to this power; fastText: 0.5")
+    subsample: float | None = Field(
+        default=1e-3, gt=0, description="t: words more frequent than about this are thinned"
+    )
+    keep: Literal["code", "paper"] = "code"
+    # windows end with their row: at 1000 tokens and window 5, one pair in 430 is lost, as in word2vec
+    row_tokens: int = Field(default=1000, ge=2)
+    engine: Literal["auto", "sequential", "batched"] = Field(
+        default="auto", description="auto: sequential on a CPU, batched on a GPU"
+    )
+    threads: int = Field(
+        default=1,
+        ge=0,
+        description="of the sequential engine; 1: bit-exact; more: faster, never twice the same; 0: all",
+    )
+    block: int = Field(default=4096, ge=1, description="batched: centres whose gradients are taken at the same vectors")
+    calm: float = Field(
+        default=32.0, gt=0, description="batched: a row met more often in a block takes a mean step, times this"
+    )
+
+
+@dataclass(frozen=True)
+class Text:
+    """What the loops need to know of a training text: who is kept, what is told apart, how words are written."""
+
+    kept: np.ndarray  # (V,) float32, probability to stay in the text
+    noise: Noise
+    paths: Paths
+    subwords: Subwords
+    targets: float  # rows of the output table that a prediction scores, in the mean
+    longest: int  # the most it can score
+    tensors: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, counts: np.ndarray, settings: Reading, unknown: int | None, model: Static) -> Text:
+        counts = counts.astype(np.float64)
+        if unknown is not None:
+            counts[unknown] = 0  # dropped from the text, as words outside word2vec's vocabulary are
+        if not counts.any():
+            raise UserError("The corpus has no known words to learn vectors of. Prepare it with a larger vocabulary.")
+        kept = np.where(counts > 0, 1.0, 0.0)
+        if settings.subsample is not None:
+            ratio = settings.subsample * counts.sum() / np.maximum(counts, 1)
+            kept = kept * np.minimum(1.0, np.sqrt(ratio) + (ratio if settings.keep == "code" else 0.0))
+        noise, paths, targets, longest = NO_NOISE, NO_PATHS, 1.0 + settings.negatives, 1 + settings.negatives
+        if settings.output == "hierarchical":
+            paths = huffman_paths(counts)
+            depths = np.diff(paths.bounds)
+            targets, longest = float((depths * counts * kept).sum() / (counts * kept).sum()), int(depths.max())
+        else:
+            noise = noise_table(np.where(counts > 0, counts**settings.noise_power, 0.0))
+        return cls(kept.astype(np.float32), noise, paths, subwords_of(model), targets, longest)
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The tables as tensors of a device, for the batched engine."""
+        if device not in self.tensors:
+            named = {"accept": self.noise.accept.astype(np.int64), "alias": self.noise.alias.astype(np.int64)}
+            named |= {"bounds": self.paths.bounds, "nodes": self.paths.nodes.astype(np.int64)}
+            named |= {"labels": self.paths.labels}
+            self.tensors[device] = {name: torch.from_numpy(array).to(device) for name, array in named.items()}
+        return self.tensors[device]
+
+
+def subwords_of(model: Static) -> Subwords:
+    """The rows of a spelled model as the loops read them."""
+    if model.rows is None:
+        return whole_words(model.vocab)
+    bounds, rows = model.rows
+    sizes = np.diff(bounds)
+    word = np.repeat(np.arange(len(sizes)), sizes)
+    # adding 1 to a row for each time it is listed: a row that is listed m times grows by m, and counts m times
+    pairs, times = np.unique(word * (int(rows.max()) + 1) + rows, return_counts=True)
+    squares = np.bincount(pairs // (int(rows.max()) + 1), weights=times.astype(np.float64) ** 2, minlength=len(sizes))
+    return Subwords(bounds, rows.astype(np.int32), (squares / np.maximum(1, sizes)).astype(np.float32))
+
+
+@dataclass
+class SpanRow(Row):
+    text: Text | None = None  # of its corpus, by reference
+
+
+class Spans:
+    """Row i is the i-th stretch of the corpus; its sequences are documents, the last row what is left."""
+
+    shuffle = True
+
+    def __init__(self, corpus: Corpus, row_tokens: int, text: Text) -> None:
+        self.corpus, self.span, self.text = corpus, row_tokens, text
+        self.row_tokens: int | None = row_tokens
+        self.count = -(-corpus.total // row_tokens)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> SpanRow:
+        start = index % self.count * self.span
+        stop = min(start + self.span, self.corpus.total)
+        documents = self.corpus.documents
+        inner = documents.slice(documents.find(start) + 1, documents.find(stop - 1) + 1)
+        bounds = np.concatenate([[0], inner - start, [stop - start]]).astype(np.int32)
+        return SpanRow(index, self.corpus.tokens(start, stop), bounds, text=self.text)
+
+
+@dataclass
+class WindowBatch(Batch):
+    words: Tensor | None = None  # (n,) int64, those that are kept
+    low: Tensor | None = None  # (n,) int32, the window of each: words low..high but itself
+    high: Tensor | None = None
+    keys: Tensor | None = None  # (n,) int64, what the noise of each is drawn by
+    starts: np.ndarray | None = None  # (R+1,) where the words of each row begin, on the host
+    pairs: np.ndarray | None = None  # (n+1,) pairs before each centre, on the host
+    text: Text | None = None
+
+
+class Windows(Objective):
+    """Rows and batches; what is learnt from them is the business of skip-gram and CBOW."""
+
+    updates_itself = True
+
+    def __init__(self, settings: Reading, model: Static, special: Specials) -> None:
+        super().__init__()
+        self.settings, self.special = settings, special
+        self._shape = [model]  # in a list: the model is no part of the objective
+        self.pool: ThreadPoolExecutor | None = None
+
+    def rows(self, corpus: Corpus, seed: int) -> Spans:
+        # a held-out part is judged with the chance of the training text
+        known = corpus if corpus.part == "train" else Corpus.open(corpus.folder)
+        model = self._shape[0]
+        if model.settings.buckets:
+            model.spell(spelling(known.tokenizer))
+        counts = np.zeros(model.vocab, np.int64)
+        counts[: known.tokenizer.vocab] = known.token_counts()
+        return Spans(corpus, self.settings.row_tokens, Text.of(counts, self.settings, self.special.unknown, model))
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> WindowBatch:
+        first = rows[0]
+        assert isinstance(first, SpanRow) and first.text is not None
+        fields = join(rows, sequences=1, longest=self.settings.row_tokens)
+        tokens, bounds = fields["tokens"].numpy(), fields["layout"].host
+        sizes = [len(row.tokens) for row in rows]
+        edges = np.concatenate([[0], np.cumsum(sizes)])
+        place = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # (N,) in its own row
+
+        def keys(purpose: str) -> np.ndarray:
+            return np.repeat(chance.keys(purpose, fields["rows"]), sizes)
+
+        kept = np.flatnonzero(draw.uniform(keys("keep"), place) < first.text.kept[tokens])
+        reach = 1 + draw.below(keys("window")[kept], place[kept], self.settings.window)
+        inner = np.searchsorted(kept, bounds)  # where documents begin among the words that are kept
+        lengths = np.diff(inner)
+        number = np.arange(len(kept))
+        low = np.maximum(number - reach, np.repeat(inner[:-1], lengths))
+        high = np.minimum(number + reach + 1, np.repeat(inner[1:], lengths))
+        pairs = np.concatenate([[0], np.cumsum(high - low - 1)])
+        return WindowBatch(
+            **fields,
+            counts={"loss": self.predictions(high - low - 1)},
+            words=torch.from_numpy(tokens[kept]),
+            low=torch.from_numpy(low.astype(np.int32)),
+            high=torch.from_numpy(high.astype(np.int32)),
+            keys=torch.from_numpy(draw.bits(keys("noise")[kept], place[kept]).view(np.int64)),
+            starts=np.searchsorted(kept, edges),
+            pairs=pairs,
+            text=first.text,
+        )
+
+    def predictions(self, around: np.ndarray) -> int:
+        """How many losses are added up, given how many words stand around each centre."""
+        raise NotImplementedError
+
+    # --- learning -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, batch: WindowBatch, rate: float) -> dict[str, Term]:
+        assert isinstance(model, Static)
+        weights = model.input.weight
+        engine = self.settings.engine
+        if engine == "sequential" and weights.device.type != "cpu":
+            raise UserError(
+                "objective.engine=sequential is a loop over one update after another, which only a CPU can do. "
+                "Set train.device=cpu, or objective.engine=batched."
+            )
+        if engine == "batched" or weights.device.type != "cpu":
+            total = self.batched(model, batch, rate)
+        else:
+            total = torch.tensor(self._sequential(model, batch, rate), dtype=torch.float64)
+            if not math.isfinite(float(total)):
+                raise UserError(
+                    f"The word vectors have grown beyond all numbers at a rate of {rate:g}. Lower train.lr."
+                )
+        return {"loss": Term(total, batch.counts["loss"])}
+
+    def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
+        raise NotImplementedError
+
+    def loop(self, loops: Any, shared: tuple[Any, ...], start: int, stop: int, tables: tuple[Any, ...]) -> float:
+        """One call of the inner loop over the centres start..stop."""
+        raise NotImplementedError
+
+    def _sequential(self, model: Static, batch: WindowBatch, rate: float) -> float:
+        assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
+        assert batch.starts is not None and batch.text is not None
+        loops, text = inner_loops(), batch.text
+        keys = batch.keys.numpy().view(np.uint64)
+        shared = (batch.words.numpy(), batch.low.numpy(), batch.high.numpy(), keys)
+        tables = (
+            model.input.weight.numpy(), model.output.weight.numpy(), text.subwords, text.noise, text.paths,
+            self.settings.negatives, rate,
+        )  # fmt: skip
+        threads = self._threads(loops)
+        if threads == 1:
+            return self.loop(loops, shared, 0, len(keys), tables)
+
+        def work(span: tuple[int, int]) -> float:
+            return self.loop(loops, shared, *span, tables)
+
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(threads, thread_name_prefix="etude-words")
+        return sum(self.pool.map(work, _spans(batch.starts, threads * CHUNKS)))
+
+    def _threads(self, loops: Any) -> int:
+        wanted = self.settings.threads or os.cpu_count() or 1
+        return wanted if loops.PARALLEL else 1
+
+
+def _spans(starts: np.ndarray, pieces: int) -> list[tuple[int, int]]:
+    """Whole rows in so many pieces of about the same number of centres."""
+    wanted = np.linspace(0, starts[-1], pieces + 1)
+    edges = np.unique(starts[np.searchsorted(starts, wanted)])
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+
+def check_model(kind: str, model: nn.Module) -> Static:
+    if not isinstance(model, Static):
+        raise UserError(f"objective {kind} trains word vectors, not {type(model).__name__}. Set model.kind: static.")
+    if model.settings.result != "input":
+        raise UserError(f"objective {kind} learns the first table: model.result={model.settings.result} is GloVe's.")
+    return model

@@ -1,0 +1,155 @@
+"""Word similarity and analogy sets: how well directions and distances agree with people.
+
+Similarity (WordSim-353, Finkelstein et al. 2002; MEN, Bruni et al. 2014, and their kind): Spearman's rank correlation
+between cosines and people's scores, over the pairs whose words are both known. Analogies (questions-words, Mikolov et
+al. 2013a): the share of questions a b c d where 3CosAdd over the first `most` words gives d. A question with a word
+beyond them is left out and counted. How many words take part moves a score by ten points: it is always told.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from etude.errors import UserError
+from etude.hub.vectors import Unknown, WordVectors
+
+BLOCK = 512  # questions answered at once: 512 x 400,000 cosines are 0.8 GB
+SYNTACTIC = "gram"  # groups whose name begins so are of grammar
+
+
+@dataclass(frozen=True)
+class Similarity:
+    name: str
+    correlation: float  # Spearman
+    pairs: int  # that took part
+    left_out: int  # with an unknown word
+
+
+@dataclass(frozen=True)
+class Analogies:
+    name: str
+    right: dict[str, int]  # by group
+    asked: dict[str, int]  # questions that took part
+    left_out: int
+    most: int  # words that answers were looked for among
+
+    @property
+    def accuracy(self) -> float:
+        return self._share(list(self.asked))
+
+    @property
+    def syntactic(self) -> float:
+        return self._share([group for group in self.asked if group.startswith(SYNTACTIC)])
+
+    @property
+    def semantic(self) -> float:
+        return self._share([group for group in self.asked if not group.startswith(SYNTACTIC)])
+
+    def _share(self, groups: list[str]) -> float:
+        asked = sum(self.asked[group] for group in groups)
+        return sum(self.right[group] for group in groups) / asked if asked else float("nan")
+
+
+def score_file(
+    vectors: WordVectors, path: str | Path, most: int | None = 30_000, unknown: Unknown | None = None
+) -> Similarity | Analogies:
+    """A file of pairs with scores, or of questions under `: group` lines; .gz too."""
+    path = Path(path)
+    with _open(path) as file:
+        first = file.readline()
+    if first.startswith(":"):
+        return analogies(vectors, path, most)
+    return similarity(vectors, path, unknown)
+
+
+def similarity(vectors: WordVectors, path: str | Path, unknown: Unknown | None = None) -> Similarity:
+    """`unknown`: a rule for unknown words; None leaves their pairs out."""
+    path, words, scores, left_out = Path(path), [], [], 0
+    for where, fields in _lines(path):
+        if len(fields) != 3:
+            raise UserError(f"{where}: expected two words and a score, found {len(fields)} fields.")
+        try:
+            score = float(fields[2])
+        except ValueError:
+            if where.endswith(":1"):
+                continue  # a heading
+            raise UserError(f"{where}: '{fields[2]}' is not a score.") from None
+        if unknown is None and any(vectors.place(word) is None for word in fields[:2]):
+            left_out += 1
+            continue
+        words += fields[:2]
+        scores.append(score)
+    if len(scores) < 3:
+        raise UserError(f"{path}: of {len(scores) + left_out} pairs only {len(scores)} have both words known.")
+    found = vectors.vectors(words, unknown or "refuse").reshape(len(scores), 2, -1)
+    lengths = np.linalg.norm(found, axis=2).prod(1)
+    cosines = (found[:, 0] * found[:, 1]).sum(1) / np.where(lengths > 0, lengths, 1)
+    return Similarity(_name(path), float(spearmanr(cosines, scores).statistic), len(scores), left_out)
+
+
+def analogies(vectors: WordVectors, path: str | Path, most: int | None = 30_000) -> Analogies:
+    """Case is folded on both sides; of words that differ in case alone, the most frequent counts."""
+    path, vectors = Path(path), vectors.first(most)
+    index: dict[str, int] = {}
+    for number, word in enumerate(vectors.words):
+        index.setdefault(word.lower(), number)
+    questions: dict[str, list[list[int]]] = {}
+    left_out, group = 0, ""
+    for where, fields in _lines(path):
+        if fields[0].startswith(":"):
+            group = " ".join(fields)[1:].strip()
+            questions[group] = []
+            continue
+        if len(fields) != 4 or not group:
+            raise UserError(f"{where}: expected four words under a line ': group', found {len(fields)}.")
+        places = [index.get(word.lower(), -1) for word in fields]
+        if min(places) < 0:
+            left_out += 1
+        else:
+            questions[group].append(places)
+    unit = vectors.unit
+    right = {}
+    for group, asked in questions.items():
+        right[group] = 0
+        for start in range(0, len(asked), BLOCK):
+            part = np.array(asked[start : start + BLOCK])
+            wanted = unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]
+            scores = wanted @ unit.T  # their length is the same for all answers
+            np.put_along_axis(scores, part[:, :3], -np.inf, axis=1)
+            right[group] += int((scores.argmax(1) == part[:, 3]).sum())
+    if not any(questions.values()):
+        raise UserError(f"{path}: no question has all its words among the {len(vectors.words):,} that take part.")
+    return Analogies(_name(path), right, {g: len(q) for g, q in questions.items()}, left_out, len(vectors.words))
+
+
+def _name(path: Path) -> str:
+    return path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+
+
+def _open(path: Path) -> TextIO:
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    if path.suffix == ".gz":
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8")
+    return open(path, encoding="utf-8")
+
+
+def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(place, fields) of every line; fields are parted by tabs, commas or spaces."""
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, 1):
+                separator = next((one for one in "\t," if one in line), None)
+                fields = [field.strip() for field in line.split(separator)]
+                if any(fields):
+                    yield f"{path}:{number}", fields
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{path} is not UTF-8 at byte {problem.start}. Convert it.") from None
