@@ -76,14 +76,14 @@ def test_windows_by_hand() -> None:
     """Neighbours side by side, the edge beyond the ends of each sentence, then hidden layer and HardTanh."""
     settings = NetworkSettings(kind="window", window=3, hidden=7, words=4, states=["input"], dropout=0.0)
     network = Network(settings, Tables(settings.features, ["a", "b"]), state_width=2, layers=1)
-    torch.nn.init.normal_(network.edge)
+    torch.nn.init.normal_(network.window.edge)
     layout = Layout.of(np.array([0, 3, 3, 4]), 3)
     words, states = torch.tensor([1, 2, 0, 1]), torch.randn(4, 2)
     found = network([states], words, torch.zeros(4, 0, dtype=torch.long), None, layout)
     x = torch.cat([network.words(words), states], dim=1)
-    edge = network.edge
+    edge = network.window.edge
     rows = [[edge, x[0], x[1]], [x[0], x[1], x[2]], [x[1], x[2], edge], [edge, x[3], edge]]
-    wanted = torch.stack([network.hidden(torch.cat(row)).clamp(-1, 1) for row in rows])
+    wanted = torch.stack([network.window.layer(torch.cat(row)).clamp(-1, 1) for row in rows])
     torch.testing.assert_close(found, wanted)
     assert network.flops(4, 0) == 2 * 4 * (3 * 6) * 7
 

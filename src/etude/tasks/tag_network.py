@@ -26,6 +26,7 @@ from etude.nn.lstm import LSTM
 from etude.nn.mixing import Mix, Norm
 from etude.nn.packed import Layout
 from etude.nn.spelled import Letters
+from etude.nn.window import Window
 from etude.settings import Strict
 from etude.tasks.tag_features import Settings as Features
 from etude.tasks.tag_features import Tables
@@ -85,12 +86,9 @@ class Network(nn.Module):
         width += settings.features.width * len(tables.sizes)
         width += state_width if "input" in settings.states else 0
         self.forwards, self.backwards = nn.ModuleList(), nn.ModuleList()
-        self.edge: nn.Parameter | None = None
-        self.hidden: nn.Linear | None = None
+        self.window: Window | None = None
         if settings.kind == "window":
-            # what stands beyond the ends of a sentence: learnt, as Collobert's padding word is
-            self.edge = nn.Parameter(torch.zeros(width))
-            self.hidden = nn.Linear(settings.window * width, settings.hidden)
+            self.window = Window(width, settings.window, settings.hidden)
             width = settings.hidden
         else:
             for number in range(settings.layers):
@@ -119,8 +117,8 @@ class Network(nn.Module):
         """(W, D) for each unit. `states`: one (W, state width), or those of all layers where they are mixed."""
         settings = self.settings
         x = torch.cat(self._inputs(states, words, features, letters), dim=-1)
-        if self.hidden is not None:
-            return F.hardtanh(self.hidden(self._windows(F.dropout(x, settings.dropout, self.training), layout)))
+        if self.window is not None:
+            return F.hardtanh(self.window(F.dropout(x, settings.dropout, self.training), layout))
         for number, (ahead, back) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             x = F.dropout(x, settings.dropout, self.training)
             parts = [ahead(x, layout)[0], back(x, layout, reverse=True)[0]]
@@ -151,19 +149,6 @@ class Network(nn.Module):
         state = self.mixes[place](states) if self.settings.mix else states[0]
         return F.dropout(state, self.settings.state_dropout, self.training)
 
-    def _windows(self, x: Tensor, layout: Layout) -> Tensor:
-        """(W, D) -> (W, window * D): each unit with its neighbours, the edge beyond the ends of its sentence."""
-        assert self.edge is not None
-        half, total = self.settings.window // 2, x.shape[0]
-        bounds = layout.bounds.long()
-        first, last = (
-            torch.repeat_interleave(ends, bounds.diff(), output_size=total) for ends in (bounds[:-1], bounds[1:])
-        )
-        places = torch.arange(total, device=x.device)[:, None] + torch.arange(-half, half + 1, device=x.device)
-        outside = (places < first[:, None]) | (places >= last[:, None])
-        with_edge = torch.cat([x, self.edge[None].to(x.dtype)])
-        return with_edge[places.masked_fill(outside, total)].flatten(1)
-
     def penalty(self) -> Tensor | None:
         """What keeps the mixes near the average, or None where nothing does."""
         if not self.mixes or not self.settings.mix_penalty:
@@ -174,6 +159,6 @@ class Network(nn.Module):
     def flops(self, units: int, spelled: int) -> int:
         """Forward only; `spelled` words go through the network of letters."""
         total = sum(lstm.flops(units) for lstm in [*self.forwards, *self.backwards] if isinstance(lstm, LSTM))
-        if self.hidden is not None:
-            total += 2 * units * self.hidden.in_features * self.hidden.out_features
+        if self.window is not None:
+            total += self.window.flops(units)
         return total + (self.letters.flops(spelled) if self.letters is not None else 0)

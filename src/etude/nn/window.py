@@ -1,0 +1,45 @@
+"""A hidden layer over the vectors of a few neighbouring words: Collobert et al. 2011, sections 3.2.1 and 3.3.
+
+    h_t = W [x_{t-k} ; ... ; x_t ; ... ; x_{t+k}] + b
+
+Beyond the ends of a sequence stands one learnt vector, Collobert's padding word. `swap` is the same layer with another
+word in the middle, which changes one block of W: many words can be tried for little more than the price of one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from etude.nn.packed import Layout
+
+
+class Window(nn.Module):
+    def __init__(self, width: int, window: int, hidden: int) -> None:
+        super().__init__()
+        if window % 2 == 0:
+            raise ValueError(f"a window of {window} words has no middle")
+        self.width, self.window = width, window
+        self.edge = nn.Parameter(torch.zeros(width))
+        self.layer = nn.Linear(window * width, hidden)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """(N, D) -> (N, hidden), before any non-linearity."""
+        half, total = self.window // 2, x.shape[0]
+        bounds = layout.bounds.long()
+        first, last = (
+            torch.repeat_interleave(ends, bounds.diff(), output_size=total) for ends in (bounds[:-1], bounds[1:])
+        )
+        places = torch.arange(total, device=x.device)[:, None] + torch.arange(-half, half + 1, device=x.device)
+        outside = (places < first[:, None]) | (places >= last[:, None])
+        with_edge = torch.cat([x, self.edge[None].to(x.dtype)])
+        return self.layer(with_edge[places.masked_fill(outside, total)].flatten(1))
+
+    def swap(self, hidden: Tensor, x: Tensor, others: Tensor) -> Tensor:
+        """(N, hidden), (N, D), (N, K, D) -> (N, K, hidden): what `forward` gave, with other words in the middle."""
+        middle = self.layer.weight.view(-1, self.window, self.width)[:, self.window // 2]  # (hidden, D)
+        return hidden[:, None] + (others - x[:, None]) @ middle.t()
+
+    def flops(self, tokens: int, others: int = 0) -> int:
+        """Forward only; `others`: words tried in the middle of each window."""
+        return 2 * tokens * self.layer.out_features * self.width * (self.window + others)
