@@ -97,9 +97,16 @@ def length(recipe: Recipe, cost: Cost, kind: str, amount: float, epochs: float, 
     capped = tokens > most
     # the ramp of a growing batch is stretched with the run (`stretched`), so sizes are counted after that
     settings = _ramp(recipe, min(tokens, most)).train
-    rows = int(min(tokens, most)) // cost.row_tokens
-    steps = max(1, schedule.steps_within(settings, cost.row_tokens, rows))
-    read = schedule.rows_before(settings, cost.row_tokens, steps) * cost.row_tokens
+    wanted = min(tokens, most)
+
+    def read_after(steps: int) -> int:
+        return schedule.rows_before(settings, cost.row_tokens, steps) * cost.row_tokens
+
+    steps = max(1, schedule.steps_within(settings, cost.row_tokens, int(wanted) // cost.row_tokens))
+    # the nearest step, not the last that fits: those with large steps would all get less
+    if not capped and read_after(steps + 1) - wanted < wanted - read_after(steps):
+        steps += 1
+    read = read_after(steps)
     return Length(
         steps,
         read,

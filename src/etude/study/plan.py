@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -50,6 +50,13 @@ class Draft:
     def fingerprint(self) -> str:
         return "not prepared yet" if self.corpus is None else self.corpus.fingerprint
 
+    @cached_property
+    def usual(self) -> dict[bool, dict[str, Any]]:
+        """What a transfer does unless told otherwise: frozen or not -> its settings."""
+        with torch.device("meta"):
+            model = self.recipe.build_model()
+        return {frozen: transfers.usual(model, transfers.Settings(frozen=frozen)) for frozen in (False, True)}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -82,6 +89,7 @@ class Plan:
     keep: bool = False  # the weights of transfers too
     dry: bool = False
     exact: bool = True  # False in a dry run without corpora: costs are estimates on a made-up text
+    speeds: dict[str, float] = field(default_factory=dict)  # tokens a second, by entry
     rows: list[Row] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)
     bases: dict[tuple[str, int], str] = field(default_factory=dict)  # (row, pre-training seed) -> cell
@@ -109,7 +117,9 @@ class Plan:
         """Tokens a second; unmeasured (infinite) on a GPU in earnest, where a trial would first compile."""
         if self.machine.device.startswith("cuda") and not self.dry:
             return math.inf
-        return self.machine.speed(draft.recipe, draft.corpus)
+        if draft.entry.name not in self.speeds:
+            self.speeds[draft.entry.name] = self.machine.speed(draft.recipe, draft.corpus)
+        return self.speeds[draft.entry.name]
 
     def waiting(self) -> list[Cell]:
         """What is not done yet."""
@@ -323,7 +333,7 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
         found.pop("transfer.frozen", None)
     found |= {"train.seed": seed, "train.device": plan.machine.device, "train.precision": plan.machine.precision}
     if row.draft is not None and "train.eval_every" not in found:
-        usual = _usual(row.draft.recipe, found)
+        usual = row.draft.usual[bool(found.get("transfer.frozen"))]
         budget = found.get("train.epochs", usual["epochs"])
         batch = found.get("train.batch_examples", usual["batch_examples"])
         if not any(f"train.{name}" in found for name in ("steps", "tokens", "flops")):
@@ -332,20 +342,13 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
     return found
 
 
-def _usual(recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
-    with torch.device("meta"):
-        model = recipe.build_model()
-    way = transfers.Settings(frozen=bool(settings.get("transfer.frozen", False)))
-    return transfers.usual(model, way)
-
-
 def _transfer_cost(plan: Plan, row: Row, settings: Changes, train: Path, files: Labelled) -> tuple[float, float]:
     """(FLOPs, seconds) of a transfer, about: four bytes a token, half of a record being text."""
     if row.draft is None:
         return 0.0, 0.2
-    passes = settings.get("train.epochs", _usual(row.draft.recipe, settings)["epochs"])
-    learnt, chosen, told = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
     frozen = bool(settings.get("transfer.frozen"))
+    passes = settings.get("train.epochs", row.draft.usual[frozen]["epochs"])
+    learnt, chosen, told = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
     tokens = learnt * (1 if frozen else passes)
     looking = (chosen * (1 if frozen else EVALUATIONS) + told) / 3
     return tokens * row.draft.cost.flops_per_token, (tokens + looking) / plan.speed(row.draft) + START

@@ -332,6 +332,10 @@ def _checked(model: type[Study], document: Document) -> Any:
             if not isinstance(content, dict):
                 raise UserError(f"{document.place((group, name))}: '{group}.{name}' holds no settings.")
             checked(kind, content, _rooted(document, (group, name)), f"{group}.{name}")
+    for key in values:
+        if key not in model.model_fields:
+            known = nearest(key, model.model_fields)
+            raise UserError(f"{document.place((key,))}: '{key}' is not a part of a study.{known}")
     for group in ("contenders", "tasks", "text", "budget"):
         if group not in values:
             raise UserError(f"{document.place(())}: this study names no {group}.")

@@ -37,14 +37,13 @@ class Draws:
 
     def _shares(self) -> np.ndarray:
         chance = np.random.default_rng([self.seed, 0])
-        outer = sorted({first for first, _ in self.units})
-        inner = {first: [n for n, unit in enumerate(self.units) if unit[0] == first] for first in outer}
-        shares = np.zeros((self.count, len(self.units)))
-        for row in shares:
-            for first in chance.choice(outer, len(outer)):
-                places = inner[int(first)]
-                np.add.at(row, chance.choice(places, len(places)), 1 / len(places))
-        return shares / len(outer)
+        outer = len({first for first, _ in self.units})
+        inner = len(self.units) // outer  # units are a grid, sorted: those of one pre-training stand together
+        runs = chance.integers(outer, size=(self.count, outer, 1))
+        columns = runs * inner + chance.integers(inner, size=(self.count, outer, inner))
+        places = columns.reshape(self.count, -1) + np.arange(self.count)[:, None] * len(self.units)
+        counts = np.bincount(places.ravel(), minlength=self.count * len(self.units))
+        return counts.reshape(self.count, -1) / len(self.units)
 
     def of(self, name: str, units: Units) -> np.ndarray:
         """(draws,) the mean score over the drawn seeds on the drawn examples of the test set called `name`."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from etude import pretraining
 from etude.card import hardware, versions
 from etude.errors import UserError
@@ -28,13 +30,16 @@ from etude.run import Run, fresh
 from etude.study.cells import Cell, Store
 from etude.study.outcomes import Outcome, majority, outcome
 from etude.text.corpus import Corpus
+from etude.train import schedule
+from etude.train.loader import Loader
+from etude.train.loop import Learner, total_loss
 from etude.train.trouble import is_memory_error
 from etude.transfer import finetune
 from etude.transfer.plan import Plan, task_module
 from etude.transfer.tuned import Tuned
 
 OUTCOME = "outcome.npy"
-WINDOW = 3  # lines of the log at each end whose mean loss tells whether a run learnt or diverged
+WINDOW = 3  # last lines of the log whose mean loss tells whether a run learnt or diverged
 
 
 class Stopped(Exception):
@@ -121,7 +126,7 @@ def _pretrain(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
         run = pretraining.pretrain(recipe, cell.order["corpus"], folder, quiet=quiet)
     if not run.finished:
         raise Stopped
-    check_learnt(run)
+    check_learnt(run, Corpus.open(cell.order["corpus"]))
     last = run.metrics()[-1]
     valid = run.metrics("valid")
     place = ("step", "tokens", "flops", "seconds")
@@ -132,19 +137,36 @@ def _pretrain(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     }
 
 
-def check_learnt(run: Run) -> None:
-    """A run whose loss ends above its beginning has diverged, finite or not: better no number than that one."""
+def check_learnt(run: Run, corpus: Corpus) -> None:
+    """A run that ends worse than it began has diverged, finite or not: better no number than that one."""
     lines = run.metrics("train")
     losses = [math.nan if line["loss"] is None else line["loss"] for line in lines]
-    if len(losses) < 2 * WINDOW:
-        return
-    first, last = sum(losses[:WINDOW]) / WINDOW, sum(losses[-WINDOW:]) / WINDOW
-    lowest = min(first, *losses)
-    if not math.isfinite(last) or last > first + 0.05 * abs(first):
+    last = sum(losses[-WINDOW:]) / len(losses[-WINDOW:])
+    first = first_loss(run, corpus, losses[0])
+    if not math.isfinite(last) or last > first + 0.1 * abs(first):
         raise UserError(
-            f"Training diverged: the loss began at {first:.3g} and ended at {last:.3g} (lowest {lowest:.3g}) after "
-            f"{lines[-1]['step']} steps at train.lr={run.recipe.train.lr:g}. Lower train.lr, or lengthen train.warmup."
+            f"Training diverged: the loss began at {first:.3g} and ended at {last:.3g} after {lines[-1]['step']} steps "
+            f"at train.lr={run.recipe.train.lr:g}. Lower train.lr, or lengthen train.warmup."
         )
+
+
+def first_loss(run: Run, corpus: Corpus, logged: float) -> float:
+    """Of the first weights on the first step; where a model updates itself, what the log says first."""
+    recipe = run.recipe
+    model, objective = fresh(recipe, corpus.tokenizer)
+    if objective.updates_itself:
+        return logged
+    rows = objective.rows(corpus, recipe.train.seed)
+    count = schedule.batch_rows(recipe.train, rows.row_tokens, 0)
+    loader = Loader(
+        objective, rows, seed=recipe.train.seed, batch_rows=lambda _: count, rows_before=lambda step: step * count,
+        micro_tokens=recipe.train.micro_tokens, workers=0,
+    )  # fmt: skip
+    step = loader.step(0)
+    device = pretraining.device_of(recipe)
+    Learner(model, objective).eval().to(device)
+    with torch.no_grad():
+        return sum(float(total_loss(objective.loss(model, batch.to(device)), step.counts)) for batch in step.batches)
 
 
 def _untrained(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:

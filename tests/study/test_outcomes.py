@@ -1,0 +1,109 @@
+"""Scores from sums over examples are the official ones; and what majority answers look like."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.errors import UserError
+from etude.study.outcomes import Outcome, majority, outcome
+from etude.tasks import answers as rules
+from etude.tasks import tag_scores
+from etude.tasks.choice import Question as Choices
+from etude.tasks.classify import Labelled
+from etude.tasks.examples import Examples
+from etude.tasks.metrics import Confusion, Correlation
+from etude.tasks.questions import Question
+from etude.tasks.similarity import Rated
+from etude.tasks.tagged import Tagged
+
+CHANCE = np.random.default_rng(3)
+LABELS = ["a", "b", "c"]
+
+
+def examples(items: list[Any]) -> Examples[Any]:
+    return Examples(items, "made.jsonl", [f"made.jsonl:{n}" for n in range(len(items))])
+
+
+def task(**facts: Any) -> SimpleNamespace:
+    return SimpleNamespace(**facts)
+
+
+@pytest.mark.parametrize("score", ["accuracy", "macro_f1", "mcc", "f1"])
+def test_classes(score: str) -> None:
+    gold, found = CHANCE.integers(3, size=60), CHANCE.integers(3, size=60)
+    found[::2] = gold[::2]
+    items = examples([Labelled(("x",), LABELS[one]) for one in gold])
+    built = task(labels=LABELS, score=score, positive=1)
+    result = outcome("classify", built, items, [{"label": LABELS[one]} for one in found])
+
+    def official(drawn: np.ndarray) -> float:
+        counts = Confusion(3)
+        counts.add(gold[drawn], found[drawn])
+        return counts.f1(1) if score == "f1" else getattr(counts, score)
+
+    assert float(result.score()) == pytest.approx(official(np.arange(60)))
+    drawn = CHANCE.integers(60, size=(20, 60))
+    weights = np.stack([np.bincount(one, minlength=60) for one in drawn])
+    assert result.score(weights) == pytest.approx([official(one) for one in drawn])
+
+
+@pytest.mark.parametrize("score", ["pearson", "spearman"])
+def test_ratings(score: str) -> None:
+    gold = CHANCE.random(50) * 5
+    found = gold + CHANCE.normal(size=50)
+    items = examples([Rated(("x", "y"), float(one)) for one in gold])
+    result = outcome("similarity", task(score=score), items, [{"score": float(one)} for one in found])
+    pairs = Correlation()
+    pairs.add(gold, found)
+    assert float(result.score()) == pytest.approx(getattr(pairs, score))
+    constant = outcome("similarity", task(score=score), items, [{"score": 2.0}] * 50)
+    assert float(constant.score()) == 0.0
+
+
+@pytest.mark.parametrize("score", ["entity_f1", "entity_macro_f1", "accuracy", "tag_macro_f1"])
+def test_tags(score: str) -> None:
+    names = ["O", "O", "B-PER", "I-PER", "B-LOC"]
+    gold = [[names[n] for n in CHANCE.integers(5, size=6)] for _ in range(30)]
+    found = [[tag if CHANCE.random() < 0.7 else names[CHANCE.integers(5)] for tag in tags] for tags in gold]
+    items = examples([Tagged(["w"] * 6, tags, False) for tags in gold])
+    result = outcome("tag", task(score=score, scheme="iob2"), items, [{"tags": tags} for tags in found])
+    assert float(result.score()) == pytest.approx(tag_scores.scores(gold, found, "iob2", False)[score].value)
+
+
+def test_spans_and_choices() -> None:
+    items = examples([Question("1", "q", "a red house", (("red house", 2),)), Question("2", "q", "c", ())])
+    built = task(settings=SimpleNamespace(score="f1"), rules="squad2")
+    result = outcome("span", built, items, [{"answer": "house"}, {"answer": ""}])
+    assert float(result.score()) == pytest.approx((rules.f1("house", ["red house"], "squad2") + 1) / 2)
+    chosen = examples([Choices("q", ("x", "y"), 1), Choices("q", ("x", "y"), 0)])
+    assert float(outcome("choice", task(), chosen, [{"answer": 1}, {"answer": 1}]).score()) == 0.5
+
+
+def test_saved_and_loaded(tmp_path: Any) -> None:
+    one = Outcome("mean", np.array([[1.0, 2.0], [0.0, 1.0]]))
+    one.save(tmp_path / "o.npy")
+    again = Outcome.load(tmp_path / "o.npy", "mean")
+    assert (again.parts == one.parts).all() and float(again.score()) == pytest.approx(1 / 3)
+
+
+def test_the_majority() -> None:
+    train = examples([Labelled(("x",), one) for one in "aabcc c".replace(" ", "")])
+    test = examples([Labelled(("x",), "a"), Labelled(("x",), "c")])
+    assert majority("classify", train, test) == [{"label": "c"}] * 2
+    words = examples([Tagged(["w"] * 3, ["O", "O", "B-X"], False)])
+    assert majority("tag", words, words) == [{"tags": ["O"] * 3}]
+    rated = examples([Rated(("a", "b"), 1.0), Rated(("a", "b"), 3.0)])
+    assert majority("similarity", rated, rated) == [{"score": 2.0}] * 2
+    assert majority("span", rated, rated) == [{"answer": ""}] * 2
+
+
+def test_a_label_nobody_learnt_and_a_task_nobody_knows() -> None:
+    items = examples([Labelled(("x",), "z")])
+    with pytest.raises(UserError, match="'z' is not among those"):
+        outcome("classify", task(labels=LABELS, score="accuracy"), items, [{"label": "a"}])
+    with pytest.raises(UserError, match="cannot take the task 'typing'"):
+        outcome("typing", task(), items, [])

@@ -1,0 +1,78 @@
+"""What a study file may say, and what it is told when it says something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.recipes.document import parse
+from etude.study.settings import Study, changes_of
+from study.tiny_study import TINY, tiny
+
+STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
+
+
+def test_the_grid(study: Study) -> None:
+    assert [entry.name for entry in study.entries()] == ["bert", "gpt"]
+    assert study.fields() == [("topic", 16)]
+    assert study.budget.kind == "flops" and study.budget.amounts == [1.2e9]
+    assert study.controls() == {"no pre-training": "bert"}
+    both = tiny(control={"of": "all"}, claims=[])
+    assert both.controls() == {"no pre-training (bert)": "bert", "no pre-training (gpt)": "gpt"}
+
+
+def test_every_value_that_is_varied_is_an_entry_of_its_own() -> None:
+    study = tiny(
+        vary={"objective.mask_rate": [0.15, 0.4], "train.lr": [1e-3]}, contenders={"bert": "bert-toy"}, claims=[]
+    )
+    assert [entry.name for entry in study.entries()] == ["bert mask_rate=0.15 lr=0.001", "bert mask_rate=0.4 lr=0.001"]
+    assert study.entries()[1].recipe(study).objective.mask_rate == 0.4
+
+
+def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
+    document = parse(TINY + "gpu:\n  budget: {minutes: 2}\n  seeds: {pretrain: 5}\n", "s.yaml")
+    assert Study.of(document).budget.kind == "flops"
+    on_gpu = Study.of(document, gpu=True)
+    assert on_gpu.budget.minutes == 2 and on_gpu.seeds.pretrain == 5 and on_gpu.tasks == Study.of(document).tasks
+    with pytest.raises(UserError, match="no section 'gpu'"):
+        Study.of(parse(TINY, "s.yaml"), gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("budget: {flops: 1.2e9}", "budgt: {flops: 1.2e9}", "line {}: 'budgt' is not a part of a study. Did you mean"),
+        ("flops: 1.2e9", "flops: 1.2e9, tokens: 3", "exactly one of flops, tokens and minutes"),
+        ("kind: classify,", "kind: clasify,", "line {}: There is no task 'clasify'. Did you mean 'classify'"),
+        ("labels: [16],", "labls: [16],", "line {}: there is no setting 'tasks.topic.labls'"),
+        ("world: topic", "world: topic, train: x.jsonl", "one of world, made and train"),
+        ("better: bert", "better: brt", "line {}: 'brt' is not in this study. Did you mean 'bert'"),
+        ("on: topic@16", "on: topic@17", "topic@16"),
+        ("text: {world: 0.05", "text: {wrld: 0.05", "line {}"),
+        ("recipe: bert-toy", "recpe: bert-toy", "line {}: there is no setting 'contenders.bert.recpe'"),
+        ("name: tiny", "", "'study.name' is missing"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(old: str, new: str, words: str) -> None:
+    with pytest.raises(UserError) as told:
+        Study.of(parse(TINY.replace(old, new, 1), "tiny.yaml"))
+    line = 1 + TINY[: TINY.index(old)].count("\n")
+    assert words.format(line) in str(told.value), str(told.value)
+
+
+def test_changes_of_a_command_line() -> None:
+    assert changes_of(["seeds.pretrain=2", "budget.flops=1e9"]) == {"seeds.pretrain": 2, "budget.flops": 1e9}
+    assert tiny(**{"seeds.pretrain": 4}).seeds.pretrain == 4
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_shipped_studies_are_sound(file: Path, gpu: bool) -> None:
+    if gpu and "\ngpu:" not in file.read_text(encoding="utf-8"):
+        pytest.skip("has no section 'gpu'")
+    study = Study.load(file, gpu=gpu)
+    assert study.name == file.stem and study.claims, "claims are written before the run"
+    for entry in study.entries():
+        entry.recipe(study).resolve(vocab=1000)
