@@ -25,10 +25,18 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     """Writes config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
     run = run if isinstance(run, Run) else Run.open(run)
     if not run.finished:
-        raise UserError(f"{run.folder} is not finished. 'etude pretrain --resume {run.folder}' trains it to its end.")
+        verb = "finetune" if (run.folder / "task.yaml").is_file() else "pretrain"
+        raise UserError(f"{run.folder} is not finished. 'etude {verb} --resume {run.folder}' trains it to its end.")
     recipe, folder = run.recipe, Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
+    if (run.folder / "task.yaml").is_file():
+        from etude.hub.transferred import publish_tuned  # here: a transfer needs this package itself
+
+        tuned = publish_tuned(run)
+        with _appearing(folder, run) as writing:
+            write(tuned, writing)
+        return tuned
     tensors, _ = reread(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
         return _export_elmo(run, tensors, folder)

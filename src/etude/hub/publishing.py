@@ -34,6 +34,10 @@ OPENERS = {
     "ForMaskedLM": "AutoModelForMaskedLM",
     "ForCausalLM": "AutoModelForCausalLM",
     "LMHeadModel": "AutoModelForCausalLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "ForMultipleChoice": "AutoModelForMultipleChoice",
     "Model": "AutoModel",
 }  # the ending of an architecture -> what opens it
 GENERATOR = "generator"  # the folder, and the start of the names: objective.generator.*
