@@ -2,7 +2,7 @@
 
     python benchmarks/same_learning.py corpus [--steps 300] [--works bert,gpt]
 
-    fast    what `etude pretrain` does on this device: bf16, compiled, recorded, kernels of our own, many sequences a row
+    fast    what `etude pretrain` does on this device: bf16, compiled, recorded, our kernels, many sequences a row
     plain   float32, nothing compiled, one sequence a row
 
 Both start from the same weights. They pass where the two differ by no more than two seeds of the plain path do.

@@ -132,7 +132,7 @@ def test_the_form_for_a_gpu_is_that_of_a_cpu(columns: int, with_bias: bool) -> N
     states, weight, bias, targets = (one.detach() for one in example())
     said = bias if with_bias else None
     wide = torch.cat([weight, torch.zeros(columns - 31, 8, dtype=weight.dtype)])
-    total, slope = losses._chunk(states @ weight.T, said, targets, 31, True)
+    total, slope = losses._chunk(states, weight, said, targets, 31, True)
     found, padded = losses._surprise_and_slope(states @ wide.T, said, targets, 31, True)
     torch.testing.assert_close(found, total, rtol=1e-12, atol=1e-12)
     assert slope is not None

@@ -214,7 +214,7 @@ class Transformer(nn.Module):
                 layout,
                 causal=settings.direction == "causal",
                 window=window,
-                turn=turns[window is not None],
+                turn=turns[0 if window is None else 1],
                 path=self.path,
                 record=record,
                 cache=cache,

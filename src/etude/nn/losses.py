@@ -133,7 +133,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for start in range(0, states.shape[0], chunk):
                 piece = slice(start, start + chunk)
                 part, target = states[piece].to(dtype), targets[piece]
-                surprise, slope = _chunk(part @ table.t(), bias, target, vocab, any(wants[:3]))
+                surprise, slope = _chunk(part, table, bias, target, vocab, any(wants[:3]))
                 total += surprise
                 if slope is None:
                     continue
@@ -158,16 +158,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunk(
-    product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
+    states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
 ) -> tuple[Tensor, Tensor | None]:
     """`_surprise_and_slope` in the memory of the logits themselves: by a kernel on a GPU, step by step on a CPU."""
-    if product.is_cuda and (is_plain() or not wants_slope or product.dtype == torch.float64):
-        return _surprise_and_slope(product, bias, targets, vocab, wants_slope)
-    if product.is_cuda:
+    if states.is_cuda and (is_plain() or not wants_slope or states.dtype == torch.float64):
+        return _surprise_and_slope(states @ table.t(), bias, targets, vocab, wants_slope)
+    if states.is_cuda:
         from etude.nn.softmax_kernel import surprise_and_slope_  # brings Triton along
 
-        return surprise_and_slope_(product, bias, targets, vocab).sum(), product
-    logits = wide(product)
+        # the product adds a bias for nothing; a kernel would read it anew for every slot
+        said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
+        product = F.linear(states, table, said)
+        return surprise_and_slope_(product, targets, vocab).sum(), product
+    logits = wide(states @ table.t())
     if bias is not None:
         logits = logits.add_(bias.to(logits.dtype))
     used = (targets != IGNORE)[:, None]
@@ -177,4 +180,4 @@ def _chunk(
     if not wants_slope:
         return total, None
     slope = logits.sub_(normaliser).exp_().scatter_add_(1, place, torch.full_like(normaliser, -1.0))
-    return total, slope.masked_fill_(~used, 0.0).to(product.dtype)
+    return total, slope.masked_fill_(~used, 0.0).to(states.dtype)

@@ -50,6 +50,9 @@ class Layout:
     def pin(self) -> Self:
         return replace(self, bounds=self.bounds.pin_memory())
 
+    def clone(self) -> Self:
+        return replace(self, bounds=self.bounds.clone())
+
 
 @dataclass
 class Packed:
@@ -67,6 +70,10 @@ class Packed:
     def pin(self) -> Self:
         """Into page-locked memory: a copy to a GPU from there waits for nobody."""
         return self._each(lambda tensor: tensor.pin_memory(), lambda part: part.pin())
+
+    def clone(self) -> Self:
+        """Tensors with memory of their own."""
+        return self._each(lambda tensor: tensor.clone(), lambda part: part.clone())
 
     def _each(self, tensor: Callable[[Tensor], Tensor], part: Callable[[Any], Any]) -> Self:
         changed: dict[str, Any] = {}

@@ -5,8 +5,9 @@ kept for the backward pass (scores are computed anew, from queries and keys that
 gradients come from one pass, written side by side where the projection wants them. Flash kernels, made for long
 sequences, keep log-sums, add up partial gradients in float32 and convert them.
 
-Queries, keys and values come as the projection leaves them, (N, 3, H, d). Dropout draws Philox numbers by (seed,
-sequence and head, place), the same in both passes.
+Scale and rate are constants of a kernel: as numbers, a compiled graph hands them over in float64, and every score
+would be worked out in that (five times as slow). Queries, keys and values come as the projection leaves them,
+(N, 3, H, d). Dropout draws Philox numbers by (seed, sequence and head, place), the same in both passes.
 
 Triton comes with torch where that is built for CUDA; only `nn/attention.py` imports this file, and only there.
 """
@@ -26,7 +27,7 @@ _DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32
 
 
 @triton.jit
-def _weights(query, key, place, length, scale, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weights(query, key, place, length, scale: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
     """softmax(q k^T / sqrt(d)) of one sequence and head, float32; rows behind its end are of no meaning."""
     scores = tl.dot(query, tl.trans(key)) * scale
     seen = place[None, :] < length
@@ -38,7 +39,7 @@ def _weights(query, key, place, length, scale, causal: tl.constexpr):  # type: i
 
 
 @triton.jit
-def _kept(seed, program, place, rate, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kept(seed, program, place, rate: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
     """1 / (1 - rate) where a weight is kept, else 0."""
     drawn = tl.rand(tl.load(seed) + program, place[:, None] * block + place[None, :])
     return tl.where(drawn < rate, 0.0, 1.0 / (1.0 - rate))
@@ -46,7 +47,7 @@ def _kept(seed, program, place, rate, block: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, bounds, seed, out, scale, rate,
+    qkv, bounds, seed, out, scale: tl.constexpr, rate: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +73,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    grad, qkv, bounds, seed, out, scale, rate,
+    grad, qkv, bounds, seed, out, scale: tl.constexpr, rate: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip

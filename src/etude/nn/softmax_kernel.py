@@ -18,7 +18,7 @@ BLOCK, WARPS = 2048, 8  # the fastest of those tried on an H200
 
 
 @triton.jit
-def _kernel(rows, bias, targets, losses, columns, vocab, biased: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(rows, targets, losses, columns, vocab, block: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     rows += row * columns
     target = tl.load(targets + row)
@@ -29,8 +29,6 @@ def _kernel(rows, bias, targets, losses, columns, vocab, biased: tl.constexpr, b
     for start in range(0, columns, block):
         column = start + lane
         logits = tl.load(rows + column, mask=column < vocab, other=-float("inf")).to(tl.float32)
-        if biased:
-            logits += tl.load(bias + column, mask=column < vocab, other=0.0)
         higher = tl.maximum(highest, logits)
         # a lane that has seen nothing yet holds minus infinity: the difference of two of them is no number
         total = tl.where(higher == -float("inf"), 0.0, total * tl.exp(highest - higher) + tl.exp(logits - higher))
@@ -38,34 +36,28 @@ def _kernel(rows, bias, targets, losses, columns, vocab, biased: tl.constexpr, b
     peak = tl.max(highest, 0)
     normaliser = peak + tl.log(tl.sum(total * tl.exp(highest - peak), 0))
     truth = tl.load(rows + target, mask=used, other=0.0).to(tl.float32)
-    if biased:
-        truth += tl.load(bias + target, mask=used, other=0.0)
     tl.store(losses + row, tl.where(used, normaliser - truth, 0.0))
     tl.debug_barrier()  # the true logit is read before its place is written
     for start in range(0, columns, block):
         column = start + lane
         logits = tl.load(rows + column, mask=column < vocab, other=-float("inf")).to(tl.float32)
-        if biased:
-            logits += tl.load(bias + column, mask=column < vocab, other=0.0)
         slope = tl.exp(logits - normaliser) - tl.where(column == target, 1.0, 0.0)
         tl.store(rows + column, tl.where(used, slope, 0.0), mask=column < columns)
 
 
-def surprise_and_slope_(product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int) -> Tensor:
-    """(C, V') products become the derivative of the loss by the logits; returns the loss of every row (C,).
+def surprise_and_slope_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
+    """(C, V') logits become the derivative of the loss by them; returns the loss of every row (C,).
 
     Targets below 0 are unused: no loss, no slope. Columns from `vocab` on have neither.
     """
-    losses = torch.empty(len(product), dtype=torch.float32, device=product.device)
-    if len(product):
-        _kernel[(len(product),)](
-            product,
-            product if bias is None else bias.float(),
+    losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    if len(logits):
+        _kernel[(len(logits),)](
+            logits,
             targets.to(torch.int32),
             losses,
-            product.shape[1],
+            logits.shape[1],
             vocab,
-            bias is not None,
             BLOCK,
             num_warps=WARPS,
         )

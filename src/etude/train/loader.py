@@ -121,7 +121,10 @@ class Loader:
             pool.shutdown()
 
     def _ready(self, step: Step) -> Step:
-        return replace(step, batches=[batch.pin() for batch in step.batches]) if self.pin else step
+        """With memory of its own: what a process built lies where a later step will be written."""
+        if self.pin:
+            return replace(step, batches=[batch.pin() for batch in step.batches])
+        return replace(step, batches=[batch.clone() for batch in step.batches]) if self.processes else step
 
 
 class Threads:

@@ -25,6 +25,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,11 +53,11 @@ class Pool:
         return self.executor.submit(_build, self.name, number, number % len(self.slots))
 
     def result(self, future: Future[Built]) -> Any:
+        """What was built. Its arrays lie in the slot: they are of use until as many further steps are asked for."""
         try:
             frame, slot, sizes = future.result()
-            ends = list(itertools.accumulate(sizes, initial=0))
-            # copies, so that the slot is free for a later step
-            parts = [bytearray(self.slots[slot][a:b]) for a, b in itertools.pairwise(ends)]
+            memory = memoryview(self.slots[slot])
+            parts = [memory[place : place + size] for place, size in zip(_places(sizes), sizes, strict=False)]
             return pickle.loads(frame, buffers=parts)  # from a child of this process
         except BrokenProcessPool as error:
             raise UserError(
@@ -70,12 +71,17 @@ class Pool:
 
 
 class _Frame(pickle.Pickler):
-    """Tensors as numpy arrays: torch's own way passes file descriptors, many of them and slowly."""
+    """Tensors as plain memory, which goes into the slot; arrays of the host, which are small, stay in the frame."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return torch.from_numpy, (value.numpy(),)
-        return NotImplemented
+            array = value.contiguous().numpy()
+            return _tensor, (pickle.PickleBuffer(array), array.dtype.str, array.shape)  # type: ignore[arg-type]
+        return value.__reduce__() if isinstance(value, np.ndarray) else NotImplemented
+
+
+def _tensor(memory: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(memory, dtype).reshape(shape))
 
 
 def _build(name: int, number: int, slot: int) -> Built:
@@ -84,15 +90,20 @@ def _build(name: int, number: int, slot: int) -> Built:
     buffers: list[pickle.PickleBuffer] = []
     _Frame(frame, protocol=5, buffer_callback=buffers.append).dump(made)
     parts = [buffer.raw() for buffer in buffers]
-    if sum(part.nbytes for part in parts) > SLOT:
+    sizes = [part.nbytes for part in parts]
+    places = _places(sizes)
+    if places[-1] > SLOT:
         frame = io.BytesIO()
         _Frame(frame, protocol=5).dump(made)
         return frame.getvalue(), slot, []
-    place = 0
-    for part in parts:
+    for place, part in zip(places, parts, strict=False):
         slots[slot][place : place + part.nbytes] = part
-        place += part.nbytes
-    return frame.getvalue(), slot, [part.nbytes for part in parts]
+    return frame.getvalue(), slot, sizes
+
+
+def _places(sizes: list[int]) -> list[int]:
+    """Where parts of these sizes begin, and the end: at multiples of 64, as processors like it."""
+    return list(itertools.accumulate((-(-size // 64) * 64 for size in sizes), initial=0))
 
 
 def _begin(parent: int) -> None:
