@@ -15,7 +15,7 @@ from word_windows import batch_of, corpus_of, slow_windows, system
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.static import Static
-from etude.nn.kernels import plain
+from etude.nn.kernels import windows_plain as plain
 from etude.objectives import cbow, skipgram, windows
 
 BOTH = pytest.mark.parametrize("module", [skipgram, cbow])
@@ -96,7 +96,7 @@ def test_updates_one_after_the_other_are_sgd(
     if compiled:
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(windows, "inner_loops", lambda: plain)
+        monkeypatch.setattr(windows, "inner_loops", lambda of: plain)
     model, objective = system(module, buckets, window=3, row_tokens=30, output=output)
     rows = objective.rows(corpus_of(), seed=0)
     batch, rate = batch_of(objective, rows, [0, 2, 4]), 0.02
@@ -129,8 +129,8 @@ def test_compiled_and_plain_differ_by_rounding(
 ) -> None:
     pytest.importorskip("numba")
     found = []
-    for loops in (windows.inner_loops(), plain):
-        monkeypatch.setattr(windows, "inner_loops", lambda loops=loops: loops)
+    for loops in (windows.inner_loops("windows"), plain):
+        monkeypatch.setattr(windows, "inner_loops", lambda of, loops=loops: loops)
         model, objective = system(module, buckets, window=4, row_tokens=40, output=output)
         rows = objective.rows(corpus_of(), seed=0)
         term = objective.update(model, batch_of(objective, rows, [0, 1, 2, 3]), 0.05)["loss"]

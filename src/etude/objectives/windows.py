@@ -259,7 +259,7 @@ class Windows(Objective):
     def _sequential(self, model: Static, batch: WindowBatch, rate: float) -> float:
         assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
         assert batch.starts is not None and batch.text is not None
-        loops, text = inner_loops(), batch.text
+        loops, text = inner_loops("windows"), batch.text
         keys = batch.keys.numpy().view(np.uint64)
         shared = (batch.words.numpy(), batch.low.numpy(), batch.high.numpy(), keys)
         tables = (

@@ -1,6 +1,6 @@
 """The loops in numpy, for where numba is not installed: the same updates in the same order, a pair at a time.
 
-Also the plain reading of what `compiled.py` does.
+Also the plain reading of what `windows_compiled.py` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def skip_gram(
     inputs: np.ndarray, outputs: np.ndarray, subwords: Subwords, noise: Noise, paths: Paths, negatives: int,
     rate: float,
 ) -> float:  # fmt: skip
-    """See compiled.skip_gram."""
+    """See windows_compiled.skip_gram."""
     loss = 0.0
     for centre in range(start, stop):
         rows = _rows(int(words[centre]), subwords)
@@ -43,7 +43,7 @@ def cbow(
     inputs: np.ndarray, outputs: np.ndarray, subwords: Subwords, noise: Noise, paths: Paths, negatives: int,
     rate: float, divide: bool,
 ) -> float:  # fmt: skip
-    """See compiled.cbow."""
+    """See windows_compiled.cbow."""
     loss = 0.0
     for centre in range(start, stop):
         around = [int(words[other]) for other in range(low[centre], high[centre]) if other != centre]
@@ -84,7 +84,7 @@ def _learn(
     hidden: np.ndarray, table: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, rate: np.float32,
     hard: bool,
 ) -> tuple[np.ndarray, float]:  # fmt: skip
-    """See compiled._learn."""
+    """See windows_compiled._learn."""
     others = table[rows]  # (T, D)
     scores = others @ hidden
     inside = np.abs(scores) < LIMIT
