@@ -18,7 +18,7 @@ from etude.models.two_tower import Settings, TwoTower, reverse
 from etude.nn.packed import Layout, Packed, pack, positions_of
 
 VOCAB, WIDTH, HEADS, CONTEXT = 23, 16, 2, 12
-LENGTHS = [4, 1, 3, 5]
+LENGTHS = [3, 1, 4]
 VARIANTS: dict[str, dict[str, Any]] = {
     "base": {},
     "large": {"combiner_query": "concat", "combiner_heads": 4},
@@ -247,8 +247,10 @@ def company(batch: Packed) -> Tensor:
     return owner[:, None] == owner[None, :]
 
 
-@pytest.mark.parametrize("name", ["base", "large", "slot in the combiner"])
-@pytest.mark.parametrize("path", ["grouped", "reference"])
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("base", "grouped"), ("base", "reference"), ("large", "grouped"), ("slot in the combiner", "grouped")],
+)
 def test_an_output_moves_with_every_other_token_of_its_sequence_and_with_nothing_else(name: str, path: str) -> None:
     model, batch = model_of(**VARIANTS[name]), batch_of()
     model.path = path

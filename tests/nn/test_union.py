@@ -16,7 +16,7 @@ from etude.nn.packed import Layout
 from etude.nn.union import Keys, Slot, attend_union, ends, shift
 
 HEADS, SIZE = 2, 8
-LENGTHS = [5, 0, 1, 7, 2, 5, 0, 0]
+LENGTHS = [3, 0, 1, 5, 2, 0, 0]
 VARIANTS: dict[str, list[tuple[union.Reach, bool]]] = {
     "full": [("past", False), ("future", False)],
     "current": [("past", True), ("future", True)],
@@ -138,10 +138,10 @@ def test_dropout_keeps_the_mean_and_drops_the_slot_too() -> None:
     for path in ("grouped", "reference"):
         plain = attend_union(query, parts, layout, slot=(slot_key, slot_value), path=path)
         dropped = [
-            attend_union(query, parts, layout, slot=(slot_key, slot_value), dropout=0.3, path=path) for _ in range(600)
+            attend_union(query, parts, layout, slot=(slot_key, slot_value), dropout=0.3, path=path) for _ in range(150)
         ]
         assert not torch.equal(dropped[0], plain)
-        torch.testing.assert_close(torch.stack(dropped).mean(0), plain, rtol=0, atol=0.15)
+        torch.testing.assert_close(torch.stack(dropped).mean(0), plain, rtol=0, atol=0.35)
 
 
 def test_no_tokens_is_no_error() -> None:

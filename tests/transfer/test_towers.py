@@ -173,21 +173,28 @@ def test_chosen_layers_are_twice_as_wide(base: Path) -> None:
 # --- whole transfers --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["tokens", "letters"])
-def test_a_classifier_learns_and_reads_back(
-    kind: str, base: Path, lettered: Path, reviews: tuple[Path, Path], tmp_path: Path
-) -> None:
-    start = base if kind == "tokens" else lettered
-    settings = {"train.epochs": 4 if kind == "tokens" else 10, "train.lr": 3e-3}
-    run = finetune(start, "classify", reviews[0], tmp_path / "run", dev=reviews[1], overrides=settings, quiet=True)
-    tuned = Tuned.open(run.folder, device="cpu")
+def classified(start: Path, reviews: tuple[Path, Path], out: Path, epochs: int) -> Tuned:
+    settings = {"train.epochs": epochs, "train.lr": 3e-3}
+    run = finetune(start, "classify", reviews[0], out, dev=reviews[1], overrides=settings, quiet=True)
+    return Tuned.open(run.folder, device="cpu")
+
+
+def test_a_classifier_learns_and_reads_back(base: Path, reviews: tuple[Path, Path], tmp_path: Path) -> None:
+    tuned = classified(base, reviews, tmp_path / "run", epochs=4)
     assert isinstance(tuned.model, TwoTower) and tuned.model.mask == "none"
     assert tuned.evaluate(reviews[1], intervals=False)["accuracy"].value > 0.9
-    if kind == "letters":
-        before, after = model_of(start).embedding.state_dict(), tuned.model.embedding.state_dict()
-        moved = {name for name in before if not torch.equal(before[name], after[name])}
-        assert moved == {"words.network.project.weight", "words.network.project.bias"}
-    assert load(run.folder, device="cpu").model.mask == "none"
+    assert load(tuned.folder, device="cpu").model.mask == "none"
+
+
+@pytest.mark.parametrize("epochs", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_classifier_by_letters(epochs: int, lettered: Path, reviews: tuple[Path, Path], tmp_path: Path) -> None:
+    tuned = classified(lettered, reviews, tmp_path / "run", epochs)
+    assert isinstance(tuned.model, TwoTower)
+    before, after = model_of(lettered).embedding.state_dict(), tuned.model.embedding.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"words.network.project.weight", "words.network.project.bias"}
+    accuracy = tuned.evaluate(reviews[1], intervals=False)["accuracy"].value
+    assert accuracy > (0.9 if epochs > 1 else 0.3)
 
 
 def write_tags(path: Path, count: int, seed: int) -> Path:
@@ -204,6 +211,7 @@ def write_tags(path: Path, count: int, seed: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize("epochs", [1, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "way",
     [
@@ -212,18 +220,15 @@ def write_tags(path: Path, count: int, seed: int) -> Path:
     ],
     ids=["two rates", "frozen mix"],
 )
-def test_entities_by_projection_bilstm_and_crf(way: dict[str, Any], base: Path, tmp_path: Path) -> None:
-    train, dev = write_tags(tmp_path / "train.jsonl", 80, 0), write_tags(tmp_path / "dev.jsonl", 20, 1)
-    settings: dict[str, Any] = {
-        "task.head": "projection_bilstm_crf",
-        "task.cells": 8,
-        "task.projection": 16,
-        "task.dropout": 0.0,
-    }
-    settings |= {"train.epochs": 6, "train.batch_examples": 8} | way
+def test_entities_by_projection_bilstm_and_crf(way: dict[str, Any], epochs: int, base: Path, tmp_path: Path) -> None:
+    count = 80 if epochs > 1 else 16
+    train, dev = write_tags(tmp_path / "train.jsonl", count, 0), write_tags(tmp_path / "dev.jsonl", 20, 1)
+    settings: dict[str, Any] = {"task.head": "projection_bilstm_crf", "task.cells": 8, "task.projection": 16}
+    settings |= {"task.dropout": 0.0, "train.epochs": epochs, "train.batch_examples": 8} | way
     run = finetune(base, "tag", train, tmp_path / "run", dev=dev, overrides=settings, quiet=True)
     tuned = Tuned.open(run.folder, device="cpu")
-    assert tuned.evaluate(dev, intervals=False)["entity_f1"].value > 0.7
+    score = tuned.evaluate(dev, intervals=False)["entity_f1"].value
+    assert score > 0.7 if epochs > 1 else score >= 0
     own = getattr(tuned.model, "wrapped", tuned.model)
     before, after = model_of(base).state_dict(), own.state_dict()
     change = max(float((before[name] - after[name]).abs().max()) for name in before)
