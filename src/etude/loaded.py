@@ -113,11 +113,10 @@ class Loaded:
             return self.tokenizer.word_ids(words)
         unknown = self.tokenizer.special.unknown
         found = []
-        for word in words:
-            encoding = self.tokenizer.encode(word).ids
+        for word, encoding in zip(words, self.tokenizer.encode_batch(words), strict=True):
             if len(encoding) != 1 and unknown is None:
                 raise UserError(f"'{word}' is not one word to this model, and it has no token for unknown ones.")
-            found.append(int(encoding[0]) if len(encoding) == 1 else unknown)
+            found.append(int(encoding.ids[0]) if len(encoding) == 1 else unknown)
         return np.array(found, np.int64)
 
     @torch.no_grad()
