@@ -135,7 +135,7 @@ def test_compiled_and_plain_differ_by_rounding(
         rows = objective.rows(corpus_of(), seed=0)
         term = objective.update(model, batch_of(objective, rows, [0, 1, 2, 3]), 0.05)["loss"]
         found.append((float(term.sum), model.input.weight.detach(), model.output.weight.detach()))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert found[0][0] == pytest.approx(found[1][0], rel=3e-4)
     for one, other in zip(found[0][1:], found[1][1:], strict=True):
         # a score at the edge of a cell of the sigmoid's table may fall to either side of it
         torch.testing.assert_close(one, other, rtol=0, atol=5e-4)

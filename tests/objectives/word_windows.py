@@ -54,18 +54,22 @@ def slow_windows(row: Row, options: Any, text: Text, chance: Chance) -> list[tup
     for place, token in enumerate(row.tokens.tolist()):
         if place in ends:
             kept.append([])
-        if draw.uniform(chance.key("keep", row.index), np.array([place]))[0] < text.kept[token]:
+        if hashed(chance, row, place) >> 32 < int(text.kept[token]):
             kept[-1].append(place)
     for document in kept:
         for number, place in enumerate(document):
-            reach = 1 + int(draw.below(chance.key("window", row.index), np.array([place]), options.window)[0])
-            key = int(draw.bits(chance.key("noise", row.index), np.array([place]))[0])
+            reach = 1 + ((hashed(chance, row, place) & 0xFFFFFFFF) * options.window >> 32)
+            key = int(draw.bits(hashed(chance, row, place), np.array([0]))[0])
             before, behind = document[max(0, number - reach) : number], document[number + 1 : number + 1 + reach]
             words = row.tokens[[*before, place, *behind]].tolist()
             draws = range(options.negatives if len(text.noise.accept) else 0)
             noise = [[slow_noise(key, slot * options.negatives + k, text) for k in draws] for slot in range(len(words))]
             found.append((len(before), words, noise))
     return found
+
+
+def hashed(chance: Chance, row: Row, place: int) -> int:
+    return int(draw.bits(chance.key("windows", row.index), np.array([place]))[0])
 
 
 def slow_noise(key: int, index: int, text: Text) -> int:

@@ -45,6 +45,7 @@ from etude.text.tokenizer import Specials
 
 log = logging.getLogger("etude")
 
+HALF, LOWER = np.uint64(32), np.uint64(0xFFFFFFFF)
 CHUNKS = 8  # pieces of a step for each thread: the last ones to finish wait for little
 
 
@@ -81,7 +82,7 @@ class Reading(Strict):
 class Text:
     """What the loops need to know of a training text: who is kept, what is told apart, how words are written."""
 
-    kept: np.ndarray  # (V,) float32, probability to stay in the text
+    kept: np.ndarray  # (V,) uint64, probability to stay in the text, times 2^32
     noise: Noise
     paths: Paths
     subwords: Subwords
@@ -107,7 +108,7 @@ class Text:
             targets, longest = float((depths * counts * kept).sum() / (counts * kept).sum()), int(depths.max())
         else:
             noise = noise_table(np.where(counts > 0, counts**settings.noise_power, 0.0))
-        return cls(kept.astype(np.float32), noise, paths, subwords_of(model), targets, longest)
+        return cls(np.floor(kept * 2.0**32).astype(np.uint64), noise, paths, subwords_of(model), targets, longest)
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The tables as tensors of a device, for the batched engine."""
@@ -146,6 +147,7 @@ class Spans:
         self.corpus, self.span, self.text = corpus, row_tokens, text
         self.row_tokens: int | None = row_tokens
         self.count = -(-corpus.total // row_tokens)
+        self.documents = corpus.documents.slice(0, len(corpus.documents) + 1)  # at hand: rows are asked for at random
 
     def __len__(self) -> int:
         return self.count
@@ -153,9 +155,9 @@ class Spans:
     def __getitem__(self, index: int) -> SpanRow:
         start = index % self.count * self.span
         stop = min(start + self.span, self.corpus.total)
-        documents = self.corpus.documents
-        inner = documents.slice(documents.find(start) + 1, documents.find(stop - 1) + 1)
-        bounds = np.concatenate([[0], inner - start, [stop - start]]).astype(np.int32)
+        first, last = np.searchsorted(self.documents, (start, stop - 1), side="right")
+        bounds = np.empty(last - first + 2, np.int32)
+        bounds[0], bounds[1:-1], bounds[-1] = 0, self.documents[first:last] - start, stop - start
         return SpanRow(index, self.corpus.tokens(start, stop), bounds, text=self.text)
 
 
@@ -199,12 +201,11 @@ class Windows(Objective):
         sizes = [len(row.tokens) for row in rows]
         edges = np.concatenate([[0], np.cumsum(sizes)])
         place = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # (N,) in its own row
-
-        def keys(purpose: str) -> np.ndarray:
-            return np.repeat(chance.keys(purpose, fields["rows"]), sizes)
-
-        kept = np.flatnonzero(draw.uniform(keys("keep"), place) < first.text.kept[tokens])
-        reach = 1 + draw.below(keys("window")[kept], place[kept], self.settings.window)
+        # one hash a word: its upper half says whether it is kept, its lower half how far its window reaches
+        drawn = draw.bits(np.repeat(chance.keys("windows", fields["rows"]), sizes), place)
+        kept = np.flatnonzero((drawn >> HALF) < first.text.kept[tokens])
+        drawn = drawn[kept]
+        reach = 1 + (((drawn & LOWER) * np.uint64(self.settings.window)) >> HALF).astype(np.int64)
         inner = np.searchsorted(kept, bounds)  # where documents begin among the words that are kept
         lengths = np.diff(inner)
         number = np.arange(len(kept))
@@ -217,7 +218,7 @@ class Windows(Objective):
             words=torch.from_numpy(tokens[kept]),
             low=torch.from_numpy(low.astype(np.int32)),
             high=torch.from_numpy(high.astype(np.int32)),
-            keys=torch.from_numpy(draw.bits(keys("noise")[kept], place[kept]).view(np.int64)),
+            keys=torch.from_numpy(draw.bits(drawn, np.zeros(len(drawn), np.int64)).view(np.int64)),
             starts=np.searchsorted(kept, edges),
             pairs=pairs,
             text=first.text,
