@@ -46,7 +46,7 @@ LETTERS = {"filters": [[1, 16], [2, 16], [3, 32], [4, 32], [5, 32]], "embedding"
 READER: dict[str, Any] = {  # the language models: as large as 15 minutes of a slow core allow
     "model.width": 64, "model.cells": 128, "model.dropout": 0.0, "objective.softmax": "adaptive",
     "objective.cutoffs": [1500, 6000], "objective.unroll": 20, "objective.tied": False, "train.batch_tokens": 1280,
-    "train.lr": 4e-3, "train.lr_schedule": "cosine", "train.warmup": 100, "train.tokens": 3_000_000,
+    "train.lr": 4e-3, "train.lr_schedule": "cosine", "train.warmup": 100, "train.tokens": 2_500_000,
 }  # fmt: skip
 LARGER = {
     "model.width": 256, "model.cells": 1024, "model.dropout": 0.1, "train.batch_tokens": 20 * 512,
