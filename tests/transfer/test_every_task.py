@@ -124,7 +124,7 @@ def test_from_a_file_to_an_answer(
     assert page.count("<tr>") > sum(not one.right for one in judged)
     if task == "span":
         assert plan.facts["null"] is True
-        tuned.write(examples, tmp_path / "predictions.json")
+        tuned.write(answers, tmp_path / "predictions.json")
         assert len(json.loads((tmp_path / "predictions.json").read_text())) == 24
 
     # neither order nor company nor the way in changes an answer

@@ -78,8 +78,10 @@ def test_a_tuned_run_is_a_model_too(tuned: Run, base: Bases, reviews: Files, tmp
 def test_bad_lines_of_a_pipe(tuned: Run) -> None:
     model = Tuned.open(tuned.folder)
     lines = ["good film\n", "\n", '{"text": "bad film"}\n', '{"txt": "x"}\n', "{oops\n"]
+    first: list[dict[str, Any]] = []
     with pytest.raises(UserError, match=r"pipe:2: the text .* is empty"):
-        list(model.stream(lines, "pipe"))
+        first.extend(model.stream(lines, "pipe"))
+    assert [answer["label"] for answer in first] == ["good"], "what stands before a bad line is answered"
     answers = list(model.stream(lines, "pipe", skip_bad=True))
     assert ["error" in answer for answer in answers] == [False, True, False, True, True]
 
@@ -214,3 +216,28 @@ def test_what_it_refuses(base: Bases, reviews: Files, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message.replace(".", r"\.").replace("(", r"\(")):
             run(**changes)
     assert not (tmp_path / "x").exists(), "nothing half-made is left"
+
+
+def test_bad_examples_are_left_out_and_counted(
+    base: Bases, reviews: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In training and on dev: empty texts, and labels that are only wrong for this task; each file is told once."""
+    train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    train.write_text(reviews[0].read_text(encoding="utf-8") + '{"text": " ", "label": "good"}\n', encoding="utf-8")
+    odd = '{"text": "film", "label": "fine"}\n{"text": "' + "good " * 99 + '", "label": "good"}\n'
+    dev.write_text(reviews[1].read_text(encoding="utf-8") + odd + "{oops\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"train\.jsonl:121: the text"):
+        finetune(base("bert"), "classify", train, tmp_path / "x", dev=dev, overrides=QUICK, quiet=True)
+    changes = QUICK | {"train.epochs": 2}
+    run = finetune(
+        base("bert"), "classify", train, tmp_path / "x", dev=dev, overrides=changes, skip_bad=True, quiet=True
+    )
+    assert Plan.read(run.folder).scores["accuracy"]["count"] == 41
+    assert caplog.text.count("train.jsonl: 1 bad examples left out") == 1
+    assert caplog.text.count("dev.jsonl: 2 bad examples left out") == 1
+    assert caplog.text.count("dev.jsonl: 1 of 41 texts are longer than 64 tokens and were cut") == 1
+    tuned = Tuned.open(run.folder)
+    with pytest.raises(UserError, match=r"dev\.jsonl:43: not JSON"):
+        tuned.read(dev)
+    found = tuned.read(dev, skip_bad=True)
+    assert len(found) == 41 and len(found.bad) == 2

@@ -28,21 +28,22 @@ def register(app: typer.Typer) -> None:
         import json
 
         from etude.cli.columns import named_columns
+        from etude.transfer.admit import said_once, tell_bad
         from etude.transfer.tuned import Tuned
 
         tuned = Tuned.open(run)
         examples = tuned.read(file, named_columns(columns or []), skip_bad)
-        scores = tuned.evaluate(examples)
+        tell_bad(examples)
+        with said_once():
+            scores = tuned.evaluate(examples)
+            answers = tuned.predict(examples) if predictions is not None or report is not None else []
         if predictions is not None:
-            tuned.write(examples, predictions)
+            tuned.write(answers, predictions)
         if report is not None:
             from etude.transfer.report import write_report
 
-            answers = tuned.predict(examples)
             judged, counts = tuned.task.judge(examples, answers), tuned.task.confusion(examples, answers)
             write_report(report, f"{run.name} on {file.name}", scores, examples, judged, counts)
-        if examples.bad:
-            typer.echo(f"{len(examples.bad)} bad examples left out; the first: {examples.bad[0]}", err=True)
         if as_json:
             typer.echo(json.dumps({name: score.json() for name, score in scores.items()}))
             return

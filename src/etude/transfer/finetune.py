@@ -34,6 +34,7 @@ from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.transfer import plan as plans
 from etude.transfer import starting
+from etude.transfer.admit import admitted, said_once, tell_bad
 from etude.transfer.card import card
 from etude.transfer.named import resolve
 from etude.transfer.parts import ThawingLoop, depths
@@ -84,13 +85,18 @@ def finetune(
     refuse_existing(Path(out))
     task, overrides = resolve(task, overrides)
     start = Base.open(base)
-    plan = make_plan(start, task, train, dev, columns, overrides, skip_bad)
+    with said_once():
+        plan = make_plan(start, task, train, dev, columns, overrides, skip_bad)
+        return _start(Path(out), plan, start, quiet)
+
+
+def _start(out: Path, plan: Plan, start: Base, quiet: bool) -> Run:
     device = device_of(plan)
     with connect(device.type == "cuda") as ranks:
         if ranks.first:
-            create(Path(out), plan, start.recipe, start.tokenizer)
+            create(out, plan, start.recipe, start.tokenizer)
         ranks.wait()
-        return _train(Run(Path(out)), plan, start.model, device, ranks, quiet)
+        return _train(Run(out), plan, start.model, device, ranks, quiet)
 
 
 def resume(folder: str | Path, quiet: bool = False) -> Run:
@@ -101,7 +107,7 @@ def resume(folder: str | Path, quiet: bool = False) -> Run:
         return run
     model = run.recipe.build_model() if run.steps else Base.open(plan.base).model
     device = device_of(plan)
-    with connect(device.type == "cuda") as ranks:
+    with said_once(), connect(device.type == "cuda") as ranks:
         return _train(run, plan, model, device, ranks, quiet)
 
 
@@ -140,9 +146,9 @@ def make_plan(
     with torch.random.fork_rng(devices=[]):
         shape = start.recipe.build_model()  # a copy: freezing and wrapping leave the one that is trained alone
         model, built = plan.build(shape, start.tokenizer)
-    rows = built.rows(examples, training.seed)
+    _, rows = admitted(built, examples, skip_bad, training.seed)
     if dev is not None:  # a bad file is told now, not after the first epoch
-        built.rows(module.read(dev, named, skip_bad), training.seed)
+        admitted(built, module.read(dev, named, skip_bad), skip_bad, training.seed)
     epoch = _epoch(plan, rows)
     return plan.with_train(
         **_budget(steps=_steps(training, rows, model, built)),
@@ -209,15 +215,17 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
     if not run.steps:
         starting.begin(task)
     examples = module.read(plan.examples.check(), plan.columns, plan.skip_bad)
-    dev = module.read(plan.dev.check(), plan.columns, plan.skip_bad) if plan.dev else None
+    examples, rows = admitted(task, examples, plan.skip_bad, settings.seed)
+    tell_bad(examples)
+    dev, valid_rows = None, None
+    if plan.dev:
+        dev = module.read(plan.dev.check(), plan.columns, plan.skip_bad)
+        dev, valid_rows = admitted(task, dev, plan.skip_bad, settings.seed)
+        tell_bad(dev)
     quiet = quiet or not ranks.first
     precision = peak.resolved_precision(settings.precision, device)
     best = None if quiet else peak.measured_peak(device, precision) * ranks.size
     with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.in_use(device)) as progress:
-        for one in (examples, dev):
-            if one is not None and one.bad:
-                progress.say(f"{one.source}: {len(one.bad)} bad examples left out; the first: {one.bad[0]}")
-        rows = task.rows(examples, settings.seed)
         loop = ThawingLoop(
             run.folder,
             model,
@@ -225,7 +233,7 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
             rows,
             settings,
             total=settings.steps,
-            valid_rows=task.rows(dev, settings.seed) if dev is not None else None,
+            valid_rows=valid_rows,
             device=device,
             ranks=ranks,
             progress=progress,

@@ -21,6 +21,7 @@ from etude.tasks.examples import Examples
 from etude.tasks.reading import json_record
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
+from etude.transfer.admit import admitted
 from etude.transfer.plan import Plan
 
 LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
@@ -61,7 +62,8 @@ class Tuned:
         self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
     ) -> Examples[Any]:
         """A file of examples; columns are those of training unless others are named."""
-        return self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
+        found = self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
+        return admitted(self.task, found, True)[0] if skip_bad and labelled else found
 
     def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
         found = examples if isinstance(examples, Examples) else self.read(examples)
@@ -83,9 +85,8 @@ class Tuned:
             places.append(where)
         return self.task.predict(self.model, Examples(items, "the inputs", places)) if items else []
 
-    def write(self, examples: Examples[Any], path: str | Path) -> None:
-        """The answers to examples as a file: JSON lines, or what the task's official scorer reads where it has one."""
-        answers = self.task.predict(self.model, examples)
+    def write(self, answers: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+        """Answers of `predict` as a file: JSON lines, or what the task's official scorer reads where it has one."""
         official = getattr(self.plan.module, "official", None)
         if official is not None and Path(path).suffix == ".json":
             text = json.dumps(official(answers), ensure_ascii=False)
@@ -102,6 +103,7 @@ class Tuned:
         for chunk in arrived(lines):
             answers: list[dict[str, Any] | None] = []
             items, places = [], []
+            wrong: UserError | None = None
             for number, line in chunk:
                 where = f"{source}:{number}"
                 try:
@@ -109,11 +111,14 @@ class Tuned:
                     places.append(where)
                     answers.append(None)
                 except UserError as problem:
-                    if not skip_bad:
-                        raise
+                    wrong = problem
+                    if not skip_bad:  # told behind the answers to the lines before it
+                        break
                     answers.append({"error": str(problem)})
             found = iter(self.task.predict(self.model, Examples(items, source, places)) if items else [])
             yield from (next(found) if answer is None else answer for answer in answers)
+            if wrong is not None and not skip_bad:
+                raise wrong
 
     def _parse(self, line: str, where: str) -> Any:
         line = line.removesuffix("\n").removesuffix("\r")
