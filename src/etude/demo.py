@@ -1,102 +1,74 @@
-"""`etude demo`: from nothing to a model that fills blanks, on the built-in world, in about two minutes on a CPU.
+"""`etude demo`: the main job at toy size. Several systems pre-train on the built-in world for the same compute, meet
+two tasks with few labels, and are compared with not pre-training at all.
 
-Text is generated, a corpus prepared, a toy BERT pre-trained, and sentences it has never seen are completed. Every
-step leaves what it made in one folder; a second call shows the same again at once, and an interrupted one goes on.
+The budget is measured first: how many FLOPs each contender does in a second here, and so how many each may have for all
+of it to end within the time. It is kept in the folder, so that a demo that was stopped goes on with the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+import math
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from etude import pretraining
-from etude.check import unigram_entropy
-from etude.loaded import MASK, Guess, load
-from etude.recipes.schema import Recipe
-from etude.run import Run
-from etude.text.corpus import Corpus
-from etude.text.prepare import prepare
-from etude.world import World
+from etude.study import plan as plans
+from etude.study.run import Report, run
+from etude.study.settings import Study
+from etude.train import checkpoint
 
-RECIPE = "bert-toy"
-MEGABYTES = 4.0  # a toy reads about this much in its minute
-SHOWN = 6  # sentences with a blank
-
-
-@dataclass(frozen=True)
-class Blank:
-    text: str
-    answer: str
-    guesses: list[Guess]
-
-
-@dataclass(frozen=True)
-class Demo:
-    run: Run
-    corpus: Corpus
-    blanks: list[Blank]
-    loss: float  # held-out, at the masked tokens
-    unigram: float  # what knowing only the frequencies would give
+FILE = Path(__file__).parent / "study" / "demo.yaml"
+MINUTES = 4.5  # planned for; what is not foreseen (a busy machine) has the rest of six
+START = 15.0  # seconds of every process: loading torch; and of the first: preparing the text
+TOGETHER = 0.8  # speed of a core when the others work too
+BUDGET = "budget.json"
 
 
 def demo(
-    folder: Path, language: str, minutes: float | None, seed: int, say: Callable[[str], None], quiet: bool = False
-) -> Demo:
-    """Does what is not done yet, and shows the result."""
-    text = folder / f"town.{language}.txt"
-    if not text.is_file():
-        say(f"Writing {MEGABYTES:g} MB of text about an invented town to {text}")
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = text.with_suffix(".writing")
-        aside.write_text("\n\n".join(World(seed, language).text(MEGABYTES)) + "\n", encoding="utf-8")
-        aside.rename(text)
-    place = folder / f"corpus.{language}"
-    if not (place / "manifest.json").is_file():
-        tokenizer = Recipe.load(RECIPE).tokenizer
-        say(f"Preparing the corpus {place}: etude prepare {text} -o {place} --tokenizer {tokenizer}")
-        prepare(str(text), place, tokenizer=tokenizer, valid=0.02, seed=seed)
-    corpus = Corpus.open(place)
-    run = _trained(folder / f"bert.{language}", corpus, minutes, seed, say, quiet)
-    if not run.finished:
-        return Demo(run, corpus, [], float("nan"), float("nan"))
-    valid = run.metrics("valid")[-1]
-    unigram = unigram_entropy(corpus.token_counts())
-    return Demo(run, corpus, list(_blanks(run, corpus)), valid["mlm"], unigram)
+    folder: Path,
+    language: str = "en",
+    minutes: float = MINUTES,
+    workers: int | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Does what is not done yet, and tells what came out."""
+    workers = workers or min(4, os.cpu_count() or 1)
+    study = Study.load(FILE, changes={"text.language": language, "text.seed": seed})
+    flops = calibrated(study, folder, minutes, workers, say)
+    study = Study.load(FILE, changes={"text.language": language, "text.seed": seed, "budget": {"flops": flops}})
+    return run(study, folder, on="processes", workers=workers, device="cpu", language=language, say=say)
 
 
-def _trained(
-    folder: Path, corpus: Corpus, minutes: float | None, seed: int, say: Callable[[str], None], quiet: bool
-) -> Run:
-    if folder.exists():
-        run = Run.open(folder)
-        if run.finished:
-            say(f"{folder} is trained already; remove it to train again")
-            return run
-        say(f"Going on with {folder}")
-        return pretraining.resume(run, quiet=quiet)
-    say(f"Pre-training a toy BERT: etude pretrain {RECIPE} {corpus.folder} -o {folder}")
-    settings: dict[str, Any] = {"train.seed": seed} | ({"train.minutes": minutes} if minutes else {})
-    return pretraining.pretrain(RECIPE, corpus, folder, quiet=quiet, overrides=settings)
+def calibrated(study: Study, folder: Path, minutes: float, workers: int, say: Callable[[str], None]) -> float:
+    """FLOPs for each contender, so that pre-training and all transfers fit into the minutes."""
+    path = folder / BUDGET
+    if path.is_file():
+        return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
+    say("Measuring this machine")
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = plans.make(study, folder, device="cpu", say=say)
+    seconds = minutes * 60 * workers * TOGETHER - workers * START
+    seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
+    drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]
+    by_gradient = [1 / (plan.speed(one) * one.cost.flops_per_token) for one in drafts if not one.cost.own_update]
+    # those that go by the clock take what the others take on average
+    share = sum(by_gradient) * len(drafts) / len(by_gradient) * study.seeds.pretrain
+    flops = max(1e9, seconds / share)
+    flops = float(f"{flops:.2g}")  # a round number, and the same one after a small change of speed
+    checkpoint.write_text(path, json.dumps({"flops": flops, "minutes": minutes, "workers": workers}))
+    each = [flops * one for one in by_gradient]
+    say(f"{flops:.2g} FLOPs for each contender: {min(each):.0f} to {max(each):.0f} s on this machine")
+    return flops
 
 
-def _blanks(run: Run, corpus: Corpus) -> Iterator[Blank]:
-    """Held-out sentences, each with one whole word taken out: the longest, since it is rarely a function word."""
-    model, valid = load(run.folder), pretraining.held_out(corpus)
-    assert valid is not None  # prepared above with a held-out part
-    shown = 0
-    for number in range(len(valid.documents)):
-        text = valid.tokenizer.decode(valid.tokens(valid.documents[number], valid.documents[number + 1]))
-        words = text.split()
-        place = max(range(len(words)), key=lambda at: len(words[at].strip(".,?!")))
-        word = words[place].strip(".,?!")
-        single = len(valid.tokenizer.encode(word).ids) == 1
-        if not single or not 8 <= len(words) <= 40:
-            continue
-        words[place] = words[place].replace(word, MASK)
-        guesses = model.fill(" ".join(words), top=5)
-        yield Blank(" ".join(words), word, [guess for guess in guesses if isinstance(guess, Guess)])
-        shown += 1
-        if shown == SHOWN:
-            return
+def gain(report: Report) -> tuple[str, float] | None:
+    """The best contender and its points over no pre-training."""
+    ranked = [row for row in report.results["rows"] if row["kind"] == "contender" and row["mean"]]
+    best = max(ranked, key=lambda row: row["mean"]["mean"], default=None)
+    control = next((row for row in report.results["rows"] if row["kind"] == "control"), None)
+    if best is None or control is None or control["mean"] is None:
+        return None
+    difference = 100 * (best["mean"]["mean"] - control["mean"]["mean"])
+    return (str(best["label"]), difference) if math.isfinite(difference) else None

@@ -1,4 +1,4 @@
-"""`etude demo`: the way from text to a model, on the built-in world."""
+"""`etude demo`: the main job on the built-in world."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from typing import Annotated
 
 import typer
 
+INTERRUPTED = 3  # the exit code of work that was asked to stop: what is done is saved
+
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def demo(
         out: Annotated[Path, typer.Option("--out", "-o", help="Where everything goes.")] = Path("demo"),
         language: Annotated[str, typer.Option("--language", help="en or ko.")] = "en",
-        minutes: Annotated[
-            float | None,
-            typer.Option("--minutes", help="How long to pre-train; as the toy's recipe says if not given."),
+        minutes: Annotated[float, typer.Option("--minutes", help="How long it may take, about.", min=0.5)] = 4.5,
+        workers: Annotated[
+            int | None, typer.Option("--workers", "-w", min=1, help="Processes; as many as cores, four at most.")
         ] = None,
-        seed: Annotated[int, typer.Option("--seed")] = 0,
+        seed: Annotated[int, typer.Option("--seed", help="Another seed is another town.")] = 0,
     ) -> None:
-        """Write a small world, pre-train on it, and fill blanks: two minutes on a CPU."""
+        """Compare several ways to pre-train, at toy size and equal compute: six minutes at most, on a CPU."""
         from rich.console import Console
         from rich.text import Text
 
-        from etude.cli.pretrain import INTERRUPTED
-        from etude.demo import demo as run
+        from etude.errors import UserError
 
-        console = Console(highlight=False)
-        found = run(out, language, minutes, seed, say=lambda words: console.print(Text(words, style="dim")))
-        if not found.run.finished:
-            console.print(f"Stopped and saved. 'etude demo -o {out}' goes on.")
-            raise typer.Exit(INTERRUPTED)
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(Text("Writing a small world, pre-training on it, comparing. Loading…", style="dim"))
+        if language not in ("en", "ko"):
+            raise UserError(f"--language {language}: the world speaks en and ko.")
+        from etude.demo import demo as run
+        from etude.demo import gain
+        from etude.study.table import leaderboard
+        from etude.study.work import Stopped
+
+        try:
+            found = run(out, language, minutes, workers, seed, lambda line: console.print(Text(line, style="dim")))
+        except (Stopped, KeyboardInterrupt):
+            typer.echo(f"Stopped and saved. 'etude demo -o {out}' goes on.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         console.print()
-        for blank in found.blanks:
-            right = any(
-                guess.token == blank.answer.lower() or guess.token == blank.answer for guess in blank.guesses[:1]
-            )
-            console.print(blank.text)
-            guesses = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in blank.guesses)
-            console.print(f"  {'✓' if right else '·'} {guesses}  (it was: {blank.answer})\n")
-        console.print(
-            f"Loss at masked tokens of held-out text: {found.loss:.2f} nats; "
-            f"knowing only how often each token occurs: {found.unigram:.2f}."
-        )
-        console.print(
-            f'The model card: {found.run.folder}/README.md. Next: etude fill {found.run.folder} "The [MASK] ..."'
-        )
+        console.print(leaderboard(found.results))
+        best = gain(found)
+        if best is not None:
+            console.print(f"\n{best[0]}: {best[1]:+.1f} points over no pre-training, with the same few labels.")
+        console.print(f"Report: {found.page}")

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from etude.errors import UserError, nearest
-from etude.recipes.document import Document, from_overrides, parse
+from etude.recipes.document import Document, parse, value_of
 from etude.recipes.schema import Recipe, checked
 from etude.settings import Strict
 from etude.transfer.plan import task_module
@@ -40,6 +40,7 @@ Positive = Annotated[float, Field(gt=0)]
 Changes = dict[str, Any]  # {"train.lr": 3e-4}
 
 MEAN = "mean"  # of all tasks
+SETTINGS = ("set", "transfer", "tune", "vary")  # groups whose keys are settings by their full names
 CONTROL = "no pre-training"
 FROZEN = "random frozen"
 MAJORITY = "majority"
@@ -174,6 +175,7 @@ class Study(Strict):
     budget: Budget
     epochs: float = Field(default=20, gt=0, description="passes over the text at most, however cheap a model is")
     contenders: dict[str, Contender]
+    set: Changes = Field(default_factory=dict, description="settings of everybody's recipe")
     vary: dict[str, list[Any]] = Field(default_factory=dict)
     tasks: dict[str, Task]
     transfer: Changes = Field(default_factory=dict)
@@ -214,7 +216,7 @@ class Study(Strict):
             places = kept | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
         changed = Document(values, places)
         for name, value in (changes or {}).items():
-            changed = _put(changed, tuple(name.split(".")), value)
+            changed = _put(changed, _path(name), value)
         study = _checked(cls, changed)
         study._check(changed)
         return study
@@ -262,7 +264,7 @@ class Study(Strict):
                     label = ", ".join([label, *parts])
                 else:
                     label = {language: ", ".join([text, *parts]) for language, text in label.items()}
-                found.append(Entry(" ".join([name, *parts]), name, {**contender.set, **varied}, label))
+                found.append(Entry(" ".join([name, *parts]), name, {**self.set, **contender.set, **varied}, label))
         twice = [entry.name for number, entry in enumerate(found) if entry in found[:number]]
         if twice:
             raise UserError(f"'{twice[0]}' stands twice in what is varied. Name each value once.")
@@ -312,6 +314,15 @@ def in_language(words: Words, language: str) -> str:
     return words.get(language) or words.get("en") or next(iter(words.values()), "")
 
 
+def _path(name: str) -> tuple[str, ...]:
+    """`set.train.lr` changes the setting train.lr: behind a group of settings, what follows is one name."""
+    parts = name.split(".")
+    for number, part in enumerate(parts[:-1], 1):
+        if part in SETTINGS:
+            return (*parts[:number], ".".join(parts[number:]))
+    return tuple(parts)
+
+
 def _put(document: Document, path: tuple[str, ...], value: Any) -> Document:
     changed = Document(json.loads(json.dumps(document.values)), dict(document.places))
     changed.put(path, value, f"the change {'.'.join(path)}")
@@ -353,15 +364,10 @@ def _rooted(document: Document, path: tuple[str, ...]) -> Document:
 
 def changes_of(words: list[str]) -> dict[str, Any]:
     """`budget.flops=1e12` of a command line as changes of a study."""
-    document = from_overrides(words)
     found: dict[str, Any] = {}
-
-    def walk(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict) and value:
-                walk(value, (*path, key))
-            else:
-                found[".".join((*path, key))] = value
-
-    walk(document.values, ())
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"'{word}' changes nothing. Write name=value, such as seeds.pretrain=1.")
+        found[key.strip()] = value_of(text, f"the change '{word}'")
     return found
