@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import flash_emulation
 import numpy as np
@@ -172,3 +173,73 @@ def test_a_zero_slot_is_a_constant() -> None:
     learned, zero = Slot(2, 4, "learned"), Slot(2, 4, "zero")
     assert len(list(learned.parameters())) == 2 and not list(zero.parameters()) and not zero.state_dict()
     assert zero()[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_torchs_kernels_are_called_as_they_want_it(dropout: float) -> None:
+    """By their shape functions alone, which every torch brings: what goes in, what comes out, forward and backward."""
+    with torch.device("meta"):
+        query, *flat = (torch.zeros(13, HEADS, SIZE, dtype=torch.bfloat16, requires_grad=True) for _ in range(5))
+        slot = tuple(torch.zeros(HEADS, SIZE, requires_grad=True) for _ in range(2))
+        layout = Layout(torch.zeros(6, dtype=torch.int32), np.array([0, 5, 5, 6, 13, 13], np.int32), 8, False)
+        parts = [Keys(flat[0], flat[1], "past", False), Keys(flat[2], flat[3], "future", False)]
+        out = attend_union(query, parts, layout, slot=(slot[0], slot[1]), dropout=dropout, path="varlen")
+        assert out.shape == query.shape and out.dtype == query.dtype
+        found = torch.autograd.grad(out.float().sum(), [query, *flat, *slot])
+    assert [one.shape for one in found] == [(13, HEADS, SIZE)] * 5 + [(HEADS, SIZE)] * 2
+
+
+@pytest.mark.slow
+def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, with kernels that a compiler cannot look into, as on a GPU."""
+
+    @torch.library.custom_op("etude_test::flash", mutates_args=())
+    def flash(
+        query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, causal: bool, dropout: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return flash_emulation.forward(query, key, value, bounds, longest, causal, dropout)
+
+    @flash.register_fake
+    def _(query: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        lse = query.new_empty((query.shape[1], query.shape[0]), dtype=torch.float32)
+        return torch.empty_like(query), lse, lse.new_empty(2), lse.new_empty(0)
+
+    @torch.library.custom_op("etude_test::flash_backward", mutates_args=())
+    def flash_backward(
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        bounds: Tensor,
+        longest: int,
+        causal: bool,
+        dropout: float,
+        state: Tensor,
+        unused: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        given = (grad, query, key, value, out, lse, bounds, longest, causal, dropout, state, unused)
+        return flash_emulation.backward(*given)
+
+    @flash_backward.register_fake
+    def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+    monkeypatch.setattr(union, "_flash", flash)
+    monkeypatch.setattr(union, "_flash_backward", flash_backward)
+    layout = layout_of(LENGTHS)
+    *leaves, slope = (one.requires_grad_() for one in drawn(layout, 2, torch.float32))
+
+    def mixed(*given: Tensor) -> Tensor:
+        parts = [Keys(given[1], given[2], "past", False), Keys(given[3], given[4], "future", False)]
+        return attend_union(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
+
+    compiled = torch.compile(mixed, backend="aot_eager", fullgraph=True, dynamic=False)
+    for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def _with_gradients(function: Callable[..., Tensor], leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
+    out = function(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, slope.detach())]

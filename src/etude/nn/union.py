@@ -253,12 +253,12 @@ class _Union(torch.autograd.Function):
             steep = grad.float()
             weight = (_slot_scores(query, slot_key) - together).exp()  # (N, H)
             dropped = weight if kept is None else weight * kept
-            grad_value = torch.einsum("nh,nhd->hd", dropped, steep).to(slot_value.dtype)
-            told = torch.einsum("nhd,hd->nh", steep, slot_value.float())
+            grad_value = (dropped[:, :, None] * steep).sum(0).to(slot_value.dtype)
+            told = (steep * slot_value.float()).sum(-1)
             told = told if kept is None else told * kept
             slope = weight * (told - (steep * result.float()).sum(-1)) * query.shape[-1] ** -0.5
             grad_query = grad_query + (slope[:, :, None] * slot_key.float()).to(grad_query.dtype)
-            grad_key = torch.einsum("nh,nhd->hd", slope, query.float()).to(slot_key.dtype)
+            grad_key = (slope[:, :, None] * query.float()).sum(0).to(slot_key.dtype)
         return (grad_query, grad_key, grad_value, None, None, None, *[None] * (2 * count), *slopes)
 
 
@@ -268,8 +268,8 @@ def _ordered(way: Reach, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _slot_scores(query: Tensor, key: Tensor) -> Tensor:
-    """(N, H) float32."""
-    return torch.einsum("nhd,hd->nh", query.float(), key.float()) * query.shape[-1] ** -0.5
+    """(N, H) float32; no matrix product, which autocast would round."""
+    return (query.float() * key.float()).sum(-1) * query.shape[-1] ** -0.5
 
 
 # --- dense buckets ----------------------------------------------------------------------------------
