@@ -4,6 +4,7 @@
     run = etude.pretrain("bert-small", corpus, out="runs/bert", **{"train.steps": 10_000})
     model = etude.load("runs/bert")
     tuned = etude.finetune("runs/bert", "classify", train="train.csv", dev="dev.csv", out="runs/bert-reviews")
+    report = etude.study("studies/mlm-vs-electra.yaml", budget="10m")
 
 Everything heavy is imported when it is first used.
 """
@@ -98,3 +99,12 @@ def finetune(
             base, task, train, out, dev=dev, columns=columns, overrides=overrides, skip_bad=skip_bad, quiet=quiet
         )
     return Tuned.open(run.folder)
+
+
+def __getattr__(name: str) -> Any:
+    """`etude.study` is a package and a function (see there); it is loaded when it is first named."""
+    if name == "study":
+        import importlib
+
+        return importlib.import_module("etude.study")
+    raise AttributeError(f"module 'etude' has no attribute '{name}'")

@@ -17,14 +17,17 @@ from etude.errors import UserError
 COMMANDS = (
     "demo",
     "study",
+    "pick",
     "prepare",
     "check",
+    "bench",
     "pretrain",
     "finetune",
     "predict",
     "tasks",
     "recipes",
     "hub",
+    "show",
     "generate",
     "world",
 )  # modules of this package, in the order in which help lists them

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 INTERRUPTED = 3  # the exit code of work that was asked to stop: what is done is saved
-UNITS = {"s": ("minutes", 1 / 60), "m": ("minutes", 1.0), "min": ("minutes", 1.0), "h": ("minutes", 60.0),
-         "": ("flops", 1.0), "flops": ("flops", 1.0), "tokens": ("tokens", 1.0), "tok": ("tokens", 1.0)}  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +53,7 @@ def register(app: typer.Typer) -> None:
         if language not in ("en", "ko"):
             raise UserError(f"--language {language}: the report speaks en and ko.")
         from etude.study import run as running
+        from etude.study.budget import parsed
         from etude.study.settings import Study, changes_of
         from etude.study.table import leaderboard
         from etude.study.work import Stopped
@@ -121,14 +119,3 @@ def _text(places: list[str]) -> dict[str, Any]:
     if len(places) == 1 and (Path(places[0]) / "manifest.json").is_file():
         return {"corpus": places[0]}
     return {"files": places}
-
-
-def parsed(budget: str) -> dict[str, float]:
-    """`10m` as {"minutes": 10}."""
-    from etude.errors import UserError
-
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
-    if not found or found[2] not in UNITS:
-        raise UserError(f"--budget {budget}: write a time (90s, 10m, 2h), FLOPs (1e12) or tokens (5e6tokens).")
-    kind, factor = UNITS[found[2]]
-    return {kind: float(found[1]) * factor}

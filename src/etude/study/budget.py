@@ -10,6 +10,7 @@ that was killed goes on with the same plan.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from etude import pretraining
+from etude.errors import UserError
 from etude.objectives.base import Objective
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text
@@ -30,6 +32,8 @@ from etude.train.loader import Loader
 
 SAMPLE = 16  # steps whose FLOPs are counted: batches differ by about 1 % in what is predicted
 TRIAL = 1.0  # seconds of a measurement of speed
+UNITS = {"s": ("minutes", 1 / 60), "m": ("minutes", 1.0), "min": ("minutes", 1.0), "h": ("minutes", 60.0),
+         "": ("flops", 1.0), "flops": ("flops", 1.0), "tokens": ("tokens", 1.0), "tok": ("tokens", 1.0)}  # fmt: skip
 WORDS = 4_000  # of the made-up text, where the real one is not there yet
 
 
@@ -203,3 +207,12 @@ def clock(seconds: Callable[[], list[float]], amount: float, kind: str) -> float
         return amount
     others = seconds()
     return fmean(others) / 60 if others else amount
+
+
+def parsed(budget: str) -> dict[str, float]:
+    """`10m` as {"minutes": 10}."""
+    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
+    if not found or found[2] not in UNITS:
+        raise UserError(f"--budget {budget}: write a time (90s, 10m, 2h), FLOPs (1e12) or tokens (5e6tokens).")
+    kind, factor = UNITS[found[2]]
+    return {kind: float(found[1]) * factor}

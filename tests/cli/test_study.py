@@ -1,0 +1,87 @@
+"""`etude study` and its kin from the command line: what they show, and what they say to a mistake."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etude
+from etude.cli.main import main
+from etude.errors import UserError
+from etude.study.budget import parsed
+
+STUDY = """
+name: small
+text: {world: 0.05, valid: 0.1}
+budget: {flops: 1e8}
+contenders:
+  bert: {recipe: bert-toy, set: {model.layers: 1, model.width: 16, model.heads: 2, train.batch_tokens: 256}}
+tasks:
+  topic: {kind: classify, world: topic, labels: 16, dev_size: 8, test_size: 8}
+"""
+
+
+def typed(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["etude", *shlex.split(line)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("etude.study.budget.TRIAL", 0.02)
+    path = tmp_path / "small.yaml"
+    path.write_text(STUDY, encoding="utf-8")
+    return path
+
+
+def test_a_dry_run_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    before = set(file.parent.iterdir())
+    assert typed("study small.yaml --dry-run --budget 2e8 --device cpu", monkeypatch) == 0
+    told = capsys.readouterr().out
+    assert "2 × 10⁸ FLOPs for every contender" in told and "pre-training bert, seed 0" in told
+    assert "random frozen on topic@16" in told and "majority on topic@16" in told
+    assert re.search(r"6 cells, 0 of them cached; about [\d.e+]+ FLOPs and [\d.]+ minutes to go", told)
+    assert set(file.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("study nowhere.yaml", "There is no study nowhere.yaml"),
+        ("study small.yaml --on moon", "here, on processes or on ray"),
+        ("study small.yaml --budget soon", "write a time"),
+        ("study small.yaml --language fr", "speaks en and ko"),
+        ("study small.yaml sedes.pretrain=2 --dry-run", "Did you mean 'seeds'"),
+        ("study small.yaml --gpu --dry-run", "no section 'gpu'"),
+        ("study small.yaml --text nothing.txt --dry-run", "nothing.txt"),
+        ("demo --language fr", "speaks en and ko"),
+        ("pick town.txt --task classify --train nothing.csv -o out", "There is no file nothing.csv"),
+        ("pick town.txt --task clasify --train nothing.csv -o out", "Did you mean 'classify'"),
+    ],
+)
+def test_a_mistake_is_one_message(
+    line: str, words: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert typed(line, monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert words in " ".join(told.split()) and "Traceback" not in told
+
+
+def test_budgets_as_people_say_them() -> None:
+    assert parsed("90s") == {"minutes": 1.5} and parsed("10m") == {"minutes": 10} and parsed("2h") == {"minutes": 120}
+    assert parsed("1e12") == parsed("1e12 FLOPs") == {"flops": 1e12} and parsed("5e6tokens") == {"tokens": 5e6}
+    with pytest.raises(UserError):
+        parsed("10 parsecs")
+
+
+def test_the_package_is_the_verb(file: Path) -> None:
+    with pytest.raises(UserError, match="There is no study"):
+        etude.study("nowhere.yaml", budget="1m")  # type: ignore[operator]
