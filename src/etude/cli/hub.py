@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,7 +12,11 @@ def register(app: typer.Typer) -> None:
     @app.command("import")
     def import_(
         source: Annotated[
-            str, typer.Argument(metavar="FOLDER", help="A folder of transformers, OpenAI's GPT-1, ELMo, or a hub id.")
+            str,
+            typer.Argument(
+                metavar="SOURCE",
+                help="A folder of transformers, OpenAI's GPT-1, ELMo, a hub id, or a file of word vectors.",
+            ),
         ],
         out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the new run.")],
     ) -> None:
@@ -22,6 +26,13 @@ def register(app: typer.Typer) -> None:
         from etude.run import refuse_existing
 
         refuse_existing(out)
+        if Path(source).is_file():
+            from etude.hub.vector_runs import import_vectors
+
+            made = import_vectors(source, out)
+            shape = made.recipe.model
+            typer.echo(f"{made.folder}: {made.recipe.system}, {shape.vocab:,} tokens, {shape.width} wide")
+            return
         adopted = adopt(source)
         run = store(adopted, source, out)
         model = adopted.recipe.model
@@ -36,11 +47,22 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def export(
         run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run.")],
-        out: Annotated[Path, typer.Option("--out", "-o", help="The new folder.")],
+        out: Annotated[Path, typer.Option("--out", "-o", help="The new folder; of word vectors, the new file.")],
+        form: Annotated[
+            Literal["word2vec", "word2vec-binary", "glove", "fasttext"] | None,
+            typer.Option(help="Of a file of word vectors; by its name if left out (.vec, .bin)."),
+        ] = None,
     ) -> None:
-        """Write a run as a folder that transformers opens, or as ELMo's two files."""
+        """Write a run as a folder that transformers opens, as ELMo's two files, or word vectors as a file."""
         from etude.hub.exporting import export_run
+        from etude.run import Run
 
+        if Run.open(run).recipe.model_kind == "static":
+            from etude.hub.vector_runs import export_vectors
+
+            written = export_vectors(run, out, form)
+            typer.echo(f"{out}  {out.stat().st_size:,} bytes, {written}")
+            return
         published = export_run(run, out)
         for file in sorted(file for file in out.rglob("*") if file.is_file()):
             typer.echo(f"{file}  {file.stat().st_size:,} bytes")

@@ -113,4 +113,5 @@ class WordVectors:
             matrix = model.vectors(torch.tensor(ids, device=model.input.weight.device)).float().cpu().numpy()
             table = model.input.weight[model.vocab :].float().cpu().numpy()
         grams = Grams(table, *model.settings.grams) if model.settings.buckets else None
-        return cls([word for word in words if word is not None], matrix, grams=grams)
+        counts = model.counts.cpu().numpy()[ids]
+        return cls([word for word in words if word is not None], matrix, counts if counts.any() else None, grams)

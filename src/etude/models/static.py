@@ -74,6 +74,8 @@ class Static(nn.Module):
         self.width, self.vocab = settings.width, settings.vocab
         self.input = nn.Embedding(settings.vocab + settings.buckets, settings.width)
         self.output = nn.Embedding(settings.vocab, settings.width)
+        self.counts: Tensor  # (V,) int64, in the text the vectors were learnt from: files of vectors tell them too
+        self.register_buffer("counts", torch.zeros(settings.vocab, dtype=torch.int64))
         self.unknown: int | None = None  # the id of the unknown token
         self.speller: Speller | None = None  # knows the letters of unknown words, where those matter
         # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
@@ -107,6 +109,13 @@ class Static(nn.Module):
         """Finds the rows of every word; None: a token that is no letters."""
         if self.rows is None:
             self.rows = word_rows([*words, *[None] * (self.vocab - len(words))], *self._grams)
+
+    def count(self, counts: np.ndarray) -> np.ndarray:
+        """Told how often each token occurs in the text; returns the same for every row of the vocabulary."""
+        whole = np.zeros(self.vocab, np.int64)
+        whole[: len(counts)] = counts
+        self.counts.copy_(torch.from_numpy(whole))
+        return whole
 
     @property
     def _grams(self) -> tuple[int, int, int]:

@@ -109,6 +109,7 @@ class Cooccurrence(Objective):
     def __init__(self, settings: Settings, model: Static, special: Specials) -> None:
         super().__init__()
         self.settings, self.special = settings, special
+        self._shape = [model]  # in a list: the model is no part of the objective
         edge = 0.5 / model.width
         self.word_bias = nn.Parameter(torch.empty(model.vocab).uniform_(-edge, edge))
         self.context_bias = nn.Parameter(torch.empty(model.vocab).uniform_(-edge, edge))
@@ -123,6 +124,8 @@ class Cooccurrence(Objective):
 
     def rows(self, corpus: Corpus, seed: int) -> Entries:
         settings = self.settings
+        known = corpus if corpus.part == "train" else Corpus.open(corpus.folder)
+        self._shape[0].count(known.token_counts())
         counting = Counting(settings.window, settings.symmetric, settings.by_distance)
         named = f"{corpus.fingerprint} {corpus.part} {counting}"
         if named not in self.counted:

@@ -189,8 +189,7 @@ class Windows(Objective):
         model = self._shape[0]
         if model.settings.buckets:
             model.spell(spelling(known.tokenizer))
-        counts = np.zeros(model.vocab, np.int64)
-        counts[: known.tokenizer.vocab] = known.token_counts()
+        counts = model.count(known.token_counts())
         return Spans(corpus, self.settings.row_tokens, Text.of(counts, self.settings, self.special.unknown, model))
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> WindowBatch:

@@ -14,6 +14,7 @@ import numpy as np
 
 from etude.text.tokenizer import Tokenizer
 
+END = "</s>"  # fastText's word for the end of a line, which has no n-grams
 OFFSET, PRIME = 2166136261, 16777619
 SIGN = 0xFFFFFF00  # of a byte from 128 on, read as a signed number
 
@@ -76,8 +77,9 @@ def word_rows(words: Sequence[str | None], buckets: int, smallest: int, largest:
 
     None stands for a word that is no letters, such as a special token: it has no n-grams.
     """
-    known = np.array([word is not None for word in words], bool)
-    bounds, found = gram_buckets([word for word in words if word is not None], buckets, smallest, largest)
+    letters = [word for word in words if word is not None and word != END]
+    known = np.array([word is not None and word != END for word in words], bool)
+    bounds, found = gram_buckets(letters, buckets, smallest, largest)
     sizes = np.ones(len(words), np.int64)
     sizes[known] += np.diff(bounds)
     starts = np.concatenate([[0], np.cumsum(sizes)])

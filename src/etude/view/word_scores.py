@@ -13,7 +13,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -31,6 +31,9 @@ class Similarity:
     correlation: float  # Spearman
     pairs: int  # that took part
     left_out: int  # with an unknown word
+
+    def json(self) -> dict[str, Any]:
+        return vars(self)
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,27 @@ class Analogies:
     def semantic(self) -> float:
         return self._share([group for group in self.asked if not group.startswith(SYNTACTIC)])
 
+    def json(self) -> dict[str, Any]:
+        shares = {"accuracy": self.accuracy, "semantic": self.semantic, "syntactic": self.syntactic}
+        return {"name": self.name, **shares, "left_out": self.left_out, "most": self.most, "right": self.right,
+                "asked": self.asked}  # fmt: skip
+
     def _share(self, groups: list[str]) -> float:
         asked = sum(self.asked[group] for group in groups)
         return sum(self.right[group] for group in groups) / asked if asked else float("nan")
+
+
+def describe(score: Similarity | Analogies) -> str:
+    """One line, or one a group of analogies."""
+    if isinstance(score, Similarity):
+        return f"{score.name}: Spearman {score.correlation:.4f} over {score.pairs:,} pairs, {score.left_out} left out"
+    asked = sum(score.asked.values())
+    lines = [
+        f"{score.name}: {score.accuracy:.2%} of {asked:,} questions, semantic {score.semantic:.2%}, syntactic "
+        f"{score.syntactic:.2%}; {score.left_out:,} left out; answers among {score.most:,} words"
+    ]
+    lines += [f"  {score.right[g] / n:7.2%} of {n:5,}  {g}" for g, n in score.asked.items() if n]
+    return "\n".join(lines)
 
 
 def score_file(

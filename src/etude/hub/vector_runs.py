@@ -1,0 +1,190 @@
+"""Word vectors as runs: a file becomes a run that tasks, `features` and `show` can use; a run becomes a file.
+
+A run of a file has a tokenizer of whole words: those of the file behind our special tokens. Text is put into lower
+case where no word of the file has an upper-case letter. What the file does not hold, an output table, is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from etude.errors import UserError
+from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
+from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
+from etude.hub.vectors import WordVectors
+from etude.models.static import Static
+from etude.recipes.schema import Recipe
+from etude.run import Run, fresh, refuse_existing
+from etude.text.subwords import spelling
+from etude.text.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.training import WORDS
+from etude.train import checkpoint
+
+SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloVe", "fasttext": "fastText"}
+
+
+def import_vectors(source: str | Path, out: str | Path, form: Form | None = None) -> Run:
+    """Reads a file of vectors and writes the run `out`; there at once or not at all."""
+    source, folder = Path(source), Path(out)
+    refuse_existing(folder)
+    form = form or form_of(source)
+    whole = read_fasttext(source) if form == "fasttext" else None
+    vectors = whole.vectors() if whole else read_vectors(source, form)
+    tokenizer = _tokenizer(vectors.words)
+    recipe = _recipe(vectors, form, source.name, whole, tokenizer.vocab)
+    model, objective = fresh(recipe, tokenizer)
+    assert isinstance(model, Static)
+    _fill(model, vectors, whole, tokenizer)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir()
+    checkpoint.write_text(writing / "recipe.yaml", recipe.dump())
+    origin = {"corpus": "(imported, without a corpus)", "fingerprint": None, "imported": source.name}
+    checkpoint.write_text(writing / "origin.json", json.dumps(origin, indent=1, ensure_ascii=False))
+    tokenizer.save(writing)
+    card = (
+        f"# {recipe.name}\n\n{SYSTEMS[form]} vectors of {len(vectors.words):,} words, {vectors.width} wide, imported "
+        f"from `{source.name}`. They were trained elsewhere; see there for data and licence.\n"
+    )
+    Run(writing).finish(model, objective, card)
+    checkpoint.flush(writing)
+    if folder.is_dir():  # empty: checked above
+        folder.rmdir()
+    writing.rename(folder)
+    checkpoint.flush(folder.parent)
+    return Run(folder)
+
+
+def export_vectors(run: Run | str | Path, path: str | Path, form: Form | None = None) -> Form:
+    """Writes the vectors of a run as a file; its form follows from the name where it is not told."""
+    run, path = run if isinstance(run, Run) else Run.open(run), Path(path)
+    if path.exists():
+        raise UserError(f"{path} exists already. Choose another name with -o.")
+    model, _ = run.build()
+    if not isinstance(model, Static):
+        raise UserError(f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
+    form = form or _form_by_name(path, bool(model.settings.buckets))
+    writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
+    if form == "fasttext":
+        write_fasttext(_as_fasttext(run, model), writing)
+    else:
+        write_vectors(WordVectors.of_model(model, spelling(run.tokenizer)), writing, form)
+    writing.replace(path)
+    return form
+
+
+def open_vectors(place: str | Path) -> WordVectors:
+    """Of a run, or of a file of vectors."""
+    place = Path(place)
+    if place.is_dir():
+        return WordVectors.of_run(Run.open(place))
+    if not place.is_file():
+        raise UserError(f"There is no run and no file of vectors at {place}.")
+    return read_vectors(place)
+
+
+def _form_by_name(path: Path, buckets: bool) -> Form:
+    if path.suffix == ".bin":
+        return "fasttext" if buckets else "word2vec-binary"
+    if path.suffix == ".vec":
+        return "word2vec"
+    raise UserError(
+        f"{path}: say which form it is to have, with --form word2vec, word2vec-binary, glove or fasttext; or name it "
+        ".vec (word2vec text) or .bin."
+    )
+
+
+def _as_fasttext(run: Run, model: Static) -> FastText:
+    words = spelling(run.tokenizer)
+    ids = [id for id, word in enumerate(words) if word is not None]
+    inputs, outputs = (table.weight.detach().numpy() for table in (model.input, model.output))
+    if model.settings.result == "sum":  # GloVe: the file has one table for the result
+        inputs = inputs[: model.vocab] + outputs
+    objective: Any = run.recipe.objective
+    known = run.recipe.objective_kind in ("skipgram", "cbow")
+    training = Training(
+        window=objective.window,
+        negatives=objective.negatives,
+        output=objective.output,
+        objective=run.recipe.objective_kind,
+        subsample=objective.subsample or 0.0,
+    ) if known else Training()  # fmt: skip
+    return FastText(
+        [word for word in words if word is not None],
+        model.counts.numpy()[ids],
+        np.concatenate([inputs[ids], inputs[model.vocab :]]),
+        outputs[ids],
+        model.settings.grams,
+        training,
+    )
+
+
+def _tokenizer(words: list[str]) -> Tokenizer:
+    named = {word: number for number, word in enumerate(TRAINED_SPECIALS)}
+    for word in words:
+        named.setdefault(word, len(named))
+    backend = Backend(models.WordLevel(named, unk_token="[UNK]"))
+    cased = any(word != word.lower() for word in words)
+    steps: list[normalizers.Normalizer] = [normalizers.NFC(), *([] if cased else [normalizers.Lowercase()])]
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in TRAINED_SPECIALS])
+    return Tokenizer(backend.to_str())
+
+
+def _recipe(vectors: WordVectors, form: Form, name: str, whole: FastText | None, vocab: int) -> Recipe:
+    settings: dict[str, Any] = {
+        "name": name,
+        "tokenizer": f"word:{vocab}",
+        "model.width": vectors.width,
+        "model.vocab": vocab,
+        "train.steps": 1,
+        "system": SYSTEMS[form],
+        "note": f"imported from {name}",
+    }
+    if whole is not None:
+        settings |= {
+            "model.buckets": whole.buckets,
+            "model.unknown": "subwords" if whole.buckets else "rarest",
+            "objective.window": whole.training.window,
+            "objective.negatives": max(1, whole.training.negatives),
+            "objective.output": whole.training.output,
+            "objective.subsample": whole.training.subsample or None,
+        }
+        settings |= {"model.grams": list(whole.grams)} if whole.buckets else {}
+        base = "fasttext" if whole.training.objective == "skipgram" else "word2vec-cbow"
+    else:
+        settings |= {"model.unknown": "own" if vectors.unknown_row is not None else "rarest"}
+        base = "word2vec-skipgram"
+    return Recipe.load(base, settings).resolve(vocab=vocab)
+
+
+@torch.no_grad()
+def _fill(model: Static, vectors: WordVectors, whole: FastText | None, tokenizer: Tokenizer) -> None:
+    """The rows of the file's words; those of special tokens are 0, but for the file's own unknown word."""
+    first = len(TRAINED_SPECIALS)
+    for table in (model.input, model.output):
+        table.weight[:] = 0
+    # the ids of the words: one that comes twice, or has the name of a special token, has one row
+    ids = np.array([tokenizer.id(word) for word in vectors.words])
+    order = np.arange(len(ids))[::-1]  # of two, the first is written last
+    rows = vectors.matrix if whole is None else whole.inputs[: len(vectors.words)]
+    model.input.weight[torch.from_numpy(ids[order])] = torch.from_numpy(rows[order].copy())
+    if whole is not None:
+        model.input.weight[model.vocab :] = torch.from_numpy(whole.inputs[len(vectors.words) :])
+        model.output.weight[torch.from_numpy(ids[order])] = torch.from_numpy(whole.outputs[order].copy())
+    if vectors.counts is not None:
+        model.counts[torch.from_numpy(ids[order])] = torch.from_numpy(vectors.counts[order].copy())
+    if vectors.unknown_row is not None and tokenizer.special.unknown is not None:
+        assert tokenizer.special.unknown < first
+        model.input.weight[tokenizer.special.unknown] = torch.from_numpy(vectors.unknown_row)

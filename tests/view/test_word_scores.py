@@ -1,0 +1,120 @@
+"""Neighbours, analogies, similarity and coverage on vectors whose answers are known."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.errors import UserError
+from etude.hub.vectors import Grams, WordVectors
+from etude.view.coverage import coverage
+from etude.view.neighbours import analogy, neighbours
+from etude.view.word_scores import Analogies, Similarity, analogies, describe, score_file, similarity
+
+# royal, male, plural
+ROYAL = {
+    "man": (0, 1, 0), "woman": (0, -1, 0), "king": (3, 1, 0), "queen": (3, -1, 0), "men": (0, 1, 2),
+    "women": (0, -1, 2), "kings": (3, 1, 2), "queens": (3, -1, 2),
+}  # fmt: skip
+
+
+def vectors() -> WordVectors:
+    return WordVectors(list(ROYAL), np.array(list(ROYAL.values()), np.float32))
+
+
+def test_neighbours_are_by_cosine() -> None:
+    found = neighbours(vectors(), "King", top=3)
+    assert [word for word, _ in found] == ["kings", "queen", "queens"] or found[0][0] in ("kings", "queen")
+    unit = vectors().unit
+    assert found[0][1] == pytest.approx(float((unit @ unit[2])[[0, 1, 3, 4, 5, 6, 7]].max()))
+    assert "king" not in [word for word, _ in found] and found == sorted(found, key=lambda one: -one[1])
+
+
+def test_an_unknown_word_is_told_with_the_nearest_name() -> None:
+    with pytest.raises(UserError, match=r"'quen' is not among the 8 words.*queen"):
+        neighbours(vectors(), "quen")
+    spelled = WordVectors(vectors().words, vectors().matrix, grams=Grams(np.tile([3.0, -1, 0], (5, 1)), 3, 6))
+    assert neighbours(spelled, "quen", top=1, unknown="subwords")[0][0] == "queen"
+    with pytest.raises(UserError, match="--unknown subwords"):
+        neighbours(spelled, "quen")
+    with pytest.raises(UserError, match="is 0"):
+        neighbours(vectors(), "quen", unknown="zero")
+
+
+@pytest.mark.parametrize("rule", ["add", "multiply"])
+def test_an_analogy_leaves_out_its_three_words(rule: str) -> None:
+    assert analogy(vectors(), "man", "king", "woman", top=1, rule=rule)[0][0] == "queen"
+    assert not {"man", "king", "woman"} & {word for word, _ in analogy(vectors(), "man", "king", "woman", 8, rule)}
+
+
+def test_questions_by_group_and_what_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "questions.txt.gz"
+    lines = ": family\nMan King Woman Queen\nman woman king men\n"
+    lines += ": gram1-plural\nking kings queen queens\nman men dog dogs\n"
+    path.write_bytes(gzip.compress(lines.encode()))
+    found = score_file(vectors(), path)
+    assert isinstance(found, Analogies) and found.name == "questions"
+    assert found.right == {"family": 1, "gram1-plural": 1} and found.asked == {"family": 2, "gram1-plural": 1}
+    assert found.left_out == 1 and found.most == 8
+    assert (found.semantic, found.syntactic, found.accuracy) == (0.5, 1.0, 2 / 3)
+    assert "66.67% of 3 questions" in describe(found) and found.json()["accuracy"] == 2 / 3
+    few = analogies(vectors(), path, most=4)
+    assert few.left_out == 3 and few.asked == {"family": 1, "gram1-plural": 0} and few.accuracy == 1.0
+
+
+def test_similarity_is_spearmans(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("Word 1,Word 2,Human (mean)\nman,woman,1\nman,men,5\nking,kings,8.5\nking,dog,3\nking,man,4\n")
+    found = score_file(vectors(), path)
+    assert isinstance(found, Similarity) and (found.pairs, found.left_out) == (4, 1)
+    # cosines: -1, 1/sqrt(5), 10/sqrt(140), 1/sqrt(10): 0.447 stands above 0.316, as 5 above 4
+    assert found.correlation == pytest.approx(1.0)
+    assert "Spearman 1.0000 over 4 pairs, 1 left out" in describe(found)
+    assert similarity(vectors(), path, "zero").pairs == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(": a\nman king woman\n", r":2: expected four words"), ("man king\n", r":1: expected two words and a score"),
+     ("man king x\nman men y\n", r":2: 'y' is not a score"), ("man woman 1\n", "only 1 have both words known"),
+     (": a\ncat cats dog dogs\n", "no question has all its words")],
+)  # fmt: skip
+def test_broken_sets_are_told(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.txt"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        score_file(vectors(), path)
+    with pytest.raises(UserError, match="There is no file"):
+        score_file(vectors(), tmp_path / "none")
+
+
+def test_coverage_says_how_words_are_found() -> None:
+    known = WordVectors(["the", "dog", "0000", "Rex"], np.eye(4, dtype=np.float32))
+    found = coverage(known, ["The dog Rex, born 1999,", "the cat. The cat cat!"])
+    assert found.words == 14 and found.found == {"as written": 3, "lower case": 2, "digits as 0": 1}
+    assert found.unknown.most_common(1) == [("cat", 3)] and found.spelled is None
+    assert found.share == pytest.approx(8 / 14)
+    spelled = WordVectors(known.words, known.matrix, grams=Grams(np.ones((9, 4), np.float32), 4, 5))
+    assert coverage(spelled, ["the cat ,"]).spelled == 1
+
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "wordvec_eval"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the evaluation sets are not there")
+def test_the_published_sets_have_their_published_sizes() -> None:
+    words: dict[str, None] = {}
+    for name in ("EN-WS-353-ALL.txt.gz", "EN-MEN-TR-3k.txt.gz", "questions-words.txt.gz"):
+        for line in gzip.decompress((DATA / name).read_bytes()).decode().splitlines():
+            if not line.startswith(":"):
+                words |= dict.fromkeys(field.lower() for field in line.split())
+    chance = np.random.default_rng(0)
+    random = WordVectors(list(words), chance.normal(size=(len(words), 20)).astype(np.float32))
+    assert similarity(random, DATA / "EN-WS-353-ALL.txt.gz").pairs == 353
+    men = similarity(random, DATA / "EN-MEN-TR-3k.txt.gz")
+    assert men.pairs == 3000 and abs(men.correlation) < 0.1
+    found = analogies(random, DATA / "questions-words.txt.gz", None)
+    assert len(found.asked) == 14 and sum(found.asked.values()) == 19544 and found.accuracy < 0.01
