@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from dataclasses import dataclass
@@ -148,6 +149,9 @@ def make_deterministic(wanted: bool) -> None:
         torch.use_deterministic_algorithms(True)
 
 
+WARM = 5  # steps after the first before a compiled loop runs at speed: graphs are recorded at the second and third
+
+
 # --- the trial --------------------------------------------------------------------------------------
 
 
@@ -159,30 +163,48 @@ class Speed:
     row_tokens: int
     epoch_rows: int  # of one pass over the corpus
     loss: float  # at the start: near log(vocabulary) where all is well
+    started: float  # seconds until steps ran at speed: compilation, recording, first touches
+    waited: float  # the share of the time that was spent on waiting for batches
 
 
 def trial(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float = 2.0) -> Speed:
-    """A few real micro-batches on a throw-away copy: what the run will cost, measured."""
+    """A few real steps on a throw-away copy: what the run will cost, measured."""
     settings = recipe.train
     model, objective = fresh(recipe, corpus.tokenizer)
     rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder), model, objective, rows, settings, total=10**9, device=device)
-        loop.advance(loop.loader.step(0))  # first touches: allocation, compilation
-        first = loop.running.get("loss ")
-        begun, tokens, flops, number = time.perf_counter(), loop.tally.tokens, loop.tally.flops, 1
-        while number < 3 or (time.perf_counter() - begun < seconds and number < 50):
-            loop.advance(loop.loader.step(number))
-            number += 1
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        passed = time.perf_counter() - begun
+        with contextlib.closing(loop.loader.steps(0, 10**9)) as steps:
+            begun = time.perf_counter()
+            loop.advance(next(steps))
+            first = loop.running.get("loss ")
+            for _ in range(WARM if loop.compiled else 0):
+                loop.advance(next(steps))
+            settle(device)
+            started = time.perf_counter() - begun
+            begun, tokens, flops, number, waited = time.perf_counter(), loop.tally.tokens, loop.tally.flops, 0, 0.0
+            while number < 2 or (time.perf_counter() - begun < seconds and number < 50):
+                asked = time.perf_counter()
+                step = next(steps)
+                waited += time.perf_counter() - asked
+                loop.advance(step)
+                number += 1
+            settle(device)
+            passed = time.perf_counter() - begun
     tokens, flops = loop.tally.tokens - tokens, loop.tally.flops - flops
     return Speed(
         tokens_per_second=tokens / passed,
-        seconds_per_step=passed / (number - 1),
+        seconds_per_step=passed / number,
         flops_per_token=flops / tokens,
         row_tokens=rows.row_tokens or 0,
         epoch_rows=len(rows),
         loss=float(first) if first is not None else float("nan"),
+        started=started,
+        waited=waited / passed,
     )
+
+
+def settle(device: torch.device) -> None:
+    """Waits until a GPU has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -238,7 +238,7 @@ class Loop:
             torch.manual_seed(fold(self.settings.seed, step.number, int(batch.slots[0]), "dropout") >> 1)
             if self.compiled and self.device.type == "cuda":
                 torch.compiler.cudagraph_mark_step_begin()
-            with self._no_sync(last), self._precision():
+            with self._no_sync(last), self.precision():
                 terms = self.parallel(batch.to(self.device))
                 loss = total_loss(terms, totals)
             # DDP averages over ranks; the sum is wanted
@@ -295,7 +295,7 @@ class Loop:
         self.progress.state("evaluating…")
         stats: dict[str, Stat] = {}
         self.learner.eval()
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), self.precision():
             for batch in self._valid_batches():
                 for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
                     stats[name] = stats[name] + stat if name in stats else stat
@@ -454,7 +454,7 @@ class Loop:
 
     # --- surroundings -------------------------------------------------------------------------------
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.settings.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
