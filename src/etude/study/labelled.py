@@ -11,8 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
@@ -77,8 +80,7 @@ class Labelled:
 
 def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, key: int) -> list[Record]:
     """So many of them: every label at least once, classes evenly, otherwise by chance."""
-    order = Permutation(len(pool), key)
-    places = [order(number) for number in range(len(pool))]
+    places: list[int] = Permutation(len(pool), key)(np.arange(len(pool))).tolist()
     every = set().union(*labels)
     if len(every) > count and all(len(one) == 1 for one in labels):
         raise UserError(f"{count} labels are fewer than the {len(every)} classes of the task: ask for more.")
@@ -87,11 +89,8 @@ def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, k
         groups: dict[str, list[int]] = {name: [] for name in sorted(every)}
         for place in places:
             groups[next(iter(labels[place]))].append(place)
-        chosen: list[int] = []
-        while len(chosen) < count:
-            for group in groups.values():
-                if group and len(chosen) < count:
-                    chosen.append(group.pop(0))
+        rounds = zip_longest(*groups.values())
+        chosen = [place for one in rounds for place in one if place is not None][:count]
     else:  # sentences of tags: those that bring a tag nobody has brought yet come first
         seen: set[str] = set()
         first = []
@@ -99,7 +98,8 @@ def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, k
             if labels[place] - seen:
                 first.append(place)
                 seen |= labels[place]
-        rest = [place for place in places if place not in set(first)]
+        early = set(first)
+        rest = [place for place in places if place not in early]
         chosen = [*first, *rest][: max(count, len(first))] if every else places[:count]
     return [pool[place] for place in chosen]
 
