@@ -32,7 +32,10 @@ WORK: dict[str, tuple[str, dict[str, Any]]] = {
         | {"model.context": 128, "objective.length": 128, "objective.sentence": "order"}
         | {"train.batch_tokens": 16_384, "train.lr": 5e-4, "train.steps": 6000},
     ),
-    "electra": ("electra-small", PLAIN | {"train.batch_tokens": 16_384, "train.lr": 5e-4, "train.steps": 3000}),
+    "electra": (
+        "electra-small",
+        PLAIN | {"train.batch_tokens": 16_384, "train.lr": 5e-4, "train.steps": 10_000, "train.eval_every": 500},
+    ),
 }
 TOYS = {"gpt": "gpt2-toy", "bert-order": "bert-toy", "electra": "electra-toy"}
 
@@ -58,10 +61,11 @@ def main() -> None:
         steps = max(1, int(asked.share * settings["train.steps"]))
         common: dict[str, Any] = {"train.steps": steps, "train.save_every": 0, "train.warmup": 0.06}
         common |= {"train.log_every": 50, "train.eval_every": 250, "train.eval_tokens": 131_072}
-        common |= {"train.workers": 6 if torch.cuda.is_available() else 1}
         if settings.get("objective.sentence"):
             settings = settings | {"model.pooler": True}
-        run = pretraining.pretrain(recipe, corpus, Path(asked.out) / name, quiet=True, overrides=settings | common)
+        run = pretraining.pretrain(
+            recipe, corpus, Path(asked.out) / name, quiet=True, overrides=common | settings | {"train.steps": steps}
+        )
         lines = run.metrics()
         found = [line for line in lines if line["split"] == "valid"]
         first, last = found[0], found[-1]
