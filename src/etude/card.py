@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from etude.run import Run
     from etude.text.corpus import Corpus
-    from etude.train.loop import Outcome
+    from etude.train.tally import Outcome
 
 
 def hardware() -> str:

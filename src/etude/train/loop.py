@@ -16,7 +16,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from etude.chance import Chance, fold
+from etude.chance import fold
 from etude.errors import UserError
 from etude.nn.fused import plain
 from etude.objectives.base import Objective, Rows, Stat, Term
-from etude.train import checkpoint, memory, optim, schedule, trouble
-from etude.train.loader import Loader, Step, split
+from etude.train import checkpoint, evaluation, memory, optim, schedule, trouble
+from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.settings import Settings
 from etude.train.steady import steady
+from etude.train.tally import Outcome, Scorer, Tally
 
 WORKERS = (1, 4)  # that build batches ahead, on a CPU (a thread) and for a GPU (processes)
-EVALUATION = -1  # the step of Chance in evaluation: the same masks every time
 
 
 class Learner(nn.Module):
@@ -49,38 +48,6 @@ class Learner(nn.Module):
 
     def forward(self, batch: Any) -> dict[str, Term]:
         return self.objective.loss(self.model, batch)
-
-
-@dataclass
-class Tally:
-    """What has happened so far; saved with every checkpoint."""
-
-    step: int = 0
-    tokens: int = 0
-    flops: int = 0
-    seconds: float = 0.0
-    evaluated: int = 0  # the last step that was evaluated
-    best_step: int | None = None
-    best: float = math.inf  # the lowest so far of the held-out loss; a score counts negative
-    stale: int = 0  # evaluations since the best
-    window: int = 0  # steps since the last line of the log
-    sums: dict[str, float] = field(default_factory=dict)  # of the loss terms over that window
-    counts: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """What the best weights are chosen by, where that is not the held-out loss: a score, higher is better."""
-
-    name: str
-    scores: Callable[[], dict[str, float]]  # all scores, by name; asked only where the metrics do not hold it
-
-
-@dataclass
-class Outcome:
-    tally: Tally
-    finished: bool
-    valid: dict[str, float]
 
 
 class Loop:
@@ -296,12 +263,16 @@ class Loop:
         stats: dict[str, Stat] = {}
         self.learner.eval()
         with torch.no_grad(), self.precision():
-            for batch in self._valid_batches():
+            lanes = min(self.loader.batch_rows(0), len(self.valid_rows))
+            for batch in evaluation.batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes):
                 for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
                     stats[name] = stats[name] + stat if name in stats else stat
                 if self.interrupted and self.ranks.size == 1:
                     break
-            values = self._finish(stats)
+            values = evaluation.means(stats, self.ranks)
+            nats = self.objective.nats_per_token
+            if nats and self.tokens_per_byte:
+                values["bits_per_byte"] = values[nats] * self.tokens_per_byte / math.log(2)
             if self.scorer and self.scorer.name not in values and not (self.interrupted and self.ranks.size == 1):
                 values |= self.scorer.scores()
         self.learner.train()
@@ -314,52 +285,6 @@ class Loop:
         self.valid = values
         self._note_best()
         return self.valid
-
-    def _valid_batches(self) -> Iterator[Any]:
-        rows = self.valid_rows
-        assert rows is not None
-        if not rows.shuffle:  # lanes: carry states over the held-out text, from its start
-            lanes = min(self.loader.batch_rows(0), len(rows))
-            length = len(rows) // lanes
-            tokens = lanes * (rows.row_tokens or 1)
-            self.objective.set_lanes(lanes)
-            loader = Loader(
-                self.objective,
-                rows,
-                seed=self.settings.seed,
-                batch_rows=lambda _: lanes,
-                rows_before=lambda step: step * lanes,
-                micro_tokens=None,
-                workers=0,
-            )
-            for step in range(max(1, min(length, (self.settings.eval_tokens or tokens * length) // tokens))):
-                yield from loader.step(step).batches
-            return
-        count = len(rows)
-        if self.settings.eval_tokens and rows.row_tokens:
-            count = min(count, max(self.ranks.size, self.settings.eval_tokens // rows.row_tokens))
-        chance = Chance(self.settings.seed, EVALUATION)
-        share = (rows[i] for i in range(self.ranks.rank, count, self.ranks.size))
-        group: list[Any] = []
-        limit = self.settings.micro_tokens or self.settings.batch_tokens or 8192
-        for row in share:  # streamed: only one micro-batch of rows is held
-            if group and len(split([*group, row], limit)) > 1:
-                yield self.objective.batch(group, chance)
-                group = []
-            group.append(row)
-        if group:
-            yield self.objective.batch(group, chance)
-
-    def _finish(self, stats: dict[str, Stat]) -> dict[str, float]:
-        sums = self.ranks.total({name: float(stat.sum) for name, stat in stats.items()})
-        counts = self.ranks.total({name: float(stat.count) for name, stat in stats.items()})
-        means = {name: sums[name] / max(1.0, counts[name]) for name in stats}
-        weighted = [stat.weight * means[name] for name, stat in stats.items() if stat.weight is not None]
-        values = {"loss": sum(weighted), **{name: mean for name, mean in means.items() if name != "loss"}}
-        nats = self.objective.nats_per_token
-        if nats and self.tokens_per_byte:
-            values["bits_per_byte"] = means[nats] * self.tokens_per_byte / math.log(2)
-        return values
 
     def _note_best(self) -> None:
         tally = self.tally

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from etude.card import hardware, versions
 from etude.run import Run
-from etude.train.loop import Outcome
+from etude.train.tally import Outcome
 from etude.transfer.plan import Plan
 
 

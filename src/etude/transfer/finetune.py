@@ -29,9 +29,9 @@ from etude.run import Run, refuse_existing
 from etude.tasks.base import Task
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint, memory, peak, schedule
-from etude.train.loop import Outcome, Scorer
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
+from etude.train.tally import Outcome, Scorer
 from etude.transfer import plan as plans
 from etude.transfer import starting
 from etude.transfer.admit import admitted, said_once, tell_bad
