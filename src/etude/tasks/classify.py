@@ -26,7 +26,7 @@ from etude.chance import Chance
 from etude.errors import UserError, nearest
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled
-from etude.tasks.base import Judged, Score, Task, bootstrap
+from etude.tasks.base import Judged, Score, Task, bootstrap, bootstrap_counts
 from etude.tasks.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
 from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
@@ -156,10 +156,11 @@ class Classify(Task):
     def evaluate(self, model: Any, examples: Examples[Labelled], intervals: bool = True) -> dict[str, Score]:
         gold = label_numbers((item.label for item in examples), self.labels, examples.places)
         chances = self.probabilities(model, examples)
-        predicted = chances.argmax(-1)
+        counts = Confusion(len(self.labels))
+        counts.add(gold, chances.argmax(-1))
         names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
         names += ["micro_f1"] if self.settings.nothing is not None else []
-        scores = {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+        scores = {name: bootstrap_counts(counts.counts, partial(self._score, name), intervals) for name in names}
         if self.settings.nothing is not None or self.score == "auprc":
             area = partial(_area, gold, chances)
             scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
@@ -184,9 +185,8 @@ class Classify(Task):
         pairs = zip(examples, answers, strict=True)
         return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
 
-    def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
-        counts = Confusion(len(self.labels))
-        counts.add(gold[drawn], predicted[drawn])
+    def _score(self, name: str, table: np.ndarray) -> float:
+        counts = Confusion(len(self.labels), table)
         if name == "micro_f1":
             return counts.micro_f1(
                 [number for number, label in enumerate(self.labels) if label != self.settings.nothing]

@@ -17,8 +17,8 @@ from scipy.stats import rankdata
 class Confusion:
     """Counts of (gold, predicted) classes; adding is all it does with data."""
 
-    def __init__(self, classes: int) -> None:
-        self.counts = np.zeros((classes, classes), dtype=np.int64)  # [gold, predicted]
+    def __init__(self, classes: int, counts: np.ndarray | None = None) -> None:
+        self.counts = np.zeros((classes, classes), dtype=np.int64) if counts is None else counts  # [gold, predicted]
 
     def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
         np.add.at(self.counts, (np.asarray(gold), np.asarray(predicted)), 1)
