@@ -102,7 +102,7 @@ def test_from_a_file_to_an_answer(
     if task == "span":
         overrides |= {"task.length": 32, "task.answer": 3}
     if task == "relation":
-        overrides |= {"train.epochs": 12, "task.pooling": "mean"}
+        overrides |= {"train.epochs": 10, "task.pooling": "mean"}
     run = finetune(base("bert"), task, files[0], tmp_path / "run", dev=files[1], overrides=overrides, quiet=True)
     plan = Plan.read(run.folder)
     assert plan.score in plan.scores and all(plan.score in line for line in run.metrics("valid"))

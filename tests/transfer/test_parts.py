@@ -29,7 +29,7 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
     return {".".join(name.split(".")[: 2 if name.split(".")[1].isdecimal() else 1]) for name in changed}
 
 
-@pytest.mark.parametrize("kind", ["bert", "recurrent"])
+@pytest.mark.parametrize("kind", ["bert", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_layers_thaw_from_above(
     base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -77,18 +77,18 @@ def test_fresh_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
     assert not torch.allclose(first["attention.1.qkv.weight"], second["attention.1.qkv.weight"], atol=1e-3)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("frozen", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_rate_of_the_head_is_that_of_the_mix(base: Bases, reviews: Files, tmp_path: Path, frozen: bool) -> None:
     """With a rate of nearly nothing for the model and a large one for the head, the mix moves and the model stays."""
     changes = QUICK | {
-        "transfer.frozen": frozen, "transfer.layers": "all", "transfer.combine": "mix", "transfer.mix_norm": True,
+        "transfer.frozen": frozen, "transfer.layers": "all", "transfer.combine": "mix", "transfer.mix_norm": "token",
         "train.lr": 1e-12, "train.head_lr": 0.05, "train.epochs": 6, "train.weight_decay": 0.0,
     }  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
     tuned, before = Tuned.open(run.folder), Run.open(base("bert")).build()[0].state_dict()
     shares = tuned.model.mix.shares
     assert shares.shape == (3,) and shares.sum().item() == pytest.approx(1.0) and shares.std() > 0.01
-    assert tuned.model.mix is tuned.task.mix and tuned.model.mix.norm
+    assert tuned.model.mix is tuned.task.mix and tuned.model.mix.norm == "token"
     after = tuned.model.wrapped.state_dict()
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
     assert {name for name in load_file(run.folder / "model.safetensors") if "mix" in name} == {

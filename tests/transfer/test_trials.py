@@ -94,7 +94,7 @@ def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
     assert "classify" in etude("tasks")
     told = etude(
         "finetune", base("bert"), "classify", "--train", reviews[0], "--dev", reviews[1], "-o", tmp_path / "ways", "-q",
-        "--ways", "train.epochs=1",
+        "--ways", "train.steps=2",
     )  # fmt: skip
     title, head, *rows = told.splitlines()[:4]
     assert title == "accuracy on dev; * is chosen"

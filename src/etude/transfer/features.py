@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.nn.mixing import Mix
+from etude.nn.mixing import Mix, Norm
 from etude.nn.packed import Layout, Packed, positions_of
 from etude.nn.states import States
 
@@ -63,7 +63,7 @@ class Features(nn.Module):
         combine: Combine = "concat",
         frozen: bool = True,
         cache_bytes: int = 1 << 31,
-        mix_norm: bool = False,
+        mix_norm: Norm = "none",
     ) -> None:
         super().__init__()
         self.wrapped, self.combine, self.frozen = wrapped, combine, frozen

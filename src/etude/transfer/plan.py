@@ -31,6 +31,7 @@ from etude.models.recurrent import Recurrent
 from etude.models.static import Static
 from etude.models.two_tower import TwoTower
 from etude.nn.combiner import Mask
+from etude.nn.mixing import Norm
 from etude.nn.spelled import spell_with
 from etude.recipes.document import Overrides, Writer, from_overrides
 from etude.recipes.schema import checked
@@ -54,7 +55,9 @@ class Settings(Strict):
     frozen: bool = Field(default=False, description="features: the model is read, not trained")
     layers: Layers = Field(default="last", description="which layers the task reads: last, last4, all or [numbers]")
     combine: Combine = Field(default="concat", description="of several layers: side by side, or a learned mix")
-    mix_norm: bool = Field(default=False, description="bring each layer to deviation 1 before the mix (ELMo)")
+    mix_norm: Norm = Field(
+        default="none", description="each layer to deviation 1 before the mix: by token, or by batch as released"
+    )
     freeze: int | None = Field(default=None, ge=0, description="layers from below that stay, the embedding with them")
     gradual: float = Field(default=0.0, ge=0, description="epochs until one layer more thaws, from above; 0: all learn")
     fresh: int = Field(default=0, ge=0, description="layers from above that start from new values, for small data")
