@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from etude import pretraining
-from etude.train import checkpoint
+from etude.train import checkpoint, evaluation
 from etude.train.loop import Loop
 
 
@@ -32,7 +32,8 @@ def arm(moment: str) -> None:
     if what == "never":
         return
     step = int(number)
-    advance, place, save_file, valid = Loop.advance, checkpoint.place, checkpoint.save_file, Loop._valid_batches
+    advance, place, save_file = Loop.advance, checkpoint.place, checkpoint.save_file
+    evaluate, batches, at = Loop.evaluate, evaluation.batches, [0]
 
     def dying_advance(self: Loop, work: Any) -> None:
         if work.number + 1 == step and what == "term":
@@ -52,10 +53,14 @@ def arm(moment: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         save_file(tensors, path)
 
-    def dying_valid(self: Loop) -> Iterator[Any]:
-        for batch in valid(self):
+    def noting_evaluate(self: Loop) -> dict[str, float]:
+        at[0] = self.tally.step
+        return evaluate(self)
+
+    def dying_batches(*given: Any) -> Iterator[Any]:
+        for batch in batches(*given):
             yield batch
-            if self.tally.step == step:
+            if at[0] == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     if what in ("step", "term"):
@@ -65,7 +70,8 @@ def arm(moment: str) -> None:
     elif what == "half":
         checkpoint.save_file = dying_save_file
     elif what == "evaluation":
-        Loop._valid_batches = dying_valid  # type: ignore[method-assign]
+        Loop.evaluate = noting_evaluate  # type: ignore[method-assign]
+        evaluation.batches = dying_batches
     else:
         raise SystemExit(f"no such moment: {moment}")
 
