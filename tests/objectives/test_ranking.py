@@ -78,6 +78,7 @@ def test_the_loss_is_its_formula(negatives: int) -> None:
     assert term.count == count == 23
     torch.testing.assert_close(term.sum, wanted)
     assert not set(batch.others.flatten().tolist()) & set(SPECIAL.ids())
+    assert model.counts.tolist() == np.bincount(flat, minlength=VOCAB).tolist()
 
 
 def test_draws_do_not_hang_on_company() -> None:

@@ -40,6 +40,8 @@ class Order:
     def draw(self, key: int, count: int) -> tuple[np.ndarray, int]:
         """`count` different words, and how many draws that took."""
         vocab = len(self.words)
+        if count > vocab:
+            raise ValueError(f"{count} different words of {vocab}")
         seen: np.ndarray = np.zeros(0, np.int64)
         while True:
             index = np.arange(len(seen), len(seen) + max(BLOCK, 2 * count))

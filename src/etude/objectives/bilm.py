@@ -118,7 +118,10 @@ class BiLM(Objective):
     # --- rows and batches ---------------------------------------------------------------------------
 
     def rows(self, corpus: Corpus, seed: int) -> LaneRows:
-        order = Order(corpus.token_counts()) if self.settings.softmax == "sampled" else None
+        order = None
+        if self.settings.softmax == "sampled":
+            counts = corpus.token_counts()
+            order = Order(np.pad(counts, (0, self.output.vocab - len(counts))))  # the model may have rows for more
         stream = Stream(corpus, self._parts(corpus), self.marker, self.start)
         return LaneRows(stream, self.settings.unroll, self.shape.characters is not None, order)
 

@@ -76,6 +76,7 @@ class Ranking(Objective):
         if settings.window % 2 == 0:
             raise UserError(f"objective.window={settings.window} has no middle: take an odd number.")
         self.settings, self.unknown = settings, special.unknown
+        self._shape = [model]  # in a list: the model is no part of the objective
         self.row_tokens = settings.row_tokens
         self.window = Window(model.width, settings.window, settings.hidden)
         self.output = nn.Linear(settings.hidden, 1)
@@ -85,6 +86,8 @@ class Ranking(Objective):
         self.words = known  # what may be drawn
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
+        if corpus.part == "train":
+            self._shape[0].count(corpus.token_counts())
         return Spans(corpus, self.settings.row_tokens)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> RankBatch:
