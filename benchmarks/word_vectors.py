@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from etude.chance import Chance
 from etude.hub.vectors import WordVectors
 from etude.nn.kernels import inner_loops
 from etude.recipes.schema import Recipe
@@ -84,8 +85,7 @@ def recipe_of(system: str, asked: argparse.Namespace, vocab: int, seed: int) -> 
     }
     if system == "fasttext":
         settings["model.buckets"] = asked.buckets
-    settings |= dict(pair.split("=", 1) for pair in asked.set)
-    return Recipe.load(SYSTEMS[system]["recipe"], settings).resolve(vocab=vocab)
+    return Recipe.load(SYSTEMS[system]["recipe"], settings).with_settings(asked.set).resolve(vocab=vocab)
 
 
 def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple[float, WordVectors]:
@@ -105,7 +105,16 @@ def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple
         if asked.device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begun
+    if asked.what == "quality":
+        print(f"held-out loss {held_out_loss(objective.cpu(), model.cpu(), part):.4f}", flush=True)
     return seconds, WordVectors.of_model(model.cpu(), spelling(part.tokenizer))
+
+
+@torch.no_grad()
+def held_out_loss(objective: Any, model: torch.nn.Module, part: Part) -> float:
+    rows = objective.rows(Corpus.open(part.folder, "valid", verify=False), 0)
+    term = objective.loss(model, objective.batch([rows[number] for number in range(min(100, len(rows)))], Chance(0, 0)))
+    return float(term["loss"].sum) / term["loss"].count
 
 
 def warm_up(objective: Any, model: torch.nn.Module, step: Any) -> None:

@@ -134,26 +134,27 @@ def _contrast(
 
 
 @njit(fastmath=ROUGHLY, error_model="numpy", inline="always")
-def _learn(
-    hidden: Any, change: Any, table: Any, rows: Any, labels: Any, weights: Any, line: Any, count: Any, slopes: Any,
-    rate: Any, hard: Any,
-) -> Any:  # fmt: skip
-    """Scores the rows of a line against the hidden vector and moves them; `change` is what it should move by.
-
-    `hard`: a certain score is left alone (hierarchical softmax [code]); otherwise it pulls with full force.
-    """
-    width = len(hidden)
+def _score(hidden: Any, table: Any, rows: Any, line: Any, count: Any, slopes: Any) -> None:
+    """The products of the rows of a line with the hidden vector, three at a time."""
     for number in range(count, (count + 2) // 3 * 3):
-        rows[line, number] = rows[line, 0]  # scored and forgotten: the loop takes three at a time
+        rows[line, number] = rows[line, 0]  # scored and forgotten
     for number in range(0, count, 3):
         a, b, c = rows[line, number], rows[line, number + 1], rows[line, number + 2]
         x, y, z = ZERO, ZERO, ZERO
-        for d in range(width):
+        for d in range(len(hidden)):
             value = hidden[d]
             x += value * table[a, d]
             y += value * table[b, d]
             z += value * table[c, d]
         slopes[number], slopes[number + 1], slopes[number + 2] = x, y, z
+
+
+@njit(inline="always")
+def _judge(slopes: Any, labels: Any, weights: Any, line: Any, count: Any, rate: Any, hard: Any) -> Any:
+    """Scores become steps: rate times (label - sigmoid); returns the loss.
+
+    `hard`: a certain score is left alone (hierarchical softmax [code]); otherwise it pulls with full force.
+    """
     loss = 0.0
     for number in range(count):
         score, label, weight = slopes[number], labels[line, number], weights[line, number]
@@ -166,23 +167,38 @@ def _learn(
             slopes[number] = ZERO if hard else (label - certain) * rate * weight
             if label != certain or score != score:
                 loss += weight * (score if label == ZERO else -score)
-    for d in range(width):
+    return loss
+
+
+@njit(fastmath=ROUGHLY, error_model="numpy", inline="always")
+def _move(hidden: Any, change: Any, table: Any, rows: Any, line: Any, count: Any, slopes: Any) -> None:
+    """Moves the rows of a line, two at a time; `change` becomes what the hidden vector should move by."""
+    for d in range(len(hidden)):
         change[d] = ZERO
-    number = 0
-    while number + 2 <= count:
+    for number in range(0, count - 1, 2):
         a, b, x, y = rows[line, number], rows[line, number + 1], slopes[number], slopes[number + 1]
-        for d in range(width):
+        for d in range(len(hidden)):
             value, one, other = hidden[d], table[a, d], table[b, d]
             change[d] += x * one + y * other
             table[a, d] = one + x * value
             table[b, d] = other + y * value
-        number += 2
-    if number < count:
+    for number in range(count - count % 2, count):  # one is left
         a, x = rows[line, number], slopes[number]
-        for d in range(width):
+        for d in range(len(hidden)):
             one = table[a, d]
             change[d] += x * one
             table[a, d] = one + x * hidden[d]
+
+
+@njit(inline="always")
+def _learn(
+    hidden: Any, change: Any, table: Any, rows: Any, labels: Any, weights: Any, line: Any, count: Any, slopes: Any,
+    rate: Any, hard: Any,
+) -> Any:  # fmt: skip
+    """Scores the rows of a line against the hidden vector and moves them; `change` is what it should move by."""
+    _score(hidden, table, rows, line, count, slopes)
+    loss = _judge(slopes, labels, weights, line, count, rate, hard)
+    _move(hidden, change, table, rows, line, count, slopes)
     return loss
 
 
