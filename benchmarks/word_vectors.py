@@ -3,7 +3,12 @@
     etude prepare text.txt -o data/words --tokenizer word:100000,lower,min=5 --sample-mb 1000
     python benchmarks/word_vectors.py speed data/words --words 3000000
     python benchmarks/word_vectors.py quality data/words --eval FOLDER --seeds 3 --out results.jsonl
-    python benchmarks/word_vectors.py speed data/words --device cuda          # ours on the GPU, gensim on the CPU
+
+On a GPU, with the text packed for a machine without a network (31 M words are 40 MB):
+
+    python benchmarks/word_vectors.py pack data/words --words 32000000 --out carry/words
+    python benchmarks/word_vectors.py speed carry/words --device cuda --no-gensim --epochs 3
+    python benchmarks/word_vectors.py quality carry/words --device cuda --no-gensim --eval FOLDER --label=-cuda
 
 The text is that of the corpus: its train part, unknown words left out, in the stretches that the rows of our objective
 are, as a file of lines for gensim's fastest input (`corpus_file`). Vocabulary, width, window, noise, sub-sampling,
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import platform
 import statistics
 import tempfile
@@ -32,8 +38,9 @@ from etude.hub.vectors import WordVectors
 from etude.nn.kernels import inner_loops
 from etude.recipes.schema import Recipe
 from etude.run import fresh
-from etude.text.corpus import Corpus
+from etude.text.corpus import Corpus, Shard
 from etude.text.subwords import spelling
+from etude.text.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loop import Loop
 from etude.view.word_scores import Analogies, score_file
@@ -45,26 +52,44 @@ SYSTEMS = {
     "fasttext": {"recipe": "fasttext", "sg": 1, "alpha": 0.05, "sample": 1e-4, "noise": 0.5},
     "hierarchical": {"recipe": "word2vec-skipgram", "sg": 1, "alpha": 0.025, "sample": 1e-3, "noise": 0.75, "hs": 1},
 }
+PACKED = ("low.u16.xz", "high.u8.xz", "documents.u32.xz")  # of a packed text: ids in two parts, first of documents
 SETS = ("EN-WS-353-ALL.txt.gz", "EN-MEN-TR-3k.txt.gz", "questions-words.txt.gz")
 
 
 class Part:
-    """The first words of a corpus, as a corpus."""
+    """The first words of a corpus, in memory, as a corpus."""
 
-    def __init__(self, corpus: Corpus, words: int | None) -> None:
-        self.corpus = corpus
-        self.total = min(corpus.total, words or corpus.total) // ROW * ROW
-        self.bytes, self.documents, self.sentences = corpus.bytes, corpus.documents, corpus.sentences
-        self.tokenizer, self.part, self.folder = corpus.tokenizer, corpus.part, corpus.folder
-        self.tokens = corpus.tokens
-
-    def token_counts(self) -> np.ndarray:
-        return np.bincount(self.tokens(0, self.total), minlength=self.tokenizer.vocab)
+    def __init__(self, folder: Path, words: int | None) -> None:
+        if (folder / PACKED[0]).is_file():
+            self.valid = None
+            low, high, starts = (np.frombuffer(lzma.decompress((folder / name).read_bytes()), kind)
+                                 for name, kind in zip(PACKED, ("<u2", "u1", "<u4"), strict=True))  # fmt: skip
+            ids = low.astype(np.uint32) | (high.astype(np.uint32) << 16)
+            tokenizer = Tokenizer(lzma.decompress((folder / "tokenizer.json.xz").read_bytes()).decode())
+        else:
+            corpus = Corpus.open(folder, verify=False)
+            self.valid, tokenizer = folder, corpus.tokenizer
+            ids = corpus.tokens(0, min(corpus.total, words or corpus.total)).astype(np.uint32)
+            starts = corpus.documents.slice(0, corpus.documents.find(len(ids) - 1) + 1).astype(np.uint32)
+        size = min(len(ids), words or len(ids)) // ROW * ROW
+        ids, starts = ids[:size], starts[starts < size]
+        shard = Shard(ids, starts, starts, np.zeros(0, np.uint8))
+        facts = {"tokens": size, "documents": len(starts), "sentences": len(starts), "bytes": 0}
+        self.corpus = Corpus([shard], [facts], tokenizer, {"parts": {"train": facts}}, "train", None)
+        self.tokenizer, self.total, self.counts = tokenizer, size, self.corpus.token_counts()
 
     def known(self) -> int:
         """Words of the text that have a vector."""
-        counts = self.token_counts()
-        return int(counts.sum() - counts[self.tokenizer.special.unknown])
+        return int(self.counts.sum() - self.counts[self.tokenizer.special.unknown])
+
+    def pack(self, folder: Path) -> None:
+        ids, starts = self.corpus.tokens(0, self.total), self.corpus.documents.slice(0, len(self.corpus.documents))
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = (ids.astype("<u2"), (ids >> 16).astype("u1"), starts.astype("<u4"))
+        for name, array in zip(PACKED, arrays, strict=True):
+            (folder / name).write_bytes(lzma.compress(array.tobytes()))
+        (folder / "tokenizer.json.xz").write_bytes(lzma.compress(self.tokenizer.content.encode()))
+        print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB, {self.known():,} words")
 
 
 def recipe_of(system: str, asked: argparse.Namespace, vocab: int, seed: int) -> Recipe:
@@ -92,7 +117,7 @@ def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple
     """Seconds of training, and the vectors."""
     recipe = recipe_of(system, asked, part.tokenizer.vocab, seed)
     model, objective = fresh(recipe, part.tokenizer)
-    rows = objective.rows(part, seed)
+    rows = objective.rows(part.corpus, seed)
     total = schedule.total_steps(recipe.train, ROW, epoch_rows=len(rows))
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder), model, objective, rows, recipe.train, total=total, device=torch.device(asked.device))
@@ -105,14 +130,14 @@ def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple
         if asked.device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begun
-    if asked.what == "quality":
+    if asked.what == "quality" and part.valid is not None:
         print(f"held-out loss {held_out_loss(objective.cpu(), model.cpu(), part):.4f}", flush=True)
     return seconds, WordVectors.of_model(model.cpu(), spelling(part.tokenizer))
 
 
 @torch.no_grad()
 def held_out_loss(objective: Any, model: torch.nn.Module, part: Part) -> float:
-    rows = objective.rows(Corpus.open(part.folder, "valid", verify=False), 0)
+    rows = objective.rows(Corpus.open(part.valid, "valid", verify=False), 0)
     term = objective.loss(model, objective.batch([rows[number] for number in range(min(100, len(rows)))], Chance(0, 0)))
     return float(term["loss"].sum) / term["loss"].count
 
@@ -129,9 +154,9 @@ def lines(part: Part) -> Iterator[str]:
     words, unknown = spelling(part.tokenizer), part.tokenizer.special.unknown
     named = [word or "" for word in words]
     for start in range(0, part.total, ROW):
-        ids = part.tokens(start, start + ROW)
-        first, last = part.documents.find(start), part.documents.find(start + ROW - 1)
-        cuts = [0, *(part.documents.slice(first + 1, last + 1) - start).tolist(), ROW]
+        ids, documents = part.corpus.tokens(start, start + ROW), part.corpus.documents
+        first, last = documents.find(start), documents.find(start + ROW - 1)
+        cuts = [0, *(documents.slice(first + 1, last + 1) - start).tolist(), ROW]
         for one, other in pairwise(cuts):
             yield " ".join(named[id] for id in ids[one:other].tolist() if id != unknown)
 
@@ -140,7 +165,7 @@ def gensims(system: str, part: Part, text: Path, asked: argparse.Namespace, seed
     from gensim.models import FastText, Word2Vec
 
     facts = SYSTEMS[system]
-    words, counts = spelling(part.tokenizer), part.token_counts()
+    words, counts = spelling(part.tokenizer), part.counts
     frequencies = {word: int(counts[id]) for id, word in enumerate(words) if word is not None and counts[id]}
     shared = {
         "vector_size": asked.width, "window": 5, "negative": 0 if facts.get("hs") else 5, "hs": facts.get("hs", 0),
@@ -234,8 +259,8 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "quality"])
-    parser.add_argument("corpus")
+    parser.add_argument("what", choices=["speed", "quality", "pack"])
+    parser.add_argument("corpus", help="the folder of a corpus, or of a packed text")
     parser.add_argument("--systems", default="skipgram,cbow,fasttext")
     parser.add_argument("--words", type=int, default=None, help="of the corpus, from its start; all if not given")
     parser.add_argument("--width", type=int, default=100)
@@ -246,12 +271,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--eval", default="wordvec_eval", help="the folder of the evaluation sets")
-    parser.add_argument("--out", default="word_vectors.jsonl")
+    parser.add_argument("--out", default="word_vectors.jsonl", help="the results, or the folder of the packed text")
     parser.add_argument("--label", default="", help="behind our name in the results, for runs with other settings")
     parser.add_argument("--no-gensim", action="store_true")
     parser.add_argument("--set", nargs="*", default=[], help="more settings of the recipe: objective.block=1024 ...")
     asked = parser.parse_args()
-    part = Part(Corpus.open(asked.corpus, verify=False), asked.words)
+    part = Part(Path(asked.corpus), asked.words)
+    if asked.what == "pack":
+        part.pack(Path(asked.out))
+        return
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
         if not asked.no_gensim:
