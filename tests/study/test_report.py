@@ -132,7 +132,7 @@ def test_axes_and_numbers() -> None:
 
 def test_names_do_not_touch() -> None:
     crowd = [Series(f"name {n}", "red", [Point(10.0, 50 + 0.1 * n, 49, 51)]) for n in range(9)]
-    drawing = charts.chart(crowd, charts.logarithmic([10.0]), charts.linear([40, 60]), "x", title="t")
+    drawing = charts.chart(crowd, charts.logarithmic([10.0]), charts.linear([40, 60]), "x", title="t", lines=True)
     heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" class="label"', drawing))
     assert len(heights) == 9 and min(b - a for a, b in pairwise(heights)) > 13.9
     assert heights[0] > 0 and heights[-1] < charts.HEIGHT - charts.BOTTOM + 6

@@ -15,6 +15,7 @@ from etude.study.words import drawn
 WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT, TOP, BOTTOM = 34, 104, 12, 40  # margins; names stand to the right of what they name
 GAP = 14  # between two names
+LONGEST, LETTER = 15, 6.6  # letters of a name, and their width
 STRIP, EDGE = 240, 8  # width of a strip, and room for its dots at both ends
 
 
@@ -142,7 +143,11 @@ def chart(
                 )
             parts.append(f'<circle cx="{at:.1f}" cy="{upward(point.y):.1f}" r="4" fill="{one.colour}" class="mark"/>')
         names.append((upward(ordered[-1].y), across(ordered[-1].x), one))
-    parts += _names(names, plot_right, plot_top, plot_bottom)
+    if lines:
+        parts += _names(names, plot_right, plot_top, plot_bottom)
+    else:
+        parts += _names([one for one in names if one[2] is level], plot_right, plot_top, plot_bottom)
+        parts += _beside([one for one in names if one[2] is not level], plot_top, plot_bottom)
     return _svg("".join(parts), WIDTH, HEIGHT, title)
 
 
@@ -193,7 +198,33 @@ def _names(names: list[tuple[float, float, Series]], right: float, top: float, b
     return parts
 
 
-def _short(label: Words, most: int = 15) -> str:
+def _beside(names: list[tuple[float, float, Series]], top: float, bottom: float) -> list[str]:
+    """Names next to single points: to the right, or as near as nothing is covered."""
+    points = [(at - 6, height - 6, at + 6, height + 6) for height, at, _ in names]
+    taken: list[tuple[float, float, float, float]] = []
+    parts = []
+    for number, (height, at, one) in sorted(enumerate(names), key=lambda item: (-item[1][1], item[1][0])):
+        size = LETTER * min(len(one.label if isinstance(one.label, str) else one.label.get("en", "")), LONGEST)
+        others = [*taken, *(box for place, box in enumerate(points) if place != number)]
+        best = (at + 9, height)
+        for x, y in ((x, height + GAP * up) for up in (0, -1, 1, -2, 2, -3, 3) for x in (at + 9, at - 9 - size)):
+            box = (x, y - 6, x + size, y + 6)
+            if x > LEFT and top < y < bottom and x + size < WIDTH and not any(_touch(box, other) for other in others):
+                best = (x, y)
+                break
+        taken.append((best[0], best[1] - 6, best[0] + size, best[1] + 6))
+        parts.append(
+            f'<text x="{best[0]:.1f}" y="{best[1] + 4:.1f}" class="label" style="fill:{one.colour}">'
+            f"{_short(one.label)}</text>"
+        )
+    return parts
+
+
+def _touch(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _short(label: Words, most: int = LONGEST) -> str:
     def cut(text: str) -> str:
         return text if len(text) <= most else text[: most - 1] + "…"
 

@@ -75,6 +75,11 @@ def _section(title: str, lead: str, inside: str) -> str:
     return f"<section>\n<h2>{title}</h2>\n{lead}{inside}\n</section>\n" if inside else ""
 
 
+def signed(value: float) -> str:
+    """With a true minus."""
+    return f"{value:.2f}".replace("-", "−")
+
+
 def _swatch(colour: str) -> str:
     return f'<i class="swatch" style="--own:{colour}"></i>'
 
@@ -88,7 +93,7 @@ def _header(found: Found, colours: dict[str, str]) -> str:
     budget = " · ".join(shown_amount(found["budget"]["kind"], amount) for amount in found["budget"]["amounts"])
     units = found["seeds"]["pretrain"] * found["seeds"]["transfer"]
     facts = [
-        (str(len({_entry(row) for row in contenders})), both("cards")),
+        (str(len({_entry(row) for row in contenders})), both("contenders")),
         (escape(budget), both("budget")),
         (str(len(found["columns"])), both("tasks")),
         (str(units), both("seeds")),
@@ -196,7 +201,7 @@ def _cost(row: Found) -> str:
     spent = row.get("pretraining")
     if not spent or spent["flops"] is None:
         return "–"
-    return f"<span>{power(spent['flops'])} FLOPs<span class='sd'>{spent['seconds']:.0f} s</span></span>"
+    return f"<span>{power(spent['flops'])} FLOPs<span class='under'>{spent['seconds']:.0f} s</span></span>"
 
 
 # --- claims -----------------------------------------------------------------------------------------
@@ -224,7 +229,7 @@ def _claim(found: Found, claim: Found, axis: Axis) -> str:
     sides = " − ".join(words(labels.get(claim[side]) or claim[side]) for side in ("better", "than"))
     numbers, plot = "", ""
     if "mean" in claim:
-        effect = f" · {both('effect')} {claim['effect']:.2f}" if claim["effect"] is not None else ""
+        effect = f" · {both('effect')} {signed(claim['effect'])}" if claim["effect"] is not None else ""
         margin = f" · margin {100 * claim['margin']:+g}" if claim["margin"] else ""
         between = f"{percent(claim['low'])} … {percent(claim['high'])}"
         numbers = (
@@ -454,7 +459,7 @@ def _comparisons(found: Found, colours: dict[str, str]) -> str:
     body = ""
     for one in found["comparisons"]:
         where = both("all_tasks") if one["on"] == "mean" else escape(one["on"])
-        effect = "" if one["effect"] is None else f"{one['effect']:.2f}"
+        effect = "" if one["effect"] is None else signed(one["effect"])
         body += (
             f"<tr><td>{_swatch(colours[one['row']])}{words(labels[one['row']])}</td><td>{where}</td>"
             f'<td class="n">{percent(one["mean"], sign=True)}</td>'

@@ -160,6 +160,8 @@ def do_all(plan: Plan, cells: list[Cell], place: Place, say: Say) -> dict[str, s
             waiting.remove(cell)
             errors[cell.key] = f"what it starts from failed: {errors[cell.after or '']}"
         ready = [one for one in waiting if one.after is None or one.after in finished]
+        if place.room > 1:  # the longest first, so that nobody waits at the end for one that was begun late
+            ready.sort(key=lambda one: (one.kind != "pretrain", -one.seconds))
         for cell in ready[: max(0, place.room - running)]:
             waiting.remove(cell)
             place.start(cell)
