@@ -148,6 +148,21 @@ def test_chance_of_a_choice_is_the_cross_entropy(tokenizer: Tokenizer) -> None:
     torch.testing.assert_close(task.loss(model, batch)["loss"].sum, wanted)
 
 
+@pytest.mark.parametrize("kind", ["causal", "both"])
+def test_answers_of_a_question_are_dropped_alike_in_a_causal_model(tokenizer: Tokenizer, kind: str) -> None:
+    """Equal answers of one question have equal scores in training only where one draw serves them all."""
+    model = model_of(kind, tokenizer.vocab).eval()
+    data = examples(
+        [choice.Question("film", ("good", "good", "good"), 0), choice.Question("film", ("good", "good"), 1)]
+    )
+    task = choice.build(choice.Settings(dropout=0.5), model, tokenizer, {}).train()
+    rows = task.rows(data)
+    torch.manual_seed(0)
+    flat = task.pooled(model, task.batch([rows[0], rows[1]], Chance(0, 0)))[0][:, 0].detach()
+    alike = torch.allclose(flat[:3], flat[0].expand(3)) and torch.allclose(flat[3:], flat[3].expand(2))
+    assert alike == (kind == "causal") and not torch.allclose(flat[0], flat[3])
+
+
 def test_the_longer_text_gives_way() -> None:
     assert fit([5, 9], 20) == [5, 9] and fit([30], 20) == [20] and fit([5, 9], None) == [5, 9]
     assert fit([5, 30], 20) == [5, 15] and fit([30, 5], 20) == [15, 5]

@@ -107,9 +107,11 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(INTERRUPTED)
         if trials.is_search(folder):
             typer.echo(trials.table(folder))
-        for name, one in Plan.read(folder).scores.items():
+        scores = Plan.read(folder).scores
+        width = max(map(len, scores), default=0)
+        for name, one in scores.items():
             typer.echo(
-                f"{name:<12} {one['value']:.4f}  [{one['low']:.4f}, {one['high']:.4f}]  n = {one['count']:,} (dev)"
+                f"{name:<{width}} {one['value']:.4f}  [{one['low']:.4f}, {one['high']:.4f}]  n = {one['count']:,} (dev)"
             )
         typer.echo(f"Done: {folder} (what happened in README.md)", err=True)
 

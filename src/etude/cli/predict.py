@@ -47,8 +47,9 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({name: score.json() for name, score in scores.items()}))
             return
+        width = max(map(len, scores))
         for name, score in scores.items():
-            typer.echo(f"{name:<12} {score}")
+            typer.echo(f"{name:<{width}} {score}")
 
     @app.command()
     def predict(

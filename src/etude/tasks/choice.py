@@ -1,7 +1,8 @@
 """Multiple choice: one score an answer, a softmax over the answers of a question (SWAG, CommonsenseQA, RACE).
 
     both directions   [CLS] question [SEP] answer [SEP] for each answer (BERT, section 4.4)
-    causal            start context question delimiter answer end (GPT-1, section 3.3)
+    causal            start context question delimiter answer end (GPT-1, section 3.3); what dropout takes from one
+                      answer of a question it takes from all, as in its code
     static, recurrent question and answer read alone, joined as [u; v; |u - v|; u * v]
 
 Questions may have different numbers of answers. Files: CommonsenseQA's and OpenBookQA's JSON lines (their own nested
@@ -30,6 +31,7 @@ from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
 from etude.tasks.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
+from etude.tasks.framing import inner
 from etude.tasks.pair import way_of
 from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled
 from etude.tasks.reading import records
@@ -140,6 +142,7 @@ class Choice(Task):
         self.settings = settings
         self.pooled = Pooled(settings, model, tokenizer, 1, way_of(settings.reading, model, tokenizer))
         self.framing = self.pooled.frame
+        self.pooled.together = getattr(inner(model).settings, "direction", None) == "causal"
 
     def facts(self) -> dict[str, Any]:
         return {}

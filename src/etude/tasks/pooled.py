@@ -107,6 +107,7 @@ class Pooled(nn.Module):
     def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, outputs: int, way: Way = "joint") -> None:
         super().__init__()
         self.settings, self.tokenizer, self.way = settings, tokenizer, way
+        self.together = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
         self.frame = Frame.of(model, tokenizer.special, settings.length)
         self.pooling: Pooling = settings.pooling or self.frame.pooling
         towers = isinstance(inner(model), TwoTower)
@@ -196,10 +197,17 @@ class Pooled(nn.Module):
             vectors = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
         elif self.way == "both":
             vectors = vectors[0::2] + vectors[1::2]
-        vectors = F.dropout(vectors, self.settings.dropout, self.training)
+        vectors = self._dropped(vectors, batch)
         if self.hidden is not None:
             vectors = F.dropout(F.relu(self.hidden(vectors)), self.settings.dropout, self.training)
         return wide(self.head(vectors)), states
+
+    def _dropped(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
+        if not self.together or not self.training:
+            return F.dropout(vectors, self.settings.dropout, self.training)
+        kept = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
+        sizes = torch.from_numpy(batch.sizes // (2 if self.way == "apart" else 1)).to(vectors.device)
+        return vectors * kept.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
 
     def vectors(self, model: Any, last: Tensor, batch: Any) -> Tensor:
         """(S, D) one vector a sequence."""
