@@ -23,11 +23,11 @@ OUTPUTS = pytest.mark.parametrize("output", ["negative", "hierarchical"])
 BUCKETS = pytest.mark.parametrize("buckets", [0, 23])
 
 
-def predictions(module: Any, rows: Any, numbers: list[int], options: Any) -> list[tuple[list[int], int, list[int]]]:
+def predictions(module: Any, rows: Any, numbers: list[int], objective: Any) -> list[tuple[list[int], int, list[int]]]:
     """(words whose mean predicts, word to predict, its noise), in the order in which they are learnt."""
     found = []
     for number in numbers:
-        for place, around, noise in slow_windows(rows[number], options, rows.text, Chance(11, 3)):
+        for place, around, noise in slow_windows(rows[number], objective.settings, objective.text, Chance(11, 3)):
             others = [slot for slot in range(len(around)) if slot != place]
             if module is skipgram:
                 found += [([around[place]], around[slot], noise[slot]) for slot in others]
@@ -73,11 +73,11 @@ def test_loss_and_gradient_equal_the_formula(module: Any, output: str, buckets: 
     model.double()
     rows = objective.rows(corpus_of(), seed=0)
     batch = batch_of(objective, rows, [1, 3])
-    wanted = predictions(module, rows, [1, 3], objective.settings)
+    wanted = predictions(module, rows, [1, 3], objective)
     assert output == "hierarchical" or any(target in noise for _, target, noise in wanted), "a skipped word must occur"
     term = objective.loss(model, batch)["loss"]
     tables = copies(model)
-    total = sum((slow_loss(model, rows.text, tables, one) for one in wanted), torch.zeros(()))
+    total = sum((slow_loss(model, objective.text, tables, one) for one in wanted), torch.zeros(()))
     torch.testing.assert_close(term.sum, total, rtol=1e-10, atol=0)
     assert term.count == batch.counts["loss"] == len(wanted)
     gradients = torch.autograd.grad(term.sum, [model.input.weight, model.output.weight])
@@ -101,8 +101,8 @@ def test_updates_one_after_the_other_are_sgd(
     rows = objective.rows(corpus_of(), seed=0)
     batch, rate = batch_of(objective, rows, [0, 2, 4]), 0.02
     tables, total = copies(model), 0.0
-    for prediction in predictions(module, rows, [0, 2, 4], objective.settings):
-        loss = slow_loss(model, rows.text, tables, prediction)
+    for prediction in predictions(module, rows, [0, 2, 4], objective):
+        loss = slow_loss(model, objective.text, tables, prediction)
         total += float(loss.detach())
         slopes = torch.autograd.grad(loss, tables)
         parts = len(prediction[0]) if model.rows is None else sum(

@@ -17,6 +17,7 @@ from etude.objectives import cbow, skipgram
 from etude.objectives.batched import pairs_of
 from etude.objectives.windows import Text
 from etude.text.corpus import Corpus
+from etude.train.loader import Loader
 
 
 def test_windows_are_those_of_the_slow_way() -> None:
@@ -24,13 +25,15 @@ def test_windows_are_those_of_the_slow_way() -> None:
     rows = objective.rows(corpus_of(), seed=0)
     numbers = [2, 0, 3, 1]
     batch = batch_of(objective, rows, numbers)
-    wanted = [w for number in numbers for w in slow_windows(rows[number], objective.settings, rows.text, Chance(11, 3))]
+    wanted = [
+        w for number in numbers for w in slow_windows(rows[number], objective.settings, objective.text, Chance(11, 3))
+    ]
     assert len(wanted) > 50
     words, low, high = batch.words.numpy(), batch.low.numpy(), batch.high.numpy()
     found = [(place - low[place], words[low[place] : high[place]].tolist()) for place in range(len(words))]
     assert found == [(place, around) for place, around, _ in wanted]
     assert batch.counts == {"loss": sum(len(around) - 1 for _, around, _ in wanted)} and batch.size == 180
-    assert batch.pairs[-1] == batch.counts["loss"]
+    assert batch.pairs.tolist() == [0, batch.counts["loss"]]
 
 
 def test_rows_cover_the_corpus_and_end_sequences_at_documents() -> None:
@@ -49,7 +52,7 @@ def test_no_window_crosses_a_document_or_a_row() -> None:
     corpus = small_corpus([[[6 + number] * 9] for number in range(8)])
     _, objective = system(skipgram, window=5, subsample=None, row_tokens=20)
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0, 1, 2, 3])
-    pairs = pairs_of(batch, 0, len(batch.words))
+    pairs = pairs_of(batch, 0, len(batch.words), batch.counts["loss"])
     assert len(pairs.centres) == batch.counts["loss"] > 200
     assert batch.words[pairs.centres].equal(batch.words[pairs.contexts])
     assert (pairs.centres != pairs.contexts).all()
@@ -103,8 +106,8 @@ def test_unknown_words_are_neither_text_nor_noise() -> None:
     rows = objective.rows(corpus, seed=0)
     batch = batch_of(objective, rows, [0, 1, 2])
     assert (batch.words >= 6).all(), "special tokens are no words"
-    own = rows.text.noise.accept > 0
-    assert not own[:6].any() and (rows.text.noise.alias[:6] >= 6).all()
+    own = objective.text.noise.accept > 0
+    assert not own[:6].any() and (objective.text.noise.alias[:6] >= 6).all()
 
 
 def test_windows_are_uniform() -> None:
@@ -125,9 +128,10 @@ def test_a_held_out_part_has_the_chance_of_the_training_text(monkeypatch: pytest
     monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
     rows = objective.rows(valid, seed=0)
     assert rows[0].tokens.tolist() == [6, 7, 39]
-    wanted = objective.rows(train, seed=0).text
-    np.testing.assert_array_equal(rows.text.kept, wanted.kept)
-    np.testing.assert_array_equal(rows.text.noise.accept, wanted.noise.accept)
+    found = objective.text
+    objective.rows(train, seed=0)
+    np.testing.assert_array_equal(found.kept, objective.text.kept)
+    np.testing.assert_array_equal(found.noise.accept, objective.text.noise.accept)
 
 
 @pytest.mark.parametrize("module", [skipgram, cbow])
@@ -151,3 +155,19 @@ def test_what_is_refused(module) -> None:
     both = static.build(static.Settings(width=4, vocab=VOCAB, result="sum"))
     with pytest.raises(UserError, match=r"model\.result=sum"):
         module.build(module.Settings(), both, SPECIAL)
+
+
+def test_batches_come_from_another_process_and_are_light() -> None:
+    """For a GPU batches are built in processes: what they share with all others stays behind."""
+    _, objective = system(skipgram, row_tokens=50)
+    rows = objective.rows(corpus_of(), seed=0)
+    there, here = (
+        next(
+            Loader(objective, rows, seed=1, batch_rows=lambda _: 3, rows_before=lambda step: 3 * step,
+                   micro_tokens=None, workers=workers, processes=True).steps(0, 1)
+        ).batches[0]
+        for workers in (1, 0)
+    )  # fmt: skip
+    assert there.words.equal(here.words) and there.keys.equal(here.keys) and there.pairs.tolist() == here.pairs.tolist()
+    hosted = [value for value in vars(there).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in hosted) < 1000

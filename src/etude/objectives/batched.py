@@ -32,19 +32,18 @@ class Pairs:
     slots: Tensor  # (P,) number of the context in its centre's window, from 0, the centre itself counted
 
 
-def blocks(batch: WindowBatch, size: int) -> Iterator[tuple[int, int]]:
-    """Spans of at most `size` centres."""
-    assert batch.pairs is not None
-    total = len(batch.pairs) - 1
-    for start in range(0, total, size):
-        yield start, min(start + size, total)
+def blocks(batch: WindowBatch, size: int) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, pairs) of at most `size` centres; pairs are counted on the host, where nobody waits for a GPU."""
+    assert batch.pairs is not None and batch.words is not None
+    for number in range(len(batch.pairs) - 1):
+        start = number * size
+        yield start, min(start + size, len(batch.words)), int(batch.pairs[number + 1] - batch.pairs[number])
 
 
-def pairs_of(batch: WindowBatch, start: int, stop: int) -> Pairs:
-    assert batch.low is not None and batch.high is not None and batch.pairs is not None
+def pairs_of(batch: WindowBatch, start: int, stop: int, total: int) -> Pairs:
+    assert batch.low is not None and batch.high is not None
     low, high = batch.low[start:stop].long(), batch.high[start:stop].long()
     around = high - low - 1
-    total = int(batch.pairs[stop] - batch.pairs[start])  # known on the host: no waiting for a GPU
     owner = torch.repeat_interleave(torch.arange(stop - start, device=low.device), around, output_size=total)
     before = torch.cumsum(around, 0) - around
     slots = torch.arange(total, device=low.device) - before[owner]

@@ -41,8 +41,8 @@ class CBOW(Windows):
     def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
         settings, table = self.settings, model.output.weight
         total = torch.zeros((), dtype=torch.float64, device=table.device)
-        for start, stop in blocks(batch, settings.block):
-            pairs = pairs_of(batch, start, stop)
+        for start, stop, count in blocks(batch, settings.block):
+            pairs = pairs_of(batch, start, stop, count)
             rows, owner, sizes, hidden = self._hidden(model, batch, pairs, start, stop)
             targets = self._targets(batch, start, stop, sizes)
             change, loss = learn(hidden, None, targets, table, rate, settings.calm, settings.output == "hierarchical")
@@ -56,8 +56,8 @@ class CBOW(Windows):
         """The same loss for autograd and for the held-out text."""
         assert isinstance(model, Static)
         total = torch.zeros((), dtype=torch.float64, device=model.input.weight.device)
-        for start, stop in blocks(batch, self.settings.block):
-            _, _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop), start, stop)
+        for start, stop, count in blocks(batch, self.settings.block):
+            _, _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop, count), start, stop)
             targets = self._targets(batch, start, stop, sizes)
             scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (B, T)
             total = total + losses(scores, targets)
@@ -79,16 +79,16 @@ class CBOW(Windows):
         return rows, owner, sizes, total / sizes.clamp(min=1)[:, None]
 
     def _targets(self, batch: WindowBatch, start: int, stop: int, sizes: Tensor) -> Any:
-        assert batch.words is not None and batch.keys is not None and batch.text is not None
+        assert batch.words is not None and batch.keys is not None and self.text is not None
         words, keys = batch.words[start:stop], batch.keys[start:stop]
-        targets = targets_of(words, keys, torch.zeros_like(words), self.settings.negatives, batch.text)
+        targets = targets_of(words, keys, torch.zeros_like(words), self.settings.negatives, self.text)
         targets.counted *= (sizes > 0)[:, None]  # a word alone is predicted by nobody
         return targets
 
     def flops(self, model: nn.Module, batch: WindowBatch) -> int:
         """A score a row, and in the backward pass two products more."""
-        assert isinstance(model, Static) and batch.text is not None
-        return 3 * 2 * model.width * round(batch.counts["loss"] * batch.text.targets)
+        assert isinstance(model, Static) and self.text is not None
+        return 3 * 2 * model.width * round(batch.counts["loss"] * self.text.targets)
 
 
 def build(settings: Settings, model: nn.Module, special: Specials) -> CBOW:

@@ -40,13 +40,13 @@ class SkipGram(Windows):
         return loops.skip_gram(*shared, start, stop, *tables)
 
     def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
-        assert batch.words is not None and batch.keys is not None and batch.text is not None
+        assert batch.words is not None and batch.keys is not None and self.text is not None
         settings, table = self.settings, model.output.weight
         total = torch.zeros((), dtype=torch.float64, device=table.device)
-        for start, stop in blocks(batch, settings.block):
-            pairs, centres = pairs_of(batch, start, stop), batch.words[start:stop]
+        for start, stop, count in blocks(batch, settings.block):
+            pairs, centres = pairs_of(batch, start, stop, count), batch.words[start:stop]
             words, keys = batch.words[pairs.contexts], batch.keys[pairs.centres]
-            targets = targets_of(words, keys, pairs.slots, settings.negatives, batch.text)
+            targets = targets_of(words, keys, pairs.slots, settings.negatives, self.text)
             hidden, hard = input_vectors(model, centres), settings.output == "hierarchical"
             change, loss = learn(hidden, pairs.centres - start, targets, table, rate, settings.calm, hard)
             move_words(model, centres, change, settings.calm)
@@ -56,12 +56,12 @@ class SkipGram(Windows):
     def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
         """The same loss for autograd and for the held-out text."""
         assert isinstance(model, Static) and batch.words is not None and batch.keys is not None
-        assert batch.text is not None
+        assert self.text is not None
         total = torch.zeros((), dtype=torch.float64, device=batch.words.device)
-        for start, stop in blocks(batch, self.settings.block):
-            pairs, centres = pairs_of(batch, start, stop), batch.words[start:stop]
+        for start, stop, count in blocks(batch, self.settings.block):
+            pairs, centres = pairs_of(batch, start, stop, count), batch.words[start:stop]
             words, keys = batch.words[pairs.contexts], batch.keys[pairs.centres]
-            targets = targets_of(words, keys, pairs.slots, self.settings.negatives, batch.text)
+            targets = targets_of(words, keys, pairs.slots, self.settings.negatives, self.text)
             hidden = input_vectors(model, centres)[pairs.centres - start]
             scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (P, T)
             total = total + losses(scores, targets)
@@ -69,8 +69,8 @@ class SkipGram(Windows):
 
     def flops(self, model: nn.Module, batch: WindowBatch) -> int:
         """A score a row, and in the backward pass two products more; adding up the rows of sub-words is no product."""
-        assert isinstance(model, Static) and batch.text is not None
-        return 3 * 2 * model.width * round(batch.counts["loss"] * batch.text.targets)
+        assert isinstance(model, Static) and self.text is not None
+        return 3 * 2 * model.width * round(batch.counts["loss"] * self.text.targets)
 
 
 def build(settings: Settings, model: nn.Module, special: Specials) -> SkipGram:

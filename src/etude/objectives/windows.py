@@ -133,18 +133,13 @@ def subwords_of(model: Static) -> Subwords:
     return Subwords(bounds, rows.astype(np.int32), (squares / np.maximum(1, sizes)).astype(np.float32))
 
 
-@dataclass
-class SpanRow(Row):
-    text: Text | None = None  # of its corpus, by reference
-
-
 class Spans:
     """Row i is the i-th stretch of the corpus; its sequences are documents, the last row what is left."""
 
     shuffle = True
 
-    def __init__(self, corpus: Corpus, row_tokens: int, text: Text) -> None:
-        self.corpus, self.span, self.text = corpus, row_tokens, text
+    def __init__(self, corpus: Corpus, row_tokens: int) -> None:
+        self.corpus, self.span = corpus, row_tokens
         self.row_tokens: int | None = row_tokens
         self.count = -(-corpus.total // row_tokens)
         self.documents = corpus.documents.slice(0, len(corpus.documents) + 1)  # at hand: rows are asked for at random
@@ -152,13 +147,13 @@ class Spans:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> SpanRow:
+    def __getitem__(self, index: int) -> Row:
         start = index % self.count * self.span
         stop = min(start + self.span, self.corpus.total)
         first, last = np.searchsorted(self.documents, (start, stop - 1), side="right")
         bounds = np.empty(last - first + 2, np.int32)
         bounds[0], bounds[1:-1], bounds[-1] = 0, self.documents[first:last] - start, stop - start
-        return SpanRow(index, self.corpus.tokens(start, stop), bounds, text=self.text)
+        return Row(index, self.corpus.tokens(start, stop), bounds)
 
 
 @dataclass
@@ -168,8 +163,7 @@ class WindowBatch(Batch):
     high: Tensor | None = None
     keys: Tensor | None = None  # (n,) int64, what the noise of each is drawn by
     starts: np.ndarray | None = None  # (R+1,) where the words of each row begin, on the host
-    pairs: np.ndarray | None = None  # (n+1,) pairs before each centre, on the host
-    text: Text | None = None
+    pairs: np.ndarray | None = None  # (blocks+1,) pairs before each block of centres, on the host
 
 
 class Windows(Objective):
@@ -182,6 +176,7 @@ class Windows(Objective):
         self.settings, self.special = settings, special
         self._shape = [model]  # in a list: the model is no part of the objective
         self.pool: ThreadPoolExecutor | None = None
+        self.text: Text | None = None  # of the corpus whose rows were asked for; held-out rows are of the same
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
         # a held-out part is judged with the chance of the training text
@@ -190,11 +185,11 @@ class Windows(Objective):
         if model.settings.buckets:
             model.spell(spelling(known.tokenizer))
         counts = model.count(known.token_counts())
-        return Spans(corpus, self.settings.row_tokens, Text.of(counts, self.settings, self.special.unknown, model))
+        self.text = Text.of(counts, self.settings, self.special.unknown, model)
+        return Spans(corpus, self.settings.row_tokens)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> WindowBatch:
-        first = rows[0]
-        assert isinstance(first, SpanRow) and first.text is not None
+        assert self.text is not None, "rows come first"
         fields = join(rows, sequences=1, longest=self.settings.row_tokens)
         tokens, bounds = fields["tokens"].numpy(), fields["layout"].host
         sizes = [len(row.tokens) for row in rows]
@@ -202,7 +197,7 @@ class Windows(Objective):
         place = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # (N,) in its own row
         # one hash a word: its upper half says whether it is kept, its lower half how far its window reaches
         drawn = draw.bits(np.repeat(chance.keys("windows", fields["rows"]), sizes), place)
-        kept = np.flatnonzero((drawn >> HALF) < first.text.kept[tokens])
+        kept = np.flatnonzero((drawn >> HALF) < self.text.kept[tokens])
         drawn = drawn[kept]
         reach = 1 + (((drawn & LOWER) * np.uint64(self.settings.window)) >> HALF).astype(np.int64)
         inner = np.searchsorted(kept, bounds)  # where documents begin among the words that are kept
@@ -211,6 +206,7 @@ class Windows(Objective):
         low = np.maximum(number - reach, np.repeat(inner[:-1], lengths))
         high = np.minimum(number + reach + 1, np.repeat(inner[1:], lengths))
         pairs = np.concatenate([[0], np.cumsum(high - low - 1)])
+        edges_of_blocks = np.append(np.arange(0, len(kept), self.settings.block), len(kept))
         return WindowBatch(
             **fields,
             counts={"loss": self.predictions(high - low - 1)},
@@ -219,8 +215,7 @@ class Windows(Objective):
             high=torch.from_numpy(high.astype(np.int32)),
             keys=torch.from_numpy(draw.bits(drawn, np.zeros(len(drawn), np.int64)).view(np.int64)),
             starts=np.searchsorted(kept, edges),
-            pairs=pairs,
-            text=first.text,
+            pairs=pairs[edges_of_blocks],
         )
 
     def predictions(self, around: np.ndarray) -> int:
@@ -258,8 +253,8 @@ class Windows(Objective):
 
     def _sequential(self, model: Static, batch: WindowBatch, rate: float) -> float:
         assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
-        assert batch.starts is not None and batch.text is not None
-        loops, text = inner_loops("windows"), batch.text
+        assert batch.starts is not None and self.text is not None
+        loops, text = inner_loops("windows"), self.text
         keys = batch.keys.numpy().view(np.uint64)
         shared = (batch.words.numpy(), batch.low.numpy(), batch.high.numpy(), keys)
         tables = (
