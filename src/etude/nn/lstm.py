@@ -182,7 +182,12 @@ def _dtype_of(x: Tensor) -> torch.dtype:
 
 
 class _Scan(torch.autograd.Function):
-    """All steps of a layer: (N, 4C) what the inputs add to the gates -> (N, D) hidden and (N, C) cell states."""
+    """All steps of a layer: (N, 4C) what the inputs add to the gates -> (N, D) hidden and (N, C) cell states.
+
+    A step is few operations over long rows, since each costs some microseconds whatever its size. So tanh x is taken
+    as 2 sigmoid(2x) - 1, all four gates being one sigmoid then (it is also the cheaper function on a CPU), and what the
+    backward pass can know beforehand is worked out for all steps at once. A value at its clip passes no gradient.
+    """
 
     @staticmethod
     def forward(
@@ -199,84 +204,88 @@ class _Scan(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         size, kind = cell.shape[1], cell.dtype
-        total = driven.shape[0]
         gates = driven.to(kind)  # (N, 4C), becomes the gates after their functions: in place, nobody reads it again
-        hiddens, cells = gates.new_empty(total, hidden.shape[1]), gates.new_empty(total, size)
-        squashed = torch.empty_like(cells)  # tanh of the cell
-        inside = [_mask(cells, cell_clip), _mask(hiddens, projection_clip)]  # where nothing was clipped
+        gates[:, 2 * size : 3 * size] *= 2.0
+        hiddens = gates.new_empty(len(gates), hidden.shape[1])
+        cells, squashed = (gates.new_empty(len(gates), size) for _ in range(2))  # squashed: half of tanh of the cell
         with torch.autocast(driven.device.type, enabled=False):
-            weight = _turned(recurrent.to(dtype))
-            narrow = None if project is None else _turned(project.to(dtype))
-            first, h, c = 0, hidden, cell
-            for count in running:
-                part = slice(first, first + count)
-                all_gates, new_c = gates[part], cells[part]
+            doubled = recurrent.clone()
+            doubled[2 * size : 3 * size] *= 2.0
+            weight = _turned(doubled.to(dtype))
+            narrow = None if project is None else _turned(2.0 * project.to(dtype))
+            h, c = hidden, cell
+            for all_gates, new_h, new_c, half in zip(*(x.split(running) for x in (gates, hiddens, cells, squashed)),
+                                                     strict=True):  # fmt: skip
+                count = len(all_gates)
                 if dtype == kind:
                     all_gates.addmm_(h[:count], weight)
                 else:
                     all_gates += h[:count].to(dtype) @ weight
+                all_gates.sigmoid_()
                 enter, forget, new, leave = all_gates.split(size, dim=1)
-                all_gates[:, : 2 * size].sigmoid_()
-                _tanh(new, out=new)
-                leave.sigmoid_()
                 torch.mul(forget, c[:count], out=new_c)
-                new_c.addcmul_(enter, new)
-                _clip(new_c, cell_clip, inside[0], part)
-                _tanh(new_c, out=squashed[part])
-                h = hiddens[part]
+                new_c.addcmul_(enter, new, value=2.0).sub_(enter)
+                if cell_clip is not None:
+                    new_c.clamp_(-cell_clip, cell_clip)
+                torch.mul(new_c, 2.0, out=half)
+                half.sigmoid_().sub_(0.5)
                 if narrow is None:
-                    torch.mul(leave, squashed[part], out=h)
+                    torch.mul(leave, half, out=new_h)
+                    new_h.mul_(2.0)
                 elif dtype == kind:
-                    torch.mm(leave * squashed[part], narrow, out=h)
+                    torch.mm(leave * half, narrow, out=new_h)
                 else:
-                    h.copy_((leave * squashed[part]).to(dtype) @ narrow)
-                _clip(h, projection_clip, inside[1], part)
-                c, first = new_c, first + count
-        ctx.save_for_backward(hidden, cell, recurrent, project, gates, hiddens, cells, squashed, before, *inside)
-        ctx.running, ctx.dtype = running, dtype
+                    new_h.copy_((leave * half).to(dtype) @ narrow)
+                if projection_clip is not None:
+                    new_h.clamp_(-projection_clip, projection_clip)
+                h, c = new_h, new_c
+        ctx.save_for_backward(hidden, cell, recurrent, project, gates, hiddens, cells, squashed, before)
+        ctx.running, ctx.dtype, ctx.clips = running, dtype, (cell_clip, projection_clip)
         return hiddens, cells
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_hiddens: Tensor, grad_cells: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, cell, recurrent, project, gates, hiddens, cells, squashed, before, kept, shown = ctx.saved_tensors
-        dtype, running, size = ctx.dtype, ctx.running, cell.shape[1]
+        hidden, cell, recurrent, project, gates, hiddens, cells, squashed, before = ctx.saved_tensors
+        (cell_clip, projection_clip), running, dtype, size = ctx.clips, ctx.running, ctx.dtype, cell.shape[1]
         weight = recurrent.to(dtype)
         narrow = None if project is None else project.to(dtype)
         enter, forget, new, leave = gates.split(size, dim=1)  # (N, C) each
-        slopes = torch.empty_like(gates)  # of the gates before their functions
+        new, squashed = 2.0 * new - 1.0, 2.0 * squashed  # the tanh of both
+        # what turns the slope of a cell into those of its three gates before their functions, and of the cell before
+        by = gates.new_empty(len(gates), 4, size)
+        torch.mul(new, enter * (1 - enter), out=by[:, 0])
+        torch.mul(torch.cat([cell, cells])[before], forget * (1 - forget), out=by[:, 1])
+        torch.mul(enter, 1 - new.square(), out=by[:, 2])
+        by[:, 3] = forget
+        if cell_clip is not None:
+            by *= (cells.abs() < cell_clip)[:, None]
+        by_leave = leave * (1 - leave) * squashed
+        from_hidden = leave * (1 - squashed.square())
+        shown = None if projection_clip is None else hiddens.abs() < projection_clip
         of_hidden = grad_hiddens.clone()  # (N, D): what comes from above, and from the step after
-        # all that does not wait for the step after, for all steps at once
-        earlier = torch.cat([cell, cells])[before]  # (N, C) the cell a step before
-        from_leave = (1 - squashed.square()).mul_(leave)
-        by_enter = new * enter * (1 - enter)
-        by_forget = earlier.mul_(forget).mul_(1 - forget)
-        by_new = (1 - new.square()).mul_(enter)
-        by_leave = squashed * leave * (1 - leave)
+        slopes = gates.new_empty(len(gates), 4, size)  # of the gates before their functions
         back_hidden, back_cell = torch.zeros_like(hidden), torch.zeros_like(cell)
-        last = len(gates)
-        for count in reversed(running):
-            part = slice(last - count, last)
-            up = of_hidden[part]
+        whole = (of_hidden, grad_cells, slopes, by, by_leave, from_hidden, *(() if shown is None else (shown,)))
+        for up, down, slope, by_cell, by_out, from_out, *seen in reversed(
+            list(zip(*(x.split(running) for x in whole), strict=True))
+        ):
+            count = len(up)
             up += back_hidden[:count]
-            if shown is not None:
-                up *= shown[part]
+            if seen:
+                up *= seen[0]
             out = up if narrow is None else (up.to(dtype) @ narrow).to(up.dtype)  # (S, C)
-            c = torch.addcmul(grad_cells[part], out, from_leave[part])
+            c = torch.addcmul(down, out, from_out)
             c += back_cell[:count]
-            if kept is not None:
-                c *= kept[part]
-            slope = slopes[part]
-            torch.mul(c, by_enter[part], out=slope[:, :size])
-            torch.mul(c, by_forget[part], out=slope[:, size : 2 * size])
-            torch.mul(c, by_new[part], out=slope[:, 2 * size : 3 * size])
-            torch.mul(out, by_leave[part], out=slope[:, 3 * size :])
-            torch.mul(c, forget[part], out=back_cell[:count])
+            torch.mul(c[:, None], by_cell, out=slope)
+            back_cell[:count] = slope[:, 3]
+            torch.mul(out, by_out, out=slope[:, 3])
+            flat = slope.view(count, -1)
             if dtype == slope.dtype:
-                torch.mm(slope, weight, out=back_hidden[:count])
+                torch.mm(flat, weight, out=back_hidden[:count])
             else:
-                back_hidden[:count] = slope.to(dtype) @ weight
-            last -= count
+                back_hidden[:count] = flat.to(dtype) @ weight
+        slopes = slopes.view(len(gates), -1)
         heard = torch.cat([hidden, hiddens])[before]  # (N, D) the hidden state a step before
         grad_recurrent = slopes.to(dtype).t() @ heard.to(dtype)
         grad_project = None
@@ -289,23 +298,3 @@ class _Scan(torch.autograd.Function):
 def _turned(weight: Tensor) -> Tensor:
     """The transpose of a weight; on a CPU a copy in its order, with which products of few rows are up to 4 x faster."""
     return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()
-
-
-def _tanh(x: Tensor, out: Tensor) -> None:
-    """2 sigmoid(2x) - 1 on a CPU, where that takes half the time; good to 1e-7, not to the last bit of small values."""
-    if x.device.type != "cpu":
-        torch.tanh(x, out=out)
-        return
-    torch.mul(x, 2.0, out=out)
-    out.sigmoid_().mul_(2.0).sub_(1.0)
-
-
-def _mask(values: Tensor, clip: float | None) -> Tensor | None:
-    return None if clip is None else torch.empty_like(values, dtype=torch.bool)
-
-
-def _clip(values: Tensor, clip: float | None, inside: Tensor | None, part: slice) -> None:
-    """In place; remembers where there was nothing to clip, for that is where a gradient passes."""
-    if clip is not None and inside is not None:
-        torch.le(values.abs(), clip, out=inside[part])
-        values.clamp_(-clip, clip)
