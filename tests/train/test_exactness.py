@@ -48,7 +48,7 @@ WORDS = """
 name: exact-words
 tokenizer: word:600
 model: {kind: static, width: 16}
-objective: {kind: skipgram, engine: batched}  # the compiled engine: tests/objectives/test_word_runs.py
+objective: {kind: skipgram, engine: batched, row_tokens: 128}  # the compiled engine: tests/objectives/test_word_runs.py
 train: {steps: 12, batch_tokens: 512, lr: 0.05, save_every: 3, eval_every: 4, eval_tokens: 512,
         log_every: 2, workers: 1, device: cpu, precision: float32, seed: 5}
 """
