@@ -15,6 +15,10 @@ import etude
 from etude.errors import UserError
 from etude.hub import adopt
 from etude.hub.importing import import_folder
+from etude.hub.joining import join
+from etude.recipes.schema import Recipe
+from etude.run import Run, fresh
+from tiny_models import tokenizer
 
 SENTENCES = [
     ["The", "cat", "sat", "."],
@@ -240,3 +244,39 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     (folder / "weights.hdf5").write_bytes(b"nothing")
     with pytest.raises(UserError, match="not an HDF5 file"):
         etude.load(folder)
+
+
+# --- two language models as one ---------------------------------------------------------------------
+
+
+def single(folder: Path, direction: str, seed: int, **changes: Any) -> Path:
+    """A finished run of one direction, with random weights."""
+    words = tokenizer("word:60")
+    overrides = {"model.direction": direction, "model.width": 6, "model.cells": 9, "train.seed": seed, **changes}
+    recipe = Recipe.load("taglm-toy", overrides).resolve(vocab=words.vocab)
+    folder.mkdir()
+    words.save(folder)
+    (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
+    run = Run.open(folder)
+    run.finish(*fresh(recipe, words), card="random weights")
+    return folder
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_two_language_models_side_by_side(tmp_path: Path, letters: bool) -> None:
+    """TagLM's pair: states and scores of the joined run are those of the two, bit for bit."""
+    cnn = {"filters": [[1, 4], [3, 4]], "embedding": 4, "highways": 0}
+    changes = {"model.characters": cnn, "objective.tied": False} if letters else {}
+    forward = single(tmp_path / "f", "forward", 1, **changes)
+    backward = single(tmp_path / "b", "backward", 2, **changes)
+    both = etude.load(join(forward, backward, tmp_path / "both").folder)
+    sentences = [["the", "cat", "ran"], ["zebra"]]
+    parts = [etude.load(run).states(sentences) for run in (forward, backward)]
+    for found, ahead, back in zip(both.states(sentences), *parts, strict=True):
+        assert np.array_equal(found, np.concatenate([ahead, back], axis=-1))
+    assert np.array_equal(both.logits([[7, 8]])[0], etude.load(forward).logits([[7, 8]])[0])
+    with pytest.raises(UserError, match="no forward language model"):
+        join(backward, forward, tmp_path / "x")
+    other = single(tmp_path / "o", "backward", 3, **changes, **{"model.layers": 1})
+    with pytest.raises(UserError, match=r"differ in model\.layers"):
+        join(forward, other, tmp_path / "x")
