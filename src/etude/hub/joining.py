@@ -33,7 +33,6 @@ def join(forward: str | Path, backward: str | Path, out: str | Path) -> Run:
         if not run.finished:
             raise UserError(f"{run.folder} is not finished. 'etude pretrain --resume {run.folder}' trains it.")
     ahead, back = (run.recipe for run in runs)
-    names = f"{runs[0].folder} and {runs[1].folder}"
     if runs[0].tokenizer.fingerprint != runs[1].tokenizer.fingerprint:
         raise UserError(
             f"{runs[0].folder} and {runs[1].folder} have different tokenizers: a tagger reads words with one."
