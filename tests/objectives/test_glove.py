@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from etude.models import recurrent, static
 from etude.nn.kernels import glove_plain
 from etude.objectives import cooccurrence
 from etude.objectives.cooccurrence import Cooccurrence, EntryBatch, Settings, build
+from etude.text.corpus import Corpus
 
 
 def system(width: int = 6, **options: Any) -> tuple[static.Static, Cooccurrence]:
@@ -177,6 +179,15 @@ def test_rows_and_sizes() -> None:
     _, other = system(symmetric=False)
     batch = batch_of(other, other.rows(corpus_of(), seed=0))
     assert batch.counts["loss"] == batch.size
+
+
+def test_held_out_counts_are_on_the_scale_of_the_training_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, objective = system()
+    train, valid = corpus_of(documents=6), corpus_of(documents=2)
+    valid.part, valid._folder = "valid", tmp_path
+    monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
+    rows = objective.rows(valid, seed=0)
+    np.testing.assert_allclose(rows[0].counts, 3 * np.asarray(rows.entries.counts[:50]))
 
 
 def test_what_is_refused() -> None:

@@ -78,8 +78,9 @@ class Entries:
 
     shuffle = True
 
-    def __init__(self, entries: Cooccurrences, row_tokens: int) -> None:
-        self.entries = entries
+    def __init__(self, entries: Cooccurrences, row_tokens: int, scale: float = 1.0) -> None:
+        """`scale`: what counts are multiplied by."""
+        self.entries, self.scale = entries, scale
         self.row_tokens: int | None = row_tokens
         self.span = row_tokens
         self.count = -(-len(entries) // row_tokens)
@@ -90,7 +91,7 @@ class Entries:
     def __getitem__(self, index: int) -> EntryRow:
         part = slice(index % self.count * self.span, (index % self.count + 1) * self.span)
         rows = np.asarray(self.entries.rows[part])
-        columns, counts = self.entries.columns[part].astype(np.int64), np.asarray(self.entries.counts[part])
+        columns, counts = self.entries.columns[part].astype(np.int64), self.scale * self.entries.counts[part]
         return EntryRow(
             index, rows.astype(np.int32), np.array([0, len(rows)], np.int32), columns=columns, counts=counts
         )
@@ -138,7 +139,8 @@ class Cooccurrence(Objective):
             raise UserError(
                 "No two known words of the corpus stand in one window. Prepare it with a larger vocabulary."
             )
-        return Entries(entries, settings.row_tokens)
+        # a held-out part is smaller than the text whose counts were learnt: its words meet less often
+        return Entries(entries, settings.row_tokens, known.total / corpus.total)
 
     def _place(self, corpus: Corpus) -> Path:
         """The folder of the corpus; a temporary one where that cannot be written, or is none."""
