@@ -141,11 +141,11 @@ class Static(nn.Module):
             return self.input(tokens) + self.output(tokens)
         if not self.settings.buckets:
             return self.input(tokens)
-        rows, starts = self.rows_of(tokens)
+        rows, starts, _ = self.rows_of(tokens)
         return F.embedding_bag(rows, self.input.weight, starts, mode="mean")
 
-    def rows_of(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of the input table of all tokens end to end, and where those of each begin."""
+    def rows_of(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows of the input table of all tokens end to end, where those of each begin, and whose each one is."""
         if self.rows is None:
             raise ValueError("a model of sub-words must be told how its tokens are written: call meet or spell first")
         device = tokens.device
@@ -157,7 +157,7 @@ class Static(nn.Module):
         starts = torch.cumsum(sizes, 0) - sizes
         owner = torch.repeat_interleave(torch.arange(len(tokens), device=device), sizes)
         within = torch.arange(len(owner), device=device) - starts[owner]
-        return rows[first[owner] + within], starts
+        return rows[first[owner] + within], starts, owner
 
     # --- unknown words ------------------------------------------------------------------------------
 

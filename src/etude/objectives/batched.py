@@ -117,19 +117,29 @@ def add_rows(table: Tensor, rows: Tensor, steps: Tensor, calm: float, counted: T
     table.index_add_(0, rows, steps * share[:, None])
 
 
-def input_vectors(model: Static, words: Tensor) -> Tensor:
-    """(B, D) of the input table: a word's row, or the mean of its rows."""
-    if not model.settings.buckets:
-        return model.input.weight[words]
-    rows, starts = model.rows_of(words)
-    return F.embedding_bag(rows, model.input.weight, starts, mode="mean")
+@dataclass
+class Inputs:
+    """Rows of the input table whose means are the hidden vectors of a block."""
 
+    rows: Tensor  # (M,)
+    owner: Tensor  # (M,) the hidden vector that each is a part of
+    starts: Tensor  # (words,) where the rows of each word begin
 
-def move_words(model: Static, words: Tensor, changes: Tensor, calm: float) -> None:
-    """Adds a change to every row of its word, undivided."""
-    rows, steps = words, changes
-    if model.settings.buckets:
-        rows, starts = model.rows_of(words)
-        sizes = torch.diff(starts, append=torch.tensor([len(rows)], device=starts.device))
-        steps = torch.repeat_interleave(changes, sizes, dim=0, output_size=len(rows))
-    add_rows(model.input.weight, rows, steps, calm)
+    @classmethod
+    def of(cls, model: Static, words: Tensor, owner: Tensor | None = None) -> Inputs:
+        """The rows of words; `owner` (words,) says whose each is, None: each its own."""
+        if not model.settings.buckets:
+            places = torch.arange(len(words), device=words.device)
+            return cls(words, places if owner is None else owner, places)
+        rows, starts, whose = model.rows_of(words)
+        return cls(rows, whose if owner is None else owner[whose], starts)
+
+    def means(self, model: Static) -> Tensor:
+        """(words, D): of the rows of each word."""
+        if not model.settings.buckets:
+            return model.input(self.rows)
+        return F.embedding_bag(self.rows, model.input.weight, self.starts, mode="mean")
+
+    def move(self, model: Static, changes: Tensor, calm: float) -> None:
+        """Adds the change of a hidden vector to each of its rows, undivided."""
+        add_rows(model.input.weight, self.rows, changes[self.owner], calm)

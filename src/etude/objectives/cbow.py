@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from etude.models.static import Static
 from etude.objectives.base import Term
-from etude.objectives.batched import Pairs, add_rows, blocks, learn, losses, pairs_of, targets_of
+from etude.objectives.batched import Inputs, Pairs, Targets, blocks, learn, losses, pairs_of, targets_of
 from etude.objectives.windows import Reading, WindowBatch, Windows, check_model
 from etude.text.tokenizer import Specials
 
@@ -43,12 +43,12 @@ class CBOW(Windows):
         total = torch.zeros((), dtype=torch.float64, device=table.device)
         for start, stop, count in blocks(batch, settings.block):
             pairs = pairs_of(batch, start, stop, count)
-            rows, owner, sizes, hidden = self._hidden(model, batch, pairs, start, stop)
+            inputs, sizes, hidden = self._hidden(model, batch, pairs, start, stop)
             targets = self._targets(batch, start, stop, sizes)
             change, loss = learn(hidden, None, targets, table, rate, settings.calm, settings.output == "hierarchical")
             if settings.divide:
                 change = change / sizes.clamp(min=1)[:, None]
-            add_rows(model.input.weight, rows, change[owner], settings.calm)
+            inputs.move(model, change, settings.calm)
             total += loss
         return total
 
@@ -57,7 +57,7 @@ class CBOW(Windows):
         assert isinstance(model, Static)
         total = torch.zeros((), dtype=torch.float64, device=model.input.weight.device)
         for start, stop, count in blocks(batch, self.settings.block):
-            _, _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop, count), start, stop)
+            _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop, count), start, stop)
             targets = self._targets(batch, start, stop, sizes)
             scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (B, T)
             total = total + losses(scores, targets)
@@ -65,20 +65,16 @@ class CBOW(Windows):
 
     def _hidden(
         self, model: Static, batch: WindowBatch, pairs: Pairs, start: int, stop: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows of the input table, the centre that each stands around (from 0), their number a centre, their mean."""
+    ) -> tuple[Inputs, Tensor, Tensor]:
+        """The rows of the words around each centre, how many they are, and their mean."""
         assert batch.words is not None
-        words, owner = batch.words[pairs.contexts], pairs.centres - start
-        rows = words
-        if model.settings.buckets:
-            rows, starts = model.rows_of(words)
-            ends = torch.cat([starts[1:], starts.new_tensor([len(rows)])])
-            owner = torch.repeat_interleave(owner, ends - starts, output_size=len(rows))
-        sizes = torch.zeros(stop - start, device=rows.device).index_add_(0, owner, torch.ones_like(owner).float())
-        total = model.input.weight.new_zeros(stop - start, model.width).index_add(0, owner, model.input(rows))
-        return rows, owner, sizes, total / sizes.clamp(min=1)[:, None]
+        inputs = Inputs.of(model, batch.words[pairs.contexts], pairs.centres - start)
+        sizes = model.input.weight.new_zeros(stop - start)
+        sizes.index_add_(0, inputs.owner, torch.ones_like(inputs.owner, dtype=sizes.dtype))
+        total = model.input.weight.new_zeros(stop - start, model.width)
+        return inputs, sizes, total.index_add(0, inputs.owner, model.input(inputs.rows)) / sizes.clamp(min=1)[:, None]
 
-    def _targets(self, batch: WindowBatch, start: int, stop: int, sizes: Tensor) -> Any:
+    def _targets(self, batch: WindowBatch, start: int, stop: int, sizes: Tensor) -> Targets:
         assert batch.words is not None and batch.keys is not None and self.text is not None
         words, keys = batch.words[start:stop], batch.keys[start:stop]
         targets = targets_of(words, keys, torch.zeros_like(words), self.settings.negatives, self.text)

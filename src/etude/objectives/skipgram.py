@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from etude.models.static import Static
 from etude.objectives.base import Term
-from etude.objectives.batched import blocks, input_vectors, learn, losses, move_words, pairs_of, targets_of
+from etude.objectives.batched import Inputs, blocks, learn, losses, pairs_of, targets_of
 from etude.objectives.windows import Reading, WindowBatch, Windows, check_model
 from etude.text.tokenizer import Specials
 
@@ -47,9 +47,10 @@ class SkipGram(Windows):
             pairs, centres = pairs_of(batch, start, stop, count), batch.words[start:stop]
             words, keys = batch.words[pairs.contexts], batch.keys[pairs.centres]
             targets = targets_of(words, keys, pairs.slots, settings.negatives, self.text)
-            hidden, hard = input_vectors(model, centres), settings.output == "hierarchical"
-            change, loss = learn(hidden, pairs.centres - start, targets, table, rate, settings.calm, hard)
-            move_words(model, centres, change, settings.calm)
+            inputs, hard = Inputs.of(model, centres), settings.output == "hierarchical"
+            owner = pairs.centres - start
+            change, loss = learn(inputs.means(model), owner, targets, table, rate, settings.calm, hard)
+            inputs.move(model, change, settings.calm)
             total += loss
         return total
 
@@ -62,7 +63,7 @@ class SkipGram(Windows):
             pairs, centres = pairs_of(batch, start, stop, count), batch.words[start:stop]
             words, keys = batch.words[pairs.contexts], batch.keys[pairs.centres]
             targets = targets_of(words, keys, pairs.slots, self.settings.negatives, self.text)
-            hidden = input_vectors(model, centres)[pairs.centres - start]
+            hidden = Inputs.of(model, centres).means(model)[pairs.centres - start]
             scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (P, T)
             total = total + losses(scores, targets)
         return {"loss": Term(total, batch.counts["loss"])}
