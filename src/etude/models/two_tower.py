@@ -17,7 +17,7 @@ the paper mixes layers for a frozen tagger [code]. `last` is the combiner's outp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from etude.nn.pointwise import Activation, drop
 from etude.nn.precision import narrow
 from etude.nn.spelled import Spelled
 from etude.nn.states import States
-from etude.nn.union import Keys, Slot, SlotKind, attend_union
+from etude.nn.union import Keys, Slot, SlotKind, as_one_step, attend_union
 from etude.settings import Strict
 
 __all__ = ["Settings", "TowerStates", "TwoTower", "build"]
@@ -224,6 +224,10 @@ class TwoTower(nn.Module):
                 if parameter.dim() > 1
             }
             initialise(part, key=fold(key, name), deviation=1.0, factors=factors)
+
+    def compile(self, *given: Any, **options: Any) -> None:
+        as_one_step()
+        super().compile(*given, **options)
 
     def forward(self, packed: Packed, layers: bool = False, vectors: Tensor | None = None) -> TowerStates:
         """`vectors` (N, D) are those of the words, where the model reads letters and they are known already."""

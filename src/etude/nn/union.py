@@ -127,8 +127,19 @@ def _varlen(
         ways.append(part.reach)
         flat += [part.key, part.value]
     key, value = slot if slot is not None else (None, None)
-    mixed: Tensor = _Union.apply(query, key, value, tuple(ways), layout.longest, dropout, *bounds, *hidden, *flat)
+    return _whole(query, key, value, tuple(ways), layout.longest, dropout, *bounds, *hidden, *flat)
+
+
+def _whole(*given: Any) -> Tensor:
+    """`_Union`, as one step of a graph: `as_one_step` keeps a compiler from looking into it."""
+    mixed: Tensor = _Union.apply(*given)
     return mixed
+
+
+def as_one_step() -> None:
+    """To be called before a model with this attention is compiled: torch 2.11 cannot trace a derivative of our own in
+    which several arguments are not used. Not when this file is read, for it brings the compiler along."""
+    torch.compiler.allow_in_graph(_whole)
 
 
 def _without_first(bounds: Tensor) -> Tensor:
