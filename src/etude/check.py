@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.models.transformer import Transformer
 from etude.pretraining import Speed, checked_rows, device_of, held_out, resolve, trial
 from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
@@ -54,6 +55,7 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         micro_tokens=settings.micro_tokens or settings.batch_tokens,
         precision=peak.resolved_precision(settings.precision, device),
         model=resolved.model if resolved.model_kind == "transformer" else None,
+        beside=[trunk.settings for trunk in objective.trunks() if isinstance(trunk, Transformer)],
         device=device.type,
     )
     return Check(

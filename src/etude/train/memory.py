@@ -64,10 +64,14 @@ def estimate(
     micro_tokens: int,
     precision: Precision,
     model: transformer.Settings | None = None,
+    beside: Iterable[transformer.Settings] = (),
     predicted: float = 1.0,
     device: str = "cpu",
 ) -> Estimate:
-    """`model`: its settings, if a Transformer. `predicted`: the share of tokens the output layer sees (BERT 0.15)."""
+    """`model`: its settings, if a Transformer; `beside`: of others that the objective trains with it (a generator).
+
+    `predicted`: the share of tokens the output layer sees (BERT 0.15).
+    """
     named = list(named_parameters)
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
@@ -78,7 +82,9 @@ def estimate(
         gradients=sum(parameter.nbytes for _, parameter in trained),
         optimizer=optimizer_bytes(settings, trained),
         casts=stored // 2 if precision == "bf16" else 0,
-        activations=transformer_activations(model, micro_tokens, precision, device) if model else None,
+        activations=sum(transformer_activations(one, micro_tokens, precision, device) for one in (model, *beside))
+        if model
+        else None,
         output=slots * vocab * (8 if device == "cpu" else 2 if precision == "bf16" else 4),
     )
 
