@@ -130,7 +130,19 @@ def test_it_learns_by_heart(tokenizer: Tokenizer, kind: str, null: Any, monkeypa
     assert train(task, model, data) < 0.3
     found = task.predict(model, data)
     assert [answer["id"] for answer in found] == [item.id for item in data]
-    assert official(found)["0"] == found[0]["answer"]
+    files = official(found)
+    assert files[""]["0"] == found[0]["answer"]
+    for answer in found:
+        best = files[".nbest"][answer["id"]]
+        assert sum(one["probability"] for one in best) == pytest.approx(1.0)
+        assert [one["probability"] for one in best] == sorted((one["probability"] for one in best), reverse=True)
+        assert answer["nbest"][0]["score"] == pytest.approx(
+            answer["nbest"][0]["start_logit"] + answer["nbest"][0]["end_logit"], abs=1e-4
+        )
+        if task.null and null == "span":  # "no answer" is one of them, as far above the best span as it says
+            empty = next(one for one in best if not one["text"])
+            odds = empty["start_logit"] + empty["end_logit"] - answer["nbest"][0]["score"]
+            assert files[".null_odds"][answer["id"]] == pytest.approx(odds, abs=1e-4)
     for answer, item in zip(found, data, strict=True):
         for one in answer["nbest"]:
             assert item.context[one["start"] : one["start"] + len(one["text"])] == one["text"]
@@ -141,7 +153,7 @@ def test_it_learns_by_heart(tokenizer: Tokenizer, kind: str, null: Any, monkeypa
         assert scores["f1"].value > 0.9 and scores["f1_unanswerable"].count == 2
     monkeypatch.setattr(base, "TOKENS", 1)
     order = np.random.default_rng(0).permutation(len(data))
-    settled = official(task.predict(model, data))
+    settled = official(task.predict(model, data))[""]
     for number, answer in zip(order, task.predict(model, data.part(order)), strict=True):
         assert answer["answer"] == settled[data[number].id]
         assert answer["null"] == pytest.approx(found[number]["null"], abs=1e-4)

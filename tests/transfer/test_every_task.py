@@ -125,7 +125,8 @@ def test_from_a_file_to_an_answer(
     if task == "span":
         assert plan.facts["null"] is True
         tuned.write(answers, tmp_path / "predictions.json")
-        assert len(json.loads((tmp_path / "predictions.json").read_text())) == 24
+        for name in ("predictions", "predictions.nbest", "predictions.null_odds"):
+            assert len(json.loads((tmp_path / f"{name}.json").read_text())) == 24
 
     # neither order nor company nor the way in changes an answer
     order = np.random.default_rng(0).permutation(len(examples)).tolist()

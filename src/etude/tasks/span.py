@@ -38,6 +38,7 @@ from etude.tasks.examples import Examples, gather
 from etude.tasks.framing import Frame, inner
 from etude.tasks.questions import COLUMNS, INPUTS, Question, parse
 from etude.tasks.reading import records
+from etude.tasks.span_files import official
 from etude.tasks.windows import Windows, windows
 from etude.text.tokenizer import Tokenizer
 
@@ -73,11 +74,6 @@ def learn(examples: Examples[Question], settings: Settings) -> dict[str, Any]:
 
 def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Span:
     return Span(settings, model, tokenizer, facts["null"], facts["threshold"])
-
-
-def official(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Predictions as the official scorers read them."""
-    return {str(answer["id"]): answer["answer"] for answer in found}
 
 
 @dataclass
@@ -261,29 +257,31 @@ class Span(Task):
         return [self._answer(one, [next(outputs) for _ in one.sequences]) for one in rows.readings]
 
     def _answer(self, reading: Reading, outputs: list[tuple[np.ndarray, float | None]]) -> dict[str, Any]:
-        candidates: list[tuple[float, int, int]] = []
-        nulls = []
+        candidates: list[tuple[float, int, int, float, float]] = []
+        nulls: list[tuple[float, list[float]]] = []
         for window, (scores, absent) in enumerate(outputs):
-            null = scores[-1 if self.last else 0].sum()
-            nulls.append(float(null) if absent is None else absent)
+            null = scores[-1 if self.last else 0]
+            nulls.append((float(null.sum()) if absent is None else absent, null.tolist()))
             candidates += self._spans(reading, window, scores)
         candidates.sort(key=lambda one: (-one[0], one[1], one[2]))
         best: dict[str, dict[str, Any]] = {}
-        for score, first, last in candidates:
+        for score, first, last, opens, closes in candidates:
             start, stop = int(reading.offsets[first, 0]), int(reading.offsets[last, 1])
             text = self.tokenizer.normalise(reading.question.context)[start:stop]
             start += len(text) - len(text.lstrip())  # tokens of byte-level tokenizers begin with their space
             text = text.strip()
             if text and text not in best:
-                best[text] = {"text": text, "score": score, "start": start}
+                best[text] = {"text": text, "score": score, "start": start, "start_logit": opens, "end_logit": closes}
             if len(best) == self.settings.nbest:
                 break
         answer: dict[str, Any] = {
             "id": reading.question.id,
             "answer": "",
-            "null": min(nulls),
+            "null": min(nulls)[0],
             "nbest": list(best.values()),
         }
+        if self.null and self.absent is None:
+            answer["null_logits"] = min(nulls)[1]
         if best:
             top = answer["nbest"][0]
             # a null head gives log-odds, which are compared with 0; null spans are compared with the best span
@@ -295,8 +293,8 @@ class Span(Task):
                 answer["answer"] = top["text"]
         return answer
 
-    def _spans(self, reading: Reading, window: int, scores: np.ndarray) -> list[tuple[float, int, int]]:
-        """(score, first token, last token) of the best spans of one window."""
+    def _spans(self, reading: Reading, window: int, scores: np.ndarray) -> list[tuple[float, int, int, float, float]]:
+        """(score, first token, last token, its two parts) of the best spans of one window."""
         cut = reading.windows
         start, stop = int(cut.starts[window]), int(cut.stops[window])
         inside = scores[reading.before : reading.before + stop - start]
@@ -307,7 +305,13 @@ class Span(Task):
         length = lasts[None, :] - firsts[:, None] + 1
         fit = (length >= 1) & (length <= cut.answer) & speaks[firsts][:, None]
         return [
-            (float(grid[i, j]), start + int(firsts[i]), start + int(lasts[j]))
+            (
+                float(grid[i, j]),
+                start + int(firsts[i]),
+                start + int(lasts[j]),
+                float(inside[firsts[i], 0]),
+                float(inside[lasts[j], 1]),
+            )
             for i, j in zip(*np.nonzero(fit), strict=True)
         ]
 

@@ -87,12 +87,14 @@ class Tuned:
 
     def write(self, answers: Sequence[Mapping[str, Any]], path: str | Path) -> None:
         """Answers of `predict` as a file: JSON lines, or what the task's official scorer reads where it has one."""
-        official = getattr(self.plan.module, "official", None)
-        if official is not None and Path(path).suffix == ".json":
-            text = json.dumps(official(answers), ensure_ascii=False)
+        official, path = getattr(self.plan.module, "official", None), Path(path)
+        if official is not None and path.suffix == ".json":
+            for ending, content in official(answers).items():  # the first is the file that was asked for
+                text = json.dumps(content, ensure_ascii=False)
+                checkpoint.write_text(path.with_name(f"{path.stem}{ending}.json"), text)
         else:
-            text = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-        checkpoint.write_text(Path(path), text)
+            lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+            checkpoint.write_text(path, lines)
 
     def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
         """Answers to lines as they come: texts, or JSON objects with the fields of an example.
