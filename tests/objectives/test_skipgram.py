@@ -99,9 +99,9 @@ def test_updates_one_after_the_other_are_sgd(
         monkeypatch.setattr(windows, "inner_loops", lambda of: plain)
     model, objective = system(module, buckets, window=3, row_tokens=30, output=output)
     rows = objective.rows(corpus_of(), seed=0)
-    batch, rate = batch_of(objective, rows, [0, 2, 4]), 0.02
+    batch, rate = batch_of(objective, rows, [0, 2]), 0.02
     tables, total = copies(model), 0.0
-    for prediction in predictions(module, rows, [0, 2, 4], objective):
+    for prediction in predictions(module, rows, [0, 2], objective):
         loss = slow_loss(model, objective.text, tables, prediction)
         total += float(loss.detach())
         slopes = torch.autograd.grad(loss, tables)

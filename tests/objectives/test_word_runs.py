@@ -143,7 +143,7 @@ def test_finetune_and_features_take_them(runs: Callable[[str], Run], tmp_path: P
     words = WordVectors.of_run(runs("fasttext-toy")).words
     chance = np.random.default_rng(0)
     lines = []
-    for number in range(80):
+    for number in range(48):
         text = [*chance.choice(words[50:90], 4), ("goodness", "badnesses")[number % 2]]  # unknown words decide
         lines.append(json.dumps({"text": " ".join(chance.permutation(text)), "label": str(number % 2)}))
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")

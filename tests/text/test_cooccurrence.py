@@ -96,7 +96,7 @@ def test_counts_are_exact_however_the_text_is_cut(
 def test_spills_leave_no_trace(tmp_path: Path, symmetric: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Much memory and hardly any: the same files, bit for bit, and both the table by hand."""
     chance = np.random.default_rng(0)
-    documents = [chance.integers(0, 300, size).tolist() for size in (1500, 1, 800, 3000)]
+    documents = [chance.integers(0, 300, size).tolist() for size in (700, 1, 500, 1200)]
     counting, corpus = Counting(10, symmetric), Texts(documents, vocab=300)
     whole = count(corpus, counting, tmp_path / "whole")
     runs: list[int] = []
@@ -108,8 +108,8 @@ def test_spills_leave_no_trace(tmp_path: Path, symmetric: bool, monkeypatch: pyt
 
     monkeypatch.setattr(cooccurrence, "LEAST_MEMORY", 0)
     monkeypatch.setattr(cooccurrence, "merged", seen)
-    count(corpus, counting, tmp_path / "spilled", memory=100_000)
-    assert runs[0] > 3
+    count(corpus, counting, tmp_path / "spilled", memory=30_000)
+    assert runs[0] >= 3
     for name in cooccurrence.FILES:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "spilled" / name).read_bytes()
     wanted = {place: float(value) for place, value in by_hand(documents, counting).items()}

@@ -252,7 +252,7 @@ def _skip_gram(
     room = _room(negatives, path_bounds)
     rows, counts = np.zeros((2 * most, room), np.int64), np.zeros(2 * most, np.int64)
     labels, weights = np.zeros((2 * most, room), np.float32), np.ones((2 * most, room), np.float32)
-    first, hidden, change = np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(width, np.float32)
+    hidden, change, total = np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(width, np.float32)
     slopes = np.zeros(room, np.float32)
     loss = 0.0
     for place in range(start, stop + 1):
@@ -274,20 +274,18 @@ def _skip_gram(
             continue
         centre, word = place - 1, words[place - 1]
         for d in range(width):
-            first[d] = ZERO
-        share = ONE / np.float32(_add_rows(word, sub_bounds, sub_rows, inputs, first))
-        growth = sub_growth[word]
+            hidden[d] = ZERO
+        share = ONE / np.float32(_add_rows(word, sub_bounds, sub_rows, inputs, hidden))
         for d in range(width):
-            first[d] *= share
-            hidden[d] = first[d]
-        begin = (centre & 1) * most
+            hidden[d] *= share
+            total[d] = ZERO
+        begin, growth = (centre & 1) * most, sub_growth[word]
         for line in range(begin, begin + high[centre] - low[centre] - 1):
             loss += _learn(hidden, change, outputs, rows, labels, weights, line, counts[line], slopes, rate, hard)
             for d in range(width):
+                total[d] += change[d]
                 hidden[d] += growth * change[d]
-        for d in range(width):
-            change[d] = hidden[d] - first[d]
-        _move_rows(word, sub_bounds, sub_rows, inputs, change, ONE / growth)
+        _move_rows(word, sub_bounds, sub_rows, inputs, total, ONE)
     return loss
 
 

@@ -22,8 +22,8 @@ def skip_gram(
     loss = 0.0
     for centre in range(start, stop):
         rows = _rows(int(words[centre]), subwords)
-        first = inputs[rows].mean(0)
-        hidden = first.copy()
+        hidden = inputs[rows].mean(0)
+        total = np.zeros_like(hidden)
         growth = subwords.growth[words[centre]]
         for other in range(low[centre], high[centre]):
             if other == centre:
@@ -33,8 +33,9 @@ def skip_gram(
             )
             change, added = _learn(hidden, outputs, *targets, np.float32(rate), len(paths.bounds) > 0)
             hidden += growth * change
+            total += change
             loss += added
-        np.add.at(inputs, rows, (hidden - first) * (np.float32(1) / growth))
+        np.add.at(inputs, rows, total)
     return loss
 
 
