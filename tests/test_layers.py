@@ -21,7 +21,8 @@ LAYERS = [
     {"objectives", "tasks"},
     {"train"},
     {"recipes"},
-    {"run", "card", "pretraining", "check", "loaded", "generation", "beams", "perplexity", "transfer", "hub", "view"},
+    {"run", "card", "pretraining", "check", "bench", "loaded", "generation", "beams", "perplexity"}
+    | {"transfer", "hub", "view"},
     {"study", "demo"},
     {"etude"},  # the package itself: the Python interface over all of it
     {"cli"},

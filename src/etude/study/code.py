@@ -11,9 +11,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-import etude
-
-ROOT = Path(etude.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]  # of the package
 # say how a run goes, or write it in another form; nothing that is learnt or scored passes through them
 SILENT = ("etude.hub", "etude.card", "etude.cli", "etude.train.progress", "etude.train.metrics_log", "etude.errors",
           "etude.transfer.card", "etude.transfer.report", "etude.train.memory", "etude.study")  # fmt: skip
