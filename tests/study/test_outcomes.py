@@ -12,6 +12,7 @@ from etude.errors import UserError
 from etude.study.outcomes import Outcome, majority, outcome
 from etude.tasks import answers as rules
 from etude.tasks import tag_scores
+from etude.tasks.candidates import Query
 from etude.tasks.choice import Question as Choices
 from etude.tasks.classify import Labelled
 from etude.tasks.examples import Examples
@@ -32,17 +33,19 @@ def task(**facts: Any) -> SimpleNamespace:
     return SimpleNamespace(**facts)
 
 
-@pytest.mark.parametrize("score", ["accuracy", "macro_f1", "mcc", "f1"])
+@pytest.mark.parametrize("score", ["accuracy", "macro_f1", "mcc", "f1", "micro_f1"])
 def test_classes(score: str) -> None:
     gold, found = CHANCE.integers(3, size=60), CHANCE.integers(3, size=60)
     found[::2] = gold[::2]
     items = examples([Labelled(("x",), LABELS[one]) for one in gold])
-    built = task(labels=LABELS, score=score, positive=1)
+    built = task(labels=LABELS, score=score, positive=1, settings=SimpleNamespace(nothing="a"))
     result = outcome("classify", built, items, [{"label": LABELS[one]} for one in found])
 
     def official(drawn: np.ndarray) -> float:
         counts = Confusion(3)
         counts.add(gold[drawn], found[drawn])
+        if score == "micro_f1":
+            return counts.micro_f1([1, 2])
         return counts.f1(1) if score == "f1" else getattr(counts, score)
 
     assert float(result.score()) == pytest.approx(official(np.arange(60)))
@@ -81,6 +84,14 @@ def test_spans_and_choices() -> None:
     assert float(result.score()) == pytest.approx((rules.f1("house", ["red house"], "squad2") + 1) / 2)
     chosen = examples([Choices("q", ("x", "y"), 1), Choices("q", ("x", "y"), 0)])
     assert float(outcome("choice", task(), chosen, [{"answer": 1}, {"answer": 1}]).score()) == 0.5
+
+
+@pytest.mark.parametrize("score", ["mrr", "map", "hit@1"])
+def test_ranks(score: str) -> None:
+    queries = examples([Query("q", ("x", "y", "z"), (False, True, False)), Query("q", ("x", "y"), (True, False))])
+    answers = [{"scores": [3.0, 2.0, 1.0]}, {"scores": [1.0, 0.0]}]
+    expected = {"mrr": 0.75, "map": 0.75, "hit@1": 0.5}[score]
+    assert float(outcome("rank", task(score=score), queries, answers).score()) == pytest.approx(expected)
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.study.settings import Study, changes_of
+from etude.transfer.plan import settle
 from study.tiny_study import TINY, tiny
 
 STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
@@ -81,4 +83,9 @@ def test_the_shipped_studies_are_sound(file: Path, gpu: bool) -> None:
     study = Study.load(file, gpu=gpu)
     assert study.name == file.stem and study.claims, "claims are written before the run"
     for entry in study.entries():
-        entry.recipe(study).resolve(vocab=1000)
+        recipe = entry.recipe(study).resolve(vocab=1000)
+        with torch.device("meta"):
+            model = recipe.build_model()
+        for task in study.tasks.values():
+            settings = {**study.transfer, **task.set, **study.contenders[entry.contender].transfer}
+            settle(task.kind, {**settings, "train.precision": "float32"}, model)

@@ -20,6 +20,8 @@ from etude.errors import UserError
 from etude.tasks import answers as rules
 from etude.tasks.entities import FOUND, GOLD, RIGHT, compare
 from etude.tasks.examples import Examples
+from etude.tasks.metrics import average_precision, hit, reciprocal_rank
+from etude.tasks.rank import telling
 
 Answers = Sequence[dict[str, Any]]
 
@@ -119,6 +121,10 @@ def _classes(task: Any, examples: Examples[Any], answers: Answers) -> Outcome:
         raise UserError(f"{examples.source}: the label '{unknown}' is not among those that were learnt from.")
     if task.score == "accuracy":
         return _means([float(gold == found) for gold, found in pairs])
+    if task.score == "auprc":
+        raise UserError(
+            "task.score=auprc is no function of sums, so a study cannot draw it: choose micro_f1 or another."
+        )
     if task.score == "mcc":
         table = np.zeros((len(pairs), len(names) ** 2))
         for row, (gold, found) in zip(table, pairs, strict=True):
@@ -131,11 +137,22 @@ def _classes(task: Any, examples: Examples[Any], answers: Answers) -> Outcome:
         row[names[gold], RIGHT] += gold == found
     if task.score == "f1":
         return Outcome("f1", counts[:, task.positive])
+    if task.score == "micro_f1":  # over all labels but the one that stands for none
+        kept = [number for name, number in names.items() if name != task.settings.nothing]
+        return Outcome("micro", counts[:, kept].reshape(len(pairs), -1))
     return Outcome("macro", counts.reshape(len(pairs), -1))
 
 
 def _choices(task: Any, examples: Examples[Any], answers: Answers) -> Outcome:
     return _means([float(item.answer == answer["answer"]) for item, answer in zip(examples, answers, strict=True)])
+
+
+def _ranks(task: Any, examples: Examples[Any], answers: Answers) -> Outcome:
+    measures: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+        "mrr": reciprocal_rank, "map": average_precision, "hit@1": lambda scores, relevant: hit(scores, relevant, 1),
+    }  # fmt: skip
+    measure, kept = measures[task.score], telling(examples)
+    return _means([measure(np.array(answers[n]["scores"]), np.array(examples[n].relevant, dtype=bool)) for n in kept])
 
 
 def _ratings(task: Any, examples: Examples[Any], answers: Answers) -> Outcome:
@@ -190,7 +207,8 @@ def _tag_counts(gold: Sequence[str], found: Sequence[str]) -> dict[str, np.ndarr
 
 
 KINDS: dict[str, Callable[[Any, Examples[Any], Answers], Outcome]] = {
-    "classify": _classes, "pair": _classes, "choice": _choices, "similarity": _ratings, "span": _spans, "tag": _tags,
+    "classify": _classes, "pair": _classes, "relation": _classes, "choice": _choices, "similarity": _ratings,
+    "span": _spans, "tag": _tags, "rank": _ranks,
 }  # fmt: skip
 
 
@@ -199,7 +217,7 @@ KINDS: dict[str, Callable[[Any, Examples[Any], Answers], Outcome]] = {
 
 def majority(kind: str, train: Examples[Any], test: Examples[Any]) -> list[dict[str, Any]]:
     """What somebody answers who knows only how often each answer occurs in the training examples."""
-    if kind in ("classify", "pair"):
+    if kind in ("classify", "pair", "relation"):
         best = _commonest(str(item.label) for item in train)
         return [{"label": best} for _ in test]
     if kind == "tag":
@@ -210,6 +228,8 @@ def majority(kind: str, train: Examples[Any], test: Examples[Any]) -> list[dict[
     if kind == "choice":
         best = _commonest(str(item.answer) for item in train)
         return [{"answer": int(best)} for _ in test]
+    if kind == "rank":
+        return [{"scores": [0.0] * len(item.candidates)} for item in test]
     return [{"answer": ""} for _ in test]  # span: no answer
 
 

@@ -171,16 +171,17 @@ def _named(name: str) -> Words:
 
 
 def _draft(plan: Plan, entry: Entry, dry: bool, say: Callable[[str], None]) -> Draft:
-    recipe = entry.recipe(plan.study)
-    ready = plan.source.ready(recipe.tokenizer)
-    corpus = plan.source.corpus(recipe.tokenizer, say) if ready or not dry else None
+    recipe, own = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
+    source = Source(own, plan.folder) if own is not None else plan.source
+    ready = source.ready(recipe.tokenizer)
+    corpus = source.corpus(recipe.tokenizer, say) if ready or not dry else None
     resolved = plan.machine.recipe(recipe.resolve(vocab=corpus.tokenizer.vocab if corpus else None))
-    place = plan.source.place(recipe.tokenizer)
+    place = source.place(recipe.tokenizer)
     if corpus is not None:
         return Draft(entry, resolved, corpus, cost(resolved, corpus), place)
     plan.exact = False
     found = cost(resolved, invented(resolved))
-    tokens = int(plan.source.bytes / 4)  # about, for pieces of words
+    tokens = int(source.bytes / 4)  # about, for pieces of words
     return Draft(entry, resolved, None, replace(found, epoch_tokens=tokens), place)
 
 

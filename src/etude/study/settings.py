@@ -55,6 +55,8 @@ class Text(Strict):
     files: list[str] | None = None
     corpus: str | None = Field(default=None, description="a prepared corpus: its tokenizer is everybody's")
     valid: float = Field(default=0.02, gt=0, lt=1, description="share of documents held out")
+    where: str | None = Field(default=None, description="keeps records by their fields: score>=3")
+    noise: float = Field(default=0.0, ge=0, le=1, description="of the world's documents, with their words shuffled")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -91,6 +93,7 @@ class Contender(Strict):
     set: Changes = Field(default_factory=dict)
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Words | None = None
+    text: Text | None = Field(default=None, description="its own, where texts are what is compared")
 
 
 class Task(Strict):

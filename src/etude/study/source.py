@@ -12,7 +12,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from etude.chance import fold
+import numpy as np
+
+from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.study import code
 from etude.study.settings import Text
@@ -41,7 +43,8 @@ class Source:
         if text.corpus is not None:
             return Corpus.open(text.corpus).fingerprint
         if text.world is not None:
-            return digest(["world", text.world, text.language, text.seed, code.fingerprint("etude.world.world")])
+            made_by = code.fingerprint("etude.world.world")
+            return digest(["world", text.world, text.language, text.seed, text.noise, made_by])
         assert text.files is not None
         content = hashlib.blake2b(digest_size=16)
         for source in find(text.files):
@@ -58,7 +61,7 @@ class Source:
         if self.text.corpus is not None:
             return Path(self.text.corpus)
         made_by = code.fingerprint("etude.text.prepare", "etude.text.tokenizer")
-        key = digest([self.fingerprint, tokenizer, self.text.valid, made_by])
+        key = digest([self.fingerprint, tokenizer, self.text.valid, self.text.where, made_by])
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 
     def ready(self, tokenizer: str) -> bool:
@@ -71,7 +74,9 @@ class Source:
                 return Corpus.open(place)  # says what is wrong
             say(f"Preparing {place.name} with {tokenizer}")
             files: list[str | Path] = [self._written()] if self.text.world else list(self.text.files or [])
-            prepare(files, place, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed)
+            prepare(
+                files, place, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where
+            )
         return Corpus.open(place)
 
     @property
@@ -90,7 +95,8 @@ class Source:
             path.parent.mkdir(parents=True, exist_ok=True)
             aside = path.with_suffix(".writing")
             town = World(self.text.seed, self.text.language)
-            aside.write_text("\n\n".join(town.text(self.text.world)) + "\n", encoding="utf-8")
+            texts = (_noisy(text, number, self.text.noise) for number, text in enumerate(town.text(self.text.world)))
+            aside.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
             aside.replace(path)
         return path
 
@@ -109,6 +115,14 @@ class Source:
             first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)
             bounds = corpus.sentences.slice(first, last + 2)
             yield [corpus.tokenizer.decode(corpus.tokens(int(a), int(b))).strip() for a, b in pairwise(bounds)]
+
+
+def _noisy(text: str, number: int, share: float) -> str:
+    """The words of a share of the documents in any order: text that looks like text and teaches nothing."""
+    if fold("noise", number) % 1000 >= 1000 * share:
+        return text
+    words = text.split(" ")
+    return " ".join(words[place] for place in Permutation(len(words), fold("words", number))(np.arange(len(words))))
 
 
 def pairs(documents: Iterator[list[str]], made: str, count: int, skip: int = 0) -> list[dict[str, str]]:

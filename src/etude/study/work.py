@@ -230,7 +230,7 @@ def _unbuilt(kind: str, module: Any, settings: Any, train: Any) -> SimpleNamespa
     facts = module.learn(train, settings)
     labels: Sequence[str] = facts.get("labels", [])
     found = SimpleNamespace(settings=settings, labels=labels, score=getattr(settings, "score", None) or "accuracy")
-    if kind in ("classify", "pair"):
+    if kind in ("classify", "pair", "relation"):
         positive = settings.positive
         found.positive = 1 if positive is None else list(labels).index(positive)
     elif kind == "tag":
