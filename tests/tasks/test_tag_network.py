@@ -163,7 +163,7 @@ def test_it_learns_by_heart_and_answers_alone_as_together(
     data = examples()
     batch = whole(task, data)
     optimizer = torch.optim.Adam(task.parameters(), lr=0.02)
-    for _ in range(45):
+    for _ in range(90):
         term = task.loss(model, batch)["loss"]
         optimizer.zero_grad()
         (term.sum / term.count).backward()
