@@ -1,0 +1,118 @@
+"""Every toy recipe follows its stored curve on the built-in world, and the curve lies below what it must beat."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude import pretraining
+from etude.errors import UserError
+from etude.recipes import curves
+from etude.recipes.curves import Curve
+from etude.recipes.schema import Recipe
+from etude.run import Run
+from etude.text.prepare import prepare
+from etude.world import World
+
+TOYS = [
+    "albert-toy",
+    "bert-toy",
+    "bilm-toy",
+    "decoder-modern-toy",
+    "electra-toy",
+    "encoder-modern-toy",
+    "gpt1-toy",
+    "gpt2-toy",
+    "gpt3-toy",
+]
+
+
+WHOLE = [name for name in curves.recorded() if curves.load(name).whole is not None]
+
+
+@cache
+def text_of(text: curves.Text) -> str:
+    return "\n\n".join(World(text.seed, text.language).text(text.megabytes)) + "\n"
+
+
+def repeated(name: str, curve: Curve, folder: Path, **changes: Any) -> Run:
+    """The run that a curve was taken from, once more."""
+    recipe = Recipe.load(name)
+    (folder / "text.txt").write_text(text_of(curve.text), encoding="utf-8")
+    corpus = prepare(str(folder / "text.txt"), folder / "corpus", recipe.tokenizer, valid=curve.text.valid, workers=0)
+    return pretraining.pretrain(recipe, corpus, folder / "run", quiet=True, overrides={**curve.settings, **changes})
+
+
+def test_every_toy_has_a_curve() -> None:
+    assert curves.recorded() == TOYS
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_short_run_follows_its_curve(name: str, tmp_path: Path) -> None:
+    curve = curves.load(name).short
+    assert not curve.misfits(repeated(name, curve, tmp_path).metrics())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("gpt2-toy", {"train.lr": 1.5e-3}),
+        ("bert-toy", {"objective.mask_share": 0.0, "objective.random_share": 0.0}),  # the answers stand in the text
+        ("electra-toy", {"objective.temperature": 100.0}),  # replacements drawn from nearly nothing
+    ],
+)
+def test_a_run_that_is_far_off_does_not(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    curve = curves.load(name).short
+    faults = curve.misfits(repeated(name, curve, tmp_path, **changes).metrics())
+    assert faults and "is expected, give or take" in faults[-1]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_curve_of_a_whole_run_lies_below_unigram_and_bigram(name: str) -> None:
+    curve = curves.load(name).whole
+    assert curve is not None
+    value = {"masked": "mlm", "replaced": "generator"}.get(Recipe.load(name).objective_kind, "loss")
+    assert curve.points[-1][value] + curve.tolerance[value] < curve.baselines["bigram"] < curve.baselines["unigram"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_run_follows_its_curve(name: str, tmp_path: Path) -> None:
+    curve = curves.load(name).whole
+    assert curve is not None
+    assert not curve.misfits(repeated(name, curve, tmp_path).metrics())
+
+
+# --- the files ----------------------------------------------------------------------------------------
+
+
+def lines(*losses: float) -> list[dict[str, Any]]:
+    return [{"split": "train", "step": n, "tokens": 10 * n, "loss": loss} for n, loss in enumerate(losses, 1)]
+
+
+def test_misfits_are_named_in_both_directions() -> None:
+    points = [{"step": 1, "tokens": 10, "loss": 5.0}, {"step": 2, "tokens": 20, "loss": 4.0}]
+    curve = Curve(curves.Text(0.1), "train", {}, {"loss": 0.1}, points, {})
+    assert not curve.misfits(lines(5.05, 3.95, 1.0))
+    assert curve.misfits(lines(5.2, 4.0)) == ["step 1: loss 5.2000 where 5.0000 is expected, give or take 0.1"]
+    assert len(curve.misfits(lines(4.8, 4.2))) == 2
+    assert "step 2: no such line" in curve.misfits(lines(5.0))[0]
+    assert len(curve.misfits(lines(5.0, math.nan))) == 1
+    assert "20 tokens are expected" in curve.misfits([{**line, "tokens": 7} for line in lines(5.0, 4.0)])[1]
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_file_reads_back(name: str) -> None:
+    reference = curves.load(name)
+    assert reference.recipe == name
+    assert {"command", "commit", "versions", "hardware", "date"} <= reference.made.keys()
+    assert reference.dump() == (curves.PLACE / f"{name}.json").read_text(encoding="utf-8")
+
+
+def test_a_recipe_without_a_curve_is_named() -> None:
+    with pytest.raises(UserError, match="no reference curve of 'bert-tyo'"):
+        curves.load("bert-tyo")
