@@ -12,7 +12,7 @@ other seeds and with other rates. For gpt2-toy and electra-toy (2026-11-15, aarc
 rounding alone was within 1e-6 of the stored loss over the 20 steps, another seed 0.04 to 0.17 away, a rate off by a
 fifth 0.086 or more, one off by a factor of three 0.18 or more. The tolerance of a short run, 0.02, leaves room for
 other machines and versions and lies well below the rest; so does 0.005 for the discriminator, whose loss moves by 0.012
-or more. Over a whole run rounding may grow to the size of another seed's difference: 0.15 is a choice, not yet measured.
+or more. Over a whole run rounding may grow to the size of a change of seed: 0.15 is a choice, not yet measured.
 """
 
 from __future__ import annotations
