@@ -62,9 +62,7 @@ def test_every_file_is_read_as_it_is(tmp_path: Path) -> None:
     found = span.read(file(tmp_path, "mrc.json", asked))
     assert [item.id for item in found] == ["klue-mrc-v1_dev_01835", "klue-mrc-v1_dev_01836"]
     assert found[0].answers == (("17일", 8),) and found[1].answers == ()
-    named = (
-        "## klue-ner-v1_dev_00000\t<경찰:OG> 은\n경\tB-OG\n찰\tI-OG\n \tO\n은\tO\n\n## klue-ner-1\t나\n나\tO\n"
-    )
+    named = "## klue-ner-v1_dev_00000\t<경찰:OG> 은\n경\tB-OG\n찰\tI-OG\n \tO\n은\tO\n\n## klue-ner-1\t나\n나\tO\n"
     tagged = tag.read(file(tmp_path, "ner.tsv", named))
     assert [item.characters for item in tagged] == [True, True], "one without a space among others that have them"
     assert tag.learn(tagged, tag.Settings())["characters"] is True
