@@ -42,7 +42,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"Stopped and saved. 'etude demo -o {out}' goes on.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         console.print()
-        console.print(leaderboard(found.results))
+        wide = console if console.is_terminal else Console(highlight=False, width=200)  # a log has no edge
+        wide.print(leaderboard(found.results))
         best = gain(found)
         if best is not None:
             console.print(f"\n{best[0]}: {best[1]:+.1f} points over no pre-training, with the same few labels.")

@@ -52,7 +52,8 @@ def register(app: typer.Typer) -> None:
         except (Stopped, KeyboardInterrupt):
             typer.echo("Stopped and saved. The same command goes on.", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        console.print(leaderboard(found.report.results))
+        wide = console if console.is_terminal else Console(highlight=False, width=200)  # a log has no edge
+        wide.print(leaderboard(found.report.results))
         if found.pays:
             console.print(f"Best: {found.winner}. Use it with: etude predict {found.model} < lines.txt")
         else:

@@ -77,7 +77,8 @@ def register(app: typer.Typer) -> None:
         except (Stopped, KeyboardInterrupt):
             typer.echo(f"Stopped and saved. The same command goes on (-o {folder}).", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        console.print(leaderboard(report.results))
+        wide = console if console.is_terminal else Console(highlight=False, width=200)  # a log has no edge
+        wide.print(leaderboard(report.results))
         _claims(report.results, console)
         for line in report.failed:
             console.print(Text(f"Failed: {line}", style="red"))

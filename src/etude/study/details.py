@@ -114,7 +114,7 @@ def methods(found: Found) -> str:
         (both("tasks"), tasks),
         (both("seeds"), both("seeds_words", **found["seeds"])),
         (both("interval"), both("interval_words", draws=f"{found['rule']['draws']:,}")),
-        (both("baselines"), both("baselines_words", epochs=found.get("control_epochs", 40))),
+        (both("baselines"), both("baselines_words")),
         (both("hardware"), escape(f"{found['hardware']}; {found['device']}, {found['precision']}; {found['system']}")),
         (both("versions"), escape(found["versions"])),
         (both("date"), escape(found["date"])),

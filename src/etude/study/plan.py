@@ -32,6 +32,7 @@ from etude.transfer import plan as transfers
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 START = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
+LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
 RowKind = Literal["contender", "control", "frozen", "majority"]
 Unit = tuple[int, int]
 
@@ -330,15 +331,19 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
         for name in ("train.lr", "train.epochs", "transfer.freeze", "train.layer_decay"):
             found.pop(name, None)  # those of fine-tuning; a head on features has usual values of its own
     if row.kind == "control":
-        found |= {"train.epochs": study.control.epochs, **study.control.set}
         found.pop("transfer.frozen", None)
+        if study.control.epochs is not None:
+            found = {name: value for name, value in found.items() if name not in LENGTHS}
+            found["train.epochs"] = study.control.epochs
+        found |= study.control.set
     found |= {"train.seed": seed, "train.device": plan.machine.device, "train.precision": plan.machine.precision}
     if row.draft is not None and "train.eval_every" not in found:
         usual = row.draft.usual[bool(found.get("transfer.frozen"))]
-        budget = found.get("train.epochs", usual["epochs"])
         batch = found.get("train.batch_examples", usual["batch_examples"])
-        if not any(f"train.{name}" in found for name in ("steps", "tokens", "flops")):
-            steps = math.ceil(budget * examples / batch)
+        steps = found.get("train.steps")
+        if not any(name in found for name in ("train.steps", "train.tokens", "train.flops")):
+            steps = math.ceil(found.get("train.epochs", usual["epochs"]) * examples / batch)
+        if steps is not None:
             found["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
     return found
 
@@ -349,6 +354,9 @@ def _transfer_cost(plan: Plan, row: Row, settings: Changes, train: Path, files: 
         return 0.0, 0.2
     frozen = bool(settings.get("transfer.frozen"))
     passes = settings.get("train.epochs", row.draft.usual[frozen]["epochs"])
+    if "train.steps" in settings:
+        examples = max(1, train.read_bytes().count(b"\n"))
+        passes = settings["train.steps"] * settings.get("train.batch_examples", 32) / examples
     learnt, chosen, told = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
     tokens = learnt * (1 if frozen else passes)
     looking = (chosen * (1 if frozen else EVALUATIONS) + told) / 3

@@ -86,7 +86,6 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "precision": plan.machine.precision,
         "columns": [_column(found, column) for column in plan.columns],
         "rows": [_row(found, row) for row in plan.rows],
-        "control_epochs": study.control.epochs,
         "claims": _claims(found), "comparisons": _comparisons(found),
         "cells": [_cell(found, key) for key in plan.cells],
     }  # fmt: skip

@@ -138,7 +138,7 @@ class Control(Strict):
     """What nothing learnt before is worth: the same models trained on the labels alone."""
 
     of: list[str] | Literal["first", "all"] = Field(default="first", description="whose model is taken")
-    epochs: int = Field(default=40, ge=1, description="over the labels, since it has the whole budget for them")
+    epochs: int | None = Field(default=None, ge=1, description="over the labels; as many as everybody's if None")
     set: Changes = Field(default_factory=dict)
 
 
