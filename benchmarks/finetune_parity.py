@@ -9,11 +9,14 @@ The weights are the encoder of all-MiniLM-L6-v2 (6 layers of 384), which the PyP
 wikigold_ner/train.jsonl.xz (tokens, ner). SST-2: 2,000 of its sentences and phrases, drawn once, all of its dev set is
 scored. NER: 480 sentences, 480 others are scored.
 
-Both sides get the same steps, batch, rate, schedule, weight decay, clipping and dropout; the order of examples, the
-first values of the head and what is dropped differ with the seed and the side. The peer is what a person would write
-after the documentation of transformers: padded batches (to the longest of the batch), fused AdamW, linear schedule.
-Time is that of everything between the files and the scores: reading, tokenising, training, saving the model,
-predicting. Imports and a warm-up of a few steps come before. Nothing is chosen on the scored examples.
+Both sides get the same steps, the same examples in the same order, the same rate at every step, weight decay, clipping
+and dropout; the first values of the head and what is dropped differ with the seed and the side. (Without dropout and
+from the same head both take the same steps to 1e-4: tests/transfer/test_transformers.py.) The batch is 16 because it
+divides both sets: no step is shorter than another. The peer is what a person would write after the documentation of
+transformers: batches padded to their longest example, its own choice of attention, fused AdamW, a schedule by step.
+Time is that of everything from the records to the predictions: opening the model, tokenising, training, saving it,
+predicting; here also writing and reading the file of examples, and the checkpoint. Imports and a warm-up of four steps
+come before. Nothing is chosen on the scored examples. One thread each: OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ import importlib.util
 import json
 import lzma
 import math
+import os
 import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +43,7 @@ import torch
 
 SIDES = ("etude", "transformers")
 SEEDS = (0, 1, 2)
-RATE, WARMUP, DECAY, BATCH = 1e-4, 0.1, 0.01, 32  # 1e-4: what Etude takes at a width of 384 unless told otherwise
+RATE, WARMUP, DECAY, BATCH = 1e-4, 0.1, 0.01, 16  # 1e-4: what Etude takes at a width of 384 unless told otherwise
 Record = dict[str, Any]
 
 
@@ -129,8 +133,9 @@ def with_transformers(work: Work, train: list[Record], test: list[Record], seed:
         labels = [first_pieces(tokenizer, one, numbers) for one in train]
         collate = hf.DataCollatorForTokenClassification(tokenizer)
     examples = [{**one, "labels": label} for one, label in zip(encoded, labels, strict=True)]
-    loader = torch.utils.data.DataLoader(examples, batch_size=BATCH, shuffle=True, collate_fn=collate)
-    total = work.epochs * len(loader) if steps is None else steps
+    total = work.epochs * len(examples) // BATCH if steps is None else steps
+    drawn = order(len(examples), seed, total)
+    loader = torch.utils.data.DataLoader(examples, batch_size=BATCH, sampler=drawn, collate_fn=collate)
     plain = [one for name, one in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
     kept = {id(one) for one in plain}
     groups = [
@@ -138,9 +143,9 @@ def with_transformers(work: Work, train: list[Record], test: list[Record], seed:
         {"params": plain, "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=RATE, fused=True)
-    schedule = hf.get_linear_schedule_with_warmup(optimizer, round(WARMUP * total), total)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share(step, total))
     model.train()
-    for batch in take(loader, total):
+    for batch in loader:
         model(**batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -185,14 +190,19 @@ def first_pieces(tokenizer: Any, one: Record, numbers: dict[str, int] | None) ->
     return found
 
 
-def take(loader: Any, steps: int) -> Iterator[Any]:
-    done = 0
-    while True:
-        for batch in loader:
-            if done == steps:
-                return
-            yield batch
-            done += 1
+def order(size: int, seed: int, steps: int) -> list[int]:
+    """The numbers of the examples, in the order in which Etude takes them."""
+    from etude.chance import Permutation, fold
+
+    epochs = math.ceil(steps * BATCH / size)
+    passes = [Permutation(size, fold(seed, epoch, "order"))(np.arange(size)) for epoch in range(epochs)]
+    return [int(number) for number in np.concatenate(passes)[: steps * BATCH]]
+
+
+def share(step: int, total: int) -> float:
+    """Of the rate at each step: a line up, a line down to 0."""
+    warm = WARMUP * total
+    return (step + 1) / (warm + 1) if step < warm else max(0.0, 1 - (step - warm) / (total - warm))
 
 
 # --- scores and times -------------------------------------------------------------------------------
@@ -222,7 +232,7 @@ def measure(work: Work, side: str, seed: int, data: Path) -> Record:
     return {
         "task": work.name, "side": side, "seed": seed, "score": scored(work, test, found), "seconds": seconds,
         "cpu_seconds": busy, "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "machine": platform.machine(), "date": datetime.now(UTC).date().isoformat(),
+        "machine": platform.machine(), "load": os.getloadavg()[0], "date": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip
 
 
