@@ -6,15 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from etude.errors import UserError
+from etude.models.transformer import Settings as Shape
+from etude.models.transformer import Transformer
 from etude.run import Run
+from etude.tasks.depth import learning_share, training_flops
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
 from etude.transfer.finetune import Base, finetune
+from etude.transfer.parts import freeze
 from etude.transfer.tuned import Tuned
 
 from .test_finetune import QUICK, stop_at
@@ -109,3 +114,34 @@ def test_what_does_not_go_together(base: Bases, reviews: Files, tmp_path: Path) 
         with pytest.raises(UserError, match=message):
             finetune(base(kind), "classify", reviews[0], tmp_path / "x", overrides=QUICK | changes, quiet=True)
     assert not (tmp_path / "x").exists()
+
+
+# --- what it costs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "expected"), [("none", [1, 1, 2 / 3, 1 / 3, 0]), ("all", [1, 1, 1, 1, 0])])
+def test_no_backward_pass_below_the_lowest_layer_that_learns(share: Any, expected: list[float]) -> None:
+    """None frozen, the embedding, and one, two and all three layers with it; layers that are one learn in the first."""
+    lengths, found = np.array([7, 5]), []
+    for layers in (None, 0, 1, 2, 3):
+        model = Transformer(Shape(layers=3, width=16, heads=2, vocab=30, context=8, pooler=True, share=share))
+        freeze(model, layers)
+        found.append(learning_share(model))
+        forward = model.flops(lengths)
+        assert training_flops(model, lengths) == forward + round(2 * found[-1] * forward)
+    assert found == pytest.approx(expected)
+
+
+def test_the_run_counts_what_it_computed(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    """A pass over the same examples costs more with every layer that has thawed, until all have."""
+    changes = QUICK | {"train.epochs": 4, "train.batch_examples": 120, "train.log_every": 1}
+    costs = {}
+    for name, more in {"whole": {}, "gradual": {"transfer.gradual": 1}, "frozen": {"transfer.frozen": True}}.items():
+        folder = tmp_path / name
+        run = finetune(base("bert"), "classify", reviews[0], folder, overrides=changes | more, quiet=True)
+        costs[name] = np.diff([0, *(line["flops"] for line in run.metrics("train"))])
+    whole, gradual = costs["whole"], costs["gradual"]
+    assert whole.min() == whole.max() and len(whole) == 4  # one step is one pass over all
+    layer = (whole[0] - gradual[0]) / 4  # of a forward pass: two layers without their two backward passes
+    assert gradual == pytest.approx(whole - layer * np.array([4, 2, 0, 0]))
+    assert 0 < costs["frozen"].max() < whole[0] / 100  # the head alone: the model was read once

@@ -33,6 +33,7 @@ from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.heads import CausalHead
 from etude.settings import Strict
+from etude.tasks.depth import training_flops
 from etude.tasks.framing import Frame, Framed, Pooling, inner, pool
 from etude.text.tokenizer import Tokenizer
 
@@ -229,9 +230,9 @@ class Pooled(nn.Module):
         lengths = batch.layout.lengths
         outputs = len(lengths) if self.way == "joint" else len(lengths) // 2
         layers = [self.head] if self.hidden is None else [self.hidden, self.head]
-        forward = model.flops(lengths) + 2 * outputs * sum(one.in_features * one.out_features for one in layers)
+        forward = 2 * outputs * sum(one.in_features * one.out_features for one in layers)
         if self.pooling == "start" and getattr(model, "pooler", None) is not None:
             forward += 2 * len(lengths) * model.width**2
         if self.language_model is not None:
             forward += self.language_model.flops(inner(model), batch.counts["language_model"])
-        return 3 * int(forward)
+        return training_flops(model, lengths) + 3 * int(forward)

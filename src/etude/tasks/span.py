@@ -34,6 +34,7 @@ from etude.settings import Strict
 from etude.tasks import answers as rules
 from etude.tasks.answers import Rules
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
+from etude.tasks.depth import training_flops
 from etude.tasks.examples import Examples, gather
 from etude.tasks.framing import Frame, inner
 from etude.tasks.questions import COLUMNS, INPUTS, Question, parse
@@ -240,7 +241,7 @@ class Span(Task):
     def flops(self, model: Any, batch: WindowBatch) -> int:
         lengths = batch.layout.lengths
         head = 2 * int(lengths.sum()) * model.width * 2 + (2 * len(lengths) * model.width if self.absent else 0)
-        return 3 * int(model.flops(lengths) + head)
+        return training_flops(model, lengths) + 3 * head
 
     # --- use ----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from etude.objectives.base import Batch, Row, Stat, Term, join
 from etude.settings import Strict
 from etude.tasks import tag_errors, tag_network, tag_scores, tag_told
 from etude.tasks.base import Judged, Score, Task
+from etude.tasks.depth import training_flops
 from etude.tasks.examples import Examples, label_names
 from etude.tasks.framing import Frame
 from etude.tasks.tag_encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
@@ -302,8 +303,8 @@ class Tagger(Task):
 
     def flops(self, model: Any, batch: TagBatch) -> int:
         assert batch.words is not None
-        below = model.flops(batch.layout.lengths) if self.own is None else self.own.flops(model, batch)
-        return 3 * int(below + self.head.flops(batch.words.total))
+        below = training_flops(model, batch.layout.lengths) if self.own is None else self.own.flops(model, batch)
+        return below + 3 * self.head.flops(batch.words.total)
 
     # --- use ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from etude.nn.spelled import Letters
 from etude.objectives.base import Term
+from etude.tasks.depth import training_flops
 from etude.tasks.framing import inner
 from etude.tasks.tag_features import Tables
 from etude.tasks.tag_network import Network, Settings
@@ -80,6 +81,6 @@ class Own(nn.Module):
         return {} if penalty is None else {"mix": Term(penalty, batch.counts["mix"])}
 
     def flops(self, model: Any, batch: Any) -> int:
-        """Forward only, the model's own with it."""
+        """Forward and backward, the model's own with it."""
         own = self.network.flops(batch.words.total, 0 if batch.letters is None else len(batch.letters))
-        return own + (model.flops(batch.layout.lengths) if self.settings.states else 0)
+        return 3 * own + (training_flops(model, batch.layout.lengths) if self.settings.states else 0)

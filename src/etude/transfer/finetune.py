@@ -27,6 +27,7 @@ from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import Run, refuse_existing
 from etude.tasks.base import Task
+from etude.tasks.depth import depths
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint, memory, peak, schedule
 from etude.train.parallel import Ranks, connect
@@ -37,7 +38,7 @@ from etude.transfer import starting
 from etude.transfer.admit import admitted, said_once, tell_bad
 from etude.transfer.card import card
 from etude.transfer.named import resolve
-from etude.transfer.parts import ThawingLoop, depths
+from etude.transfer.parts import ThawingLoop
 from etude.transfer.plan import Plan, Source
 
 

@@ -6,45 +6,20 @@
     fresh     the highest layers, with the pooler, start from new values: what they learnt is the pre-training task,
               and small data cannot unlearn it (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning")
 
-A parameter's depth is 0 in the embedding, i + 1 in layer i, and beyond the last layer in what lies above it.
+How deep a parameter lies is said by tasks/depth.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from etude.errors import UserError
-from etude.models import transformer
+from etude.tasks.depth import Depths, depths
 from etude.tasks.framing import inner
 from etude.train.loader import Step
 from etude.train.loop import Loop
-
-Depths = Callable[[str], int | None]
-
-
-def depths(model: Any) -> Depths | None:
-    """How deep parameters lie, by their names in the loop; None where the model has no layers to tell."""
-    own = inner(model)
-    count = getattr(own.settings, "layers", None)
-    if count is None:
-        return None
-    of_model = transformer.depths(own.settings) if isinstance(own, transformer.Transformer) else _by_number(count)
-    return lambda name: of_model(name.replace("model.wrapped.", "model.", 1))
-
-
-def _by_number(layers: int) -> Depths:
-    """For stacks whose layers are numbered in their names, such as `model.forwards.1.weight`."""
-
-    def depth_of(name: str) -> int | None:
-        words = name.split(".")
-        if words[0] != "model" or words[1] == "embedding":
-            return 0 if words[0] == "model" else layers + 1
-        return next((int(word) + 1 for word in words if word.isdecimal()), layers + 1)
-
-    return depth_of
 
 
 def layered(model: Any, setting: str, layers: int) -> Depths:
