@@ -241,6 +241,22 @@ def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> No
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.gpu
+def test_compiled_kernels_have_the_gradients_of_eager_ones() -> None:
+    """The backward kernel once got log-sum-exps in another order of places than it reads them, compiled alone."""
+    layout = layout_of(LENGTHS).to("cuda")
+    *leaves, slope = (one.to("cuda", torch.bfloat16).requires_grad_() for one in drawn(layout, 2, torch.float32))
+
+    def mixed(*given: Tensor) -> Tensor:
+        parts = [Keys(given[1], given[2], "past", False), Keys(given[3], given[4], "future", False)]
+        return attend_union(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
+
+    union.as_one_step()
+    compiled = torch.compile(mixed, dynamic=False)
+    for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
+        torch.testing.assert_close(one, other, atol=0.02, rtol=0.05)
+
+
 def _with_gradients(function: Callable[..., Tensor], leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
     out = function(*leaves)
     return [out.detach(), *torch.autograd.grad(out, leaves, slope.detach())]

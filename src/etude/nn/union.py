@@ -160,6 +160,9 @@ def _flash(
     return out, lse, state, unused
 
 
+# A step of our own around torch's: it reads the log-sum-exp as if it lay (H, N), whatever its strides say, and a compiler
+# that knows nothing of that leaves it as it was computed, (N, H). Steps of one's own get what their trace has promised.
+@torch.library.custom_op("etude::flash_backward", mutates_args=())
 def _flash_backward(
     grad: Tensor,
     query: Tensor,
@@ -175,10 +178,14 @@ def _flash_backward(
     unused: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     kernel = torch.ops.aten._flash_attention_backward
-    slopes: tuple[Tensor, Tensor, Tensor] = kernel(
-        grad, query, key, value, out, lse, bounds, bounds, longest, longest, dropout, causal, state, unused
-    )
-    return slopes
+    lse = lse.contiguous()
+    found = kernel(grad, query, key, value, out, lse, bounds, bounds, longest, longest, dropout, causal, state, unused)
+    return found[0].contiguous(), found[1].contiguous(), found[2].contiguous()
+
+
+@_flash_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
 class _Union(torch.autograd.Function):
@@ -247,7 +254,7 @@ class _Union(torch.autograd.Function):
                 key,
                 value,
                 out,
-                lse.t().contiguous(),  # (H, N)
+                lse.t(),  # (H, N)
                 bounds[number],
                 ctx.longest,
                 way != "all",
