@@ -12,7 +12,7 @@ Baevski et al. 2019, table 4, compares its losses; here BERT's joins them. All h
 
 Each is pre-trained on `--tokens` tokens, and bilm and mlm once more with the FLOPs that cloze spent on them. Every
 model is fine-tuned as its paper says, `--tune` steps, on every task; scores are those on dev, with the best weights
-chosen there, over `--seeds` seeds of both. What is done already is kept: a run that is stopped goes on. Reported as
+chosen there, over `--seeds` of both. What is done already is kept: a run that is stopped goes on. Reported as
 obtained, in results.json and as a table.
 """
 
@@ -151,7 +151,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokens", type=float, default=None, help="of each pre-training; 4e7, or 4e5 with --toy")
     parser.add_argument("--tune", type=int, default=None, help="steps of fine-tuning; 600, or 100 with --toy")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2", help="with commas; several processes may share them out")
+    parser.add_argument("--also", type=Path, action="append", default=[], help="another --out, for the table alone")
     parser.add_argument("--only", help="systems, with commas")
     parser.add_argument("--toy", action="store_true", help="toy sizes, for a CPU")
     asked = parser.parse_args()
@@ -173,7 +174,7 @@ def main() -> None:
     if file.is_file():
         results["cells"] = json.loads(file.read_text())["cells"]
     plans = budgets(tokens, asked.toy, corpus.tokenizer.vocab)
-    for seed in range(asked.seeds):
+    for seed in (int(one) for one in asked.seeds.split(",") if one):
         for system, chosen in plans.items():
             if asked.only and system not in asked.only.split(","):
                 continue
@@ -194,6 +195,8 @@ def main() -> None:
                 shown = {task.name: round(cell["scores"][task.name]["score"], 4) for task in tasks}
                 print(f"{name}: {cell['seconds']:.0f} s, held-out {cell['held_out']:.3f}, {shown}", flush=True)
                 file.write_text(json.dumps(results, indent=1))
+    for other in asked.also:
+        results["cells"] |= json.loads((other / "results.json").read_text())["cells"]
     print(f"\n{results['hardware']}; {results['versions']}\n{table(results, tasks)}")
 
 

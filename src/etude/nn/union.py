@@ -160,8 +160,9 @@ def _flash(
     return out, lse, state, unused
 
 
-# A step of our own around torch's: it reads the log-sum-exp as if it lay (H, N), whatever its strides say, and a compiler
-# that knows nothing of that leaves it as it was computed, (N, H). Steps of one's own get what their trace has promised.
+# A step of our own around torch's: it reads the log-sum-exp as if it lay (H, N), whatever its strides say, and a
+# compiler that knows nothing of that leaves it as it was computed, (N, H). What a step of one's own is given lies as
+# its trace has promised.
 @torch.library.custom_op("etude::flash_backward", mutates_args=())
 def _flash_backward(
     grad: Tensor,
