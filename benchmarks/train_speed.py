@@ -63,7 +63,7 @@ SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True)
 
 
 def random_corpus(vocab: int, tokens: int) -> Corpus:
-    """Random words in documents of 2,000: full-length sequences, nothing to learn, everything to compute."""
+    """Random words in one long document: full-length sequences, nothing to learn, everything to compute."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]", *(f"w{i}" for i in range(vocab - 6))]
     content = {
         "version": "1.0",
@@ -82,7 +82,7 @@ def random_corpus(vocab: int, tokens: int) -> Corpus:
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "[UNK]"},
     }
-    ids = np.random.default_rng(0).integers(6, vocab, (max(2, tokens // 2000), 20, 100))
+    ids = np.random.default_rng(0).integers(6, vocab, (1, max(2, tokens // 100), 100))
     return Corpus.from_documents(ids.tolist(), Tokenizer(json.dumps(content)))
 
 

@@ -142,7 +142,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if grad_states is not None:
                     grad_states[piece] = slope @ table
                 if grad_weight is not None:
-                    grad_weight += slope.t() @ part
+                    _add_product(grad_weight, slope.t(), part)
         ctx.gradients = (grad_states, None if grad_weight is None else grad_weight[:vocab], grad_bias)
         ctx.dtypes = (states.dtype, weight.dtype, bias.dtype if bias is not None else None)
         return total
@@ -155,6 +155,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for kept, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*scaled, None, None, None)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right; on a GPU within the product, whose sums are in float32 and not rounded first."""
+    if total.is_cuda and total.dtype != right.dtype:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total += left @ right
 
 
 def _chunk(

@@ -1,8 +1,10 @@
 """Loss and gradient of a softmax over a vocabulary, in place of the logits: one kernel, for a CUDA device.
 
 A program has one row. It reads its logits once for their log-sum-exp, in running form (Milakov, Gimelshein 2018), and
-once more, by then from the cache, to write softmax - one-hot over them. A compiler's form of the same formula takes
-half as long again (H200, 4,736 x 50,304 in bf16: 0.65 against 0.40 ms) and needs twice the memory.
+once more to write softmax - one-hot over them. Of a tile of four stretches every lane takes its highest logit first,
+so the running sum is put to a new scale once for four logits: 0.62 ms against 0.70 for one stretch at a time (H200,
+8,192 x 50,304 in bf16), near what reading twice and writing once take. A compiler's form of the formula takes half as
+long again and needs twice the memory.
 
 Triton comes with torch where that is built for CUDA; nothing else imports this file.
 """
@@ -14,34 +16,34 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 2048, 8  # the fastest of those tried on an H200
+LANES, STRETCHES, WARPS = 2048, 4, 8  # the fastest of those tried on an H200
+_PER_NAT = tl.constexpr(1.4426950408889634)  # log2(e): the hardware has powers of two
 
 
 @triton.jit
-def _kernel(rows, targets, losses, columns, vocab, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(rows, targets, losses, columns, vocab, lanes: tl.constexpr, stretches: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     rows += row * columns
     target = tl.load(targets + row)
     used = target >= 0
-    lane = tl.arange(0, block)
-    highest = tl.full([block], -float("inf"), tl.float32)
-    total = tl.zeros([block], tl.float32)
-    for start in range(0, columns, block):
-        column = start + lane
-        logits = tl.load(rows + column, mask=column < vocab, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(highest, logits)
-        # a lane that has seen nothing yet holds minus infinity: the difference of two of them is no number
-        total = tl.where(higher == -float("inf"), 0.0, total * tl.exp(highest - higher) + tl.exp(logits - higher))
+    place = (tl.arange(0, stretches) * lanes)[:, None] + tl.arange(0, lanes)[None, :]
+    highest = tl.full([lanes], -1e30, tl.float32)  # finite: the difference of two infinities is no number
+    total = tl.zeros([lanes], tl.float32)
+    for start in range(0, columns, lanes * stretches):
+        column = start + place
+        logits = tl.load(rows + column, mask=column < vocab, other=-float("inf")).to(tl.float32) * _PER_NAT
+        higher = tl.maximum(highest, tl.max(logits, 0))
+        total = total * tl.exp2(highest - higher) + tl.sum(tl.exp2(logits - higher[None, :]), 0)
         highest = higher
     peak = tl.max(highest, 0)
-    normaliser = peak + tl.log(tl.sum(total * tl.exp(highest - peak), 0))
+    normaliser = peak + tl.log2(tl.sum(total * tl.exp2(highest - peak), 0))
     truth = tl.load(rows + target, mask=used, other=0.0).to(tl.float32)
-    tl.store(losses + row, tl.where(used, normaliser - truth, 0.0))
+    tl.store(losses + row, tl.where(used, normaliser / _PER_NAT - truth, 0.0))
     tl.debug_barrier()  # the true logit is read before its place is written
-    for start in range(0, columns, block):
-        column = start + lane
-        logits = tl.load(rows + column, mask=column < vocab, other=-float("inf")).to(tl.float32)
-        slope = tl.exp(logits - normaliser) - tl.where(column == target, 1.0, 0.0)
+    for start in range(0, columns, lanes * stretches):
+        column = start + place
+        logits = tl.load(rows + column, mask=column < vocab, other=-float("inf")).to(tl.float32) * _PER_NAT
+        slope = tl.exp2(logits - normaliser) - tl.where(column == target, 1.0, 0.0)
         tl.store(rows + column, tl.where(used, slope, 0.0), mask=column < columns)
 
 
@@ -58,7 +60,8 @@ def surprise_and_slope_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
             losses,
             logits.shape[1],
             vocab,
-            BLOCK,
+            LANES,
+            STRETCHES,
             num_warps=WARPS,
         )
     return losses
