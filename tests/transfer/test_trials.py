@@ -91,7 +91,18 @@ def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
     file.write_text("good film\nbad plot\n", encoding="utf-8")
     answers = [json.loads(line) for line in etude("predict", out, file).splitlines()]
     assert [answer["label"] for answer in answers] == ["good", "bad"]
+    bare = tmp_path / "bare.csv"  # a table is read by its columns, and needs no labels
+    bare.write_text("number,review\n1,good film\n2,bad plot\n", encoding="utf-8")
+    assert [json.loads(line) for line in etude("predict", out, bare).splitlines()] == answers
+    bare.write_text("number,review\n1,good film\n2, \n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"bare\.csv:3: the text in the column 'review' is empty"):
+        etude("predict", out, bare)
+    assert [json.loads(line)["label"] for line in etude("predict", out, bare, "--skip-bad").splitlines()] == ["good"]
     assert "classify" in etude("tasks")
+    settings = etude("tasks", "sst2").splitlines()
+    assert [line for line in settings if line.startswith("task.pooling=null ") and line.endswith("max ends)")]
+    assert [line for line in settings if line.startswith("transfer.frozen=false ")]
+    assert "task.network.features.suffix=0" in etude("tasks", "tag")
     told = etude(
         "finetune", base("bert"), "classify", "--train", reviews[0], "--dev", reviews[1], "-o", tmp_path / "ways", "-q",
         "--ways", "train.steps=2",

@@ -55,24 +55,35 @@ def register(app: typer.Typer) -> None:
     def predict(
         run: Annotated[Path, typer.Argument(metavar="RUN", help="A fine-tuned run.")],
         file: Annotated[
-            Path | None, typer.Argument(metavar="[FILE]", help="Lines; standard input if left out.")
+            Path | None,
+            typer.Argument(metavar="[FILE]", help="Lines, or a file of examples; standard input if left out."),
         ] = None,
         columns: Columns = None,
-        skip_bad: Annotated[bool, typer.Option("--skip-bad", help='Answer a bad line by {"error": ...}.')] = False,
+        skip_bad: Annotated[
+            bool,
+            typer.Option("--skip-bad", help='Answer a bad line by {"error": ...}; leave bad records of a table out.'),
+        ] = False,
     ) -> None:
-        """One JSON answer a line, in order: of plain texts, or of JSON objects with the columns of an example."""
+        """One JSON answer a line, in order: of plain texts, of JSON objects, or of the examples of a file (.csv …)."""
         import contextlib
         import json
         import sys
 
         from etude.cli.columns import named_columns
         from etude.errors import UserError
-        from etude.transfer.tuned import Tuned
+        from etude.transfer.admit import tell_bad
+        from etude.transfer.tuned import Tuned, holds_lines
 
         tuned = Tuned.open(run).with_columns(named_columns(columns or []))
         with contextlib.ExitStack() as stack:
             if file is not None and not file.is_file():
                 raise UserError(f"There is no file {file}.")
+            if file is not None and not holds_lines(file):
+                examples = tuned.read(file, skip_bad=skip_bad, labelled=False)
+                tell_bad(examples)
+                for answer in tuned.predict(examples):
+                    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                return
             # a line ends at \n only: texts may hold U+2028 and its kind
             lines = (
                 stack.enter_context(open(file, encoding="utf-8", newline="\n"))

@@ -18,7 +18,7 @@ from etude.errors import UserError
 from etude.run import Run
 from etude.tasks.base import Score, Task
 from etude.tasks.examples import Examples
-from etude.tasks.reading import json_record
+from etude.tasks.reading import KINDS, SQUEEZED, json_record
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.transfer.admit import admitted
@@ -148,6 +148,11 @@ class Tuned:
                 f"A line of the task {self.plan.kind} holds {' <tab> '.join(roles)}; this one has {len(parts)}."
             )
         return dict(zip(names, parts, strict=True))
+
+
+def holds_lines(path: Path) -> bool:
+    """Whether a file is answered line by line as it is read; a table, or what is squeezed, holds examples."""
+    return path.suffix == ".jsonl" or path.suffix not in {*SQUEEZED, *KINDS, ".conll", ".conllu"}
 
 
 def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
