@@ -83,6 +83,26 @@ def test_a_dry_run_tells_cost_and_what_is_cached(report: Report, study: Study, t
     assert "13 cells, 0 of them cached" in words and "1.2 × 10⁹ FLOPs for every contender" in words
 
 
+def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(report.folder, folder)
+    plan = plans.make(study, folder)
+    shutil.rmtree(folder / "cells" / plan.trials["gpt", "topic@16", 0, (0, 1)])
+    said: list[str] = []
+    cut = run(study, folder, work=False, say=said.append)
+    assert not said, "no cell is done"
+    rows = {row["name"]: row for row in cut.results["rows"]}
+    assert rows["gpt"]["mean"] is None and timeless(rows["bert"]) == timeless(report.results["rows"][0])
+    assert {claim["verdict"] for claim in cut.results["claims"]} == {"not tested"}
+    assert cut.page.is_file() and "not tested" in (folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_a_study_may_ask_for_a_precision(study: Study, report: Report) -> None:
+    asked = plans.make(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
+    found = {cell.order["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}
+    assert found == {"bf16"} and asked.machine.precision == "float32"
+
+
 @pytest.mark.slow
 def test_commands_repeat_a_cell(report: Report, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """What the report shows, typed in the study's folder, gives the same number."""

@@ -36,6 +36,9 @@ def register(app: typer.Typer) -> None:
         device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU if there is one.")] = None,
         cell: Annotated[str | None, typer.Option("--cell", help="Only this cell, by the first letters.")] = None,
         retry: Annotated[bool, typer.Option("--retry", help="Try cells again that failed before.")] = False,
+        report_only: Annotated[
+            bool, typer.Option("--report", help="Do no cell: write the report of what there is.")
+        ] = False,
         language: Annotated[str, typer.Option("--language", help="The report opens in en or ko.")] = "en",
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
     ) -> None:
@@ -72,7 +75,8 @@ def register(app: typer.Typer) -> None:
         try:
             report = running.run(
                 loaded, folder, on=way, workers=workers or 2, data=data, device=device, retry=retry, only=cell,
-                language=language, say=lambda line: None if quiet else console.print(Text(line, style="dim")),
+                work=not report_only, language=language,
+                say=lambda line: None if quiet else console.print(Text(line, style="dim")),
             )  # fmt: skip
         except (Stopped, KeyboardInterrupt):
             typer.echo(f"Stopped and saved. The same command goes on (-o {folder}).", err=True)

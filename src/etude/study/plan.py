@@ -336,7 +336,8 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
             found = {name: value for name, value in found.items() if name not in LENGTHS}
             found["train.epochs"] = study.control.epochs
         found |= study.control.set
-    found |= {"train.seed": seed, "train.device": plan.machine.device, "train.precision": plan.machine.precision}
+    found = {"train.precision": plan.machine.precision, **found}  # a study may ask for its own
+    found |= {"train.seed": seed, "train.device": plan.machine.device}
     if row.draft is not None and "train.eval_every" not in found:
         usual = row.draft.usual[bool(found.get("transfer.frozen"))]
         batch = found.get("train.batch_examples", usual["batch_examples"])

@@ -63,11 +63,15 @@ def run(
     retry: bool = False,
     keep: bool = False,
     only: str | None = None,
+    work: bool = True,
     language: str = "en",
     quiet: bool = True,
     say: Say = lambda _: None,
 ) -> Report:
-    """Does what is not done yet of a study in the folder `out`; `only` does one cell and what it needs."""
+    """Does what is not done yet of a study in the folder `out`; `only` does one cell and what it needs.
+
+    Without `work` no cell is done: the report tells what there is, of a study that was cut off too.
+    """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
@@ -77,12 +81,19 @@ def run(
             folder / STUDY, yaml.dump(study.dump(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
         )
         wanted = chosen(plan, only)
+        if not work:
+            return tell(plan, failed_before(plan, wanted), known, language)
         if retry:
             for cell in wanted:
                 plan.store.forget(cell.key)
         with _place(on, plan.store.folder, workers, quiet) as place:
             errors = do_all(plan, wanted, place, say)
         return tell(plan, errors, known, language)
+
+
+def failed_before(plan: Plan, cells: list[Cell]) -> dict[str, str]:
+    """The messages of failures that were kept, by key."""
+    return {cell.key: plan.store.error(cell.key) for cell in cells if plan.store.state(cell.key) == "failed"}
 
 
 def tell(plan: Plan, errors: dict[str, str], known: dict[str, Any], language: str = "en") -> Report:
