@@ -14,6 +14,9 @@ The text is that of the corpus: its train part, unknown words left out, in the s
 are, as a file of lines for gensim's fastest input (`corpus_file`). Vocabulary, width, window, noise, sub-sampling,
 rates and epochs are the same on both sides; words/s are those of the text a second of training, without loading,
 vocabulary and compilation. `speed` says the best of some repetitions, each side in turn.
+
+`quality --jobs 16` has so many runs at work at a time, one process each; `--order rows` hands gensim the text in the
+order in which our rows of the same seed are read, where it otherwise reads it from front to back.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import multiprocessing
 import platform
 import statistics
 import tempfile
@@ -33,7 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.chance import Chance
+from etude.chance import Chance, Permutation, fold
 from etude.hub.vectors import WordVectors
 from etude.nn.kernels import inner_loops
 from etude.recipes.schema import Recipe
@@ -81,6 +85,11 @@ class Part:
     def known(self) -> int:
         """Words of the text that have a vector."""
         return int(self.counts.sum() - self.counts[self.tokenizer.special.unknown])
+
+    def words(self) -> dict[str, int]:
+        """How often each word occurs, of those that do."""
+        named = enumerate(spelling(self.tokenizer))
+        return {word: int(self.counts[id]) for id, word in named if word is not None and self.counts[id]}
 
     def pack(self, folder: Path) -> None:
         ids, starts = self.corpus.tokens(0, self.total), self.corpus.documents.slice(0, len(self.corpus.documents))
@@ -132,7 +141,9 @@ def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple
         seconds = time.perf_counter() - begun
     if asked.what == "quality" and part.valid is not None:
         print(f"held-out loss {held_out_loss(objective.cpu(), model.cpu(), part):.4f}", flush=True)
-    return seconds, WordVectors.of_model(model.cpu(), spelling(part.tokenizer))
+    every, met = WordVectors.of_model(model.cpu(), spelling(part.tokenizer)), set(part.words())
+    places = [place for place, word in enumerate(every.words) if word in met]  # gensim has no others
+    return seconds, WordVectors([every.words[place] for place in places], every.matrix[places])
 
 
 @torch.no_grad()
@@ -150,10 +161,11 @@ def warm_up(objective: Any, model: torch.nn.Module, step: Any) -> None:
     model.load_state_dict(state)
 
 
-def lines(part: Part) -> Iterator[str]:
+def lines(part: Part, order: np.ndarray | None = None) -> Iterator[str]:
+    """The text for gensim, row after row or in an order of rows."""
     words, unknown = spelling(part.tokenizer), part.tokenizer.special.unknown
     named = [word or "" for word in words]
-    for start in range(0, part.total, ROW):
+    for start in range(0, part.total, ROW) if order is None else (order * ROW).tolist():
         ids, documents = part.corpus.tokens(start, start + ROW), part.corpus.documents
         first, last = documents.find(start), documents.find(start + ROW - 1)
         cuts = [0, *(documents.slice(first + 1, last + 1) - start).tolist(), ROW]
@@ -165,8 +177,7 @@ def gensims(system: str, part: Part, text: Path, asked: argparse.Namespace, seed
     from gensim.models import FastText, Word2Vec
 
     facts = SYSTEMS[system]
-    words, counts = spelling(part.tokenizer), part.counts
-    frequencies = {word: int(counts[id]) for id, word in enumerate(words) if word is not None and counts[id]}
+    frequencies = part.words()
     shared = {
         "vector_size": asked.width, "window": 5, "negative": 0 if facts.get("hs") else 5, "hs": facts.get("hs", 0),
         "sg": facts["sg"], "alpha": facts["alpha"], "min_alpha": 1e-4, "sample": facts["sample"],
@@ -178,13 +189,16 @@ def gensims(system: str, part: Part, text: Path, asked: argparse.Namespace, seed
     else:
         model = Word2Vec(**shared)
     model.build_vocab_from_freq(frequencies)
+    if asked.order == "rows":
+        order = Permutation(part.total // ROW, fold(seed, 0, "order"))(np.arange(part.total // ROW))
+        text = text.with_name(f"{system}-{seed}.txt")
+        text.write_text("".join(line + "\n" for line in lines(part, order)), encoding="utf-8")
     with open(text, encoding="utf-8") as file:
         count, examples = part.known(), sum(1 for _ in file)
     begun = time.perf_counter()
     model.train(corpus_file=str(text), total_words=count, total_examples=examples, epochs=asked.epochs)
     seconds = time.perf_counter() - begun
-    order = [word for id, word in enumerate(words) if word is not None and counts[id]]
-    return seconds, WordVectors(order, np.stack([model.wv[word] for word in order]))
+    return seconds, WordVectors(list(frequencies), np.stack([model.wv[word] for word in frequencies]))
 
 
 def scores(vectors: WordVectors, folder: Path) -> dict[str, float]:
@@ -216,27 +230,55 @@ def quality(asked: argparse.Namespace, part: Part, text: Path) -> None:
     """Runs what the results file does not hold yet, and prints means and differences."""
     path = Path(asked.out)
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    count = part.known() * asked.epochs
-    for seed in range(asked.seeds):
-        for system in asked.systems.split(","):
-            for who in ("etude",) if asked.no_gensim else ("etude", "gensim"):
-                name = f"{who}{asked.label}" if who == "etude" else who
-                if any((row["who"], row["system"], row["seed"]) == (name, system, seed) for row in done):
-                    continue
-                arguments = (system, part, asked, seed) if who == "etude" else (system, part, text, asked, seed)
-                seconds, vectors = (ours if who == "etude" else gensims)(*arguments)  # type: ignore[operator]
-                row = {"who": name, "system": system, "seed": seed, "words_per_second": count / seconds}
-                row |= {
-                    "device": asked.device if who == "etude" else "cpu",
-                    "width": asked.width,
-                    "words": part.known(),
-                }
-                row |= {"epochs": asked.epochs, "set": asked.set, **scores(vectors, Path(asked.eval))}
-                done.append(row)
-                with open(path, "a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(row, flush=True)
-    table(done)
+    known = {(row["who"], row["system"], row["seed"]) for row in done}
+    names = {"etude": f"etude{asked.label}", "gensim": "gensim-rows" if asked.order == "rows" else "gensim"}
+    whos = [who for who in ("gensim", "etude") if not getattr(asked, f"no_{who}")]
+    # the longest first, so that no core is left with it at the end
+    todo = [(who, system, seed) for seed in range(asked.seeds) for system in asked.systems.split(",") for who in whos]
+    todo = [one for one in todo if (names[one[0]], *one[1:]) not in known]
+
+    def run(who: str, system: str, seed: int) -> None:
+        arguments = (system, part, asked, seed) if who == "etude" else (system, part, text, asked, seed)
+        seconds, vectors = (ours if who == "etude" else gensims)(*arguments)  # type: ignore[operator]
+        row = {"who": names[who], "system": system, "seed": seed, "device": asked.device if who == "etude" else "cpu"}
+        row |= {"words_per_second": part.known() * asked.epochs / seconds, "threads": asked.threads}
+        row |= {"width": asked.width, "words": part.known(), "epochs": asked.epochs, "set": asked.set}
+        row |= scores(vectors, Path(asked.eval))
+        with open(path, "a") as file:  # a line is one write, also beside other processes
+            file.write(json.dumps(row) + "\n")
+        print(row, flush=True)
+
+    if asked.jobs == 1:
+        for one in todo:
+            run(*one)
+    else:
+        together(run, todo, asked, part)
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    if rows:
+        table(rows)
+
+
+def together(run: Any, todo: list[tuple[str, str, int]], asked: argparse.Namespace, part: Part) -> None:
+    """Runs in processes of their own, `asked.jobs` at a time: forks, so that the text is there once, and compiled."""
+    torch.set_num_threads(1)  # a pool of threads would not outlive a fork
+    for system in dict.fromkeys(system for who, system, _ in todo if who == "etude"):
+        recipe = recipe_of(system, asked, part.tokenizer.vocab, 0).with_settings(
+            ["model.buckets=10"] * (system == "fasttext")
+        )
+        model, objective = fresh(recipe, part.tokenizer)
+        rows = objective.rows(part.corpus, 0)
+        inner_loops("windows")
+        objective.update(model, objective.batch([rows[0]], Chance(0, 0)), 0.0)
+    context = multiprocessing.get_context("fork")
+    working: list[Any] = []
+    for one in todo:
+        while len(working) >= asked.jobs:
+            time.sleep(0.2)
+            working = [process for process in working if process.is_alive()]
+        working.append(context.Process(target=run, args=one))
+        working[-1].start()
+    for process in working:
+        process.join()
 
 
 def table(rows: list[dict[str, Any]]) -> None:
@@ -274,6 +316,9 @@ def main() -> None:
     parser.add_argument("--out", default="word_vectors.jsonl", help="the results, or the folder of the packed text")
     parser.add_argument("--label", default="", help="behind our name in the results, for runs with other settings")
     parser.add_argument("--no-gensim", action="store_true")
+    parser.add_argument("--no-etude", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="quality: processes at a time")
+    parser.add_argument("--order", choices=["text", "rows"], default="text", help="in which gensim reads the text")
     parser.add_argument("--set", nargs="*", default=[], help="more settings of the recipe: objective.block=1024 ...")
     asked = parser.parse_args()
     part = Part(Path(asked.corpus), asked.words)
@@ -282,7 +327,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
-        if not asked.no_gensim:
+        if not asked.no_gensim and asked.order == "text":
             text.write_text("".join(line + "\n" for line in lines(part)), encoding="utf-8")
         (speed if asked.what == "speed" else quality)(asked, part, text)
 
