@@ -15,10 +15,15 @@ The steps themselves go one of two ways with one meaning (`path`):
     scan    ours, forward and backward by hand: the gradients of U and P are one product each over all steps, and
             nothing but the gates is kept a step
     torch   torch's own, cuDNN on a GPU; only where nothing is clipped, which it cannot do
+
+cuDNN rounds float32 to TF32's 10 bits where nobody forbids it, though matrix products elsewhere do not: an error of
+4e-4 in a state. Here float32 means float32, unless `torch.set_float32_matmul_precision` allows less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +35,7 @@ from torch.autograd.function import once_differentiable
 from etude.nn.packed import Layout
 
 Path = Literal["scan", "torch"]
+SWITCH: Any = torch.backends.cudnn.rnn  # `fp32_precision` of cuDNN's recurrent networks; torch tells no types
 
 
 class State(NamedTuple):
@@ -159,7 +165,8 @@ class LSTM(nn.Module):
         batch = torch.tensor(running)  # on the host: cuDNN wants it there
         count = running[0]
         state = [hidden[None, :count].contiguous(), cell[None, :count].contiguous()]
-        outputs, last_hidden, last_cell = torch.lstm(x, batch, state, weights, True, 1, 0.0, self.training, False)
+        call = _torch_lstm if _rounds_as_elsewhere() else _Float32.apply
+        outputs, last_hidden, last_cell = call(torch.is_grad_enabled(), batch, x, *state, *weights)
         kind = cell.dtype
         return (
             outputs.to(kind),
@@ -179,6 +186,55 @@ def _dtype_of(x: Tensor) -> torch.dtype:
     """Of the products within the steps."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _torch_lstm(
+    keep: bool, batch: Tensor, x: Tensor, hidden: Tensor, cell: Tensor, *weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`keep`: what cuDNN's backward pass needs."""
+    return torch.lstm(x, batch, [hidden, cell], weights, True, 1, 0.0, keep, False)
+
+
+def _rounds_as_elsewhere() -> bool:
+    """Whether cuDNN's LSTM takes TF32 only where torch's matrix products do."""
+    recurrent, elsewhere = SWITCH.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+    return recurrent != "tf32" or elsewhere == "tf32"
+
+
+@contextmanager
+def _unrounded() -> Iterator[None]:
+    """No TF32 in cuDNN's LSTM: a switch of the whole process, so it is put back."""
+    before = SWITCH.fp32_precision
+    SWITCH.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        SWITCH.fp32_precision = before
+
+
+class _Float32(torch.autograd.Function):
+    """`_torch_lstm` without TF32 in both passes: the switch is read when the backward pass runs, long after the call.
+
+    So the call is a graph of its own, which the backward pass walks under the switch.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, keep: bool, batch: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with torch.set_grad_enabled(keep), _unrounded():
+            inside = [one.detach().requires_grad_(keep and one.requires_grad) for one in tensors]
+            outputs = _torch_lstm(keep, batch, *inside)
+        ctx.inside, ctx.outputs = inside, outputs
+        return tuple(one.detach() for one in outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = [one for one in ctx.inside if one.requires_grad]
+        with _unrounded():
+            found = iter(torch.autograd.grad(ctx.outputs, wanted, slopes))
+        grads = [next(found) if one.requires_grad else None for one in ctx.inside]
+        del ctx.inside, ctx.outputs  # memory, as soon as it is of no more use
+        return None, None, *grads
 
 
 class _Scan(torch.autograd.Function):
