@@ -79,7 +79,9 @@ def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], 
 
 def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
     if column not in record:
-        raise UserError(f"{where}: there is no column '{column}'.{nearest(column, map(str, record))}")
+        raise UserError(
+            f"{where}: there is no column '{column}'.{nearest(column, map(str, record))} '-c role=name' names another."
+        )
     return record[column]
 
 
