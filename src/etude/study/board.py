@@ -50,7 +50,7 @@ def _board_row(found: Found, row: Found, number: int, axis: Axis, colour: str) -
         for column in found["columns"]
     )
     if mean is None:
-        value, plot = f'<span class="trouble">{both("failed")}</span>', ""
+        value, plot = f'<span class="trouble">{both("failed" if row["failed"] else "not_done")}</span>', ""
     else:
         title = f"{in_language(row['label'], 'en')}: {percent(mean['mean'])}"
         scores = {key: 100 * mean[key] for key in ("mean", "low", "high")}

@@ -23,11 +23,16 @@ def percent(value: float | None, sign: bool = False) -> str:
     return "" if value is None else f"{100 * value:{'+' if sign else ''}.1f}".replace("-", "−")
 
 
-def spread(one: dict[str, Any] | None) -> str:
+def spread(one: dict[str, Any] | None, otherwise: str) -> str:
     """Mean ± deviation over seeds, in points."""
     if one is None:
-        return "failed"
+        return otherwise
     return percent(one["mean"]) + (f" ± {percent(one['deviation'])}" if one["deviation"] is not None else "")
+
+
+def absent(row: dict[str, Any]) -> str:
+    """Why a row may lack a score: something failed, or the study was cut off before."""
+    return "failed" if row["failed"] else "not done"
 
 
 def cost_words(row: dict[str, Any]) -> tuple[str, str, str]:
@@ -47,9 +52,15 @@ def markdown(results: dict[str, Any], language: str = "en") -> str:
         lines += [in_language(results["question"], language), ""]
     lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in ranked(results):
-        scores = [spread(row["scores"].get(column["name"])) for column in columns]
+        scores = [spread(row["scores"].get(column["name"]), absent(row)) for column in columns]
         parameters = short(row["parameters"], "KMBT") if "parameters" in row else "0"
-        cells = [in_language(row["label"], language), spread(row["mean"]), *scores, *cost_words(row), parameters]
+        cells = [
+            in_language(row["label"], language),
+            spread(row["mean"], absent(row)),
+            *scores,
+            *cost_words(row),
+            parameters,
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     measured = ", ".join(f"{column['name']}: {column['score']} of {column['examples']:,}" for column in columns)
     lines += ["", f"Points, mean ± deviation over seeds; {measured} test examples. Cost: pre-training, one seed.", ""]
@@ -85,9 +96,9 @@ def leaderboard(results: dict[str, Any]) -> Any:
         table.add_column(name, justify="right")
     for row in ranked(results):
         style = "" if row["kind"] == "contender" else "dim"
-        scores = [spread(row["scores"].get(column["name"])) for column in results["columns"]]
+        scores = [spread(row["scores"].get(column["name"]), absent(row)) for column in results["columns"]]
         label = Text(in_language(row["label"], "en"), style="bold" if not style else "dim")
-        table.add_row(label, spread(row["mean"]), *scores, *cost_words(row), style=style)
+        table.add_row(label, spread(row["mean"], absent(row)), *scores, *cost_words(row), style=style)
     return table
 
 
