@@ -2,6 +2,7 @@
 
     python benchmarks/pretraining_pays.py shared/data --out runs/pays              # all of it, on one core
     python benchmarks/pretraining_pays.py shared/data --out runs/pays --stage table
+    python benchmarks/pretraining_pays.py shared/data --out runs/pays --gpu --seconds 200 --jobs 16
 
 The table the field remembers (Collobert et al. 2011; Peters et al. 2017, 2018), on a small scale: each system is
 trained on 1 %, 10 % and 100 % of the labels with three seeds (each seed draws labels of its own), nothing is chosen on
@@ -16,8 +17,9 @@ goes on, cell by cell and, within pre-training, step by step.
     TagLM             and the top states of two frozen language models behind the first of them
     ELMo              and a learned mix of all layers of a frozen biLM at the input
 
-POS is UD EWT (accuracy), NER is Wikigold (entity F1); "100 %" is cut to sizes one core can do. `--gpu` pre-trains
-larger language models on a CUDA device.
+POS is UD EWT (accuracy; its own held-out sentences), NER is Wikigold (entity F1; every fourth sentence is held out).
+`--gpu` pre-trains larger language models on a CUDA device, both at once, on as much text as `--seconds` allow; `--jobs`
+cells are trained at a time, each on one core.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import multiprocessing
+import os
 import shutil
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +53,11 @@ READER: dict[str, Any] = {  # the language models: as much as ten minutes of a s
     "objective.cutoffs": [1500, 6000], "objective.unroll": 20, "objective.tied": False, "train.batch_tokens": 1280,
     "train.lr": 4e-3, "train.lr_schedule": "cosine", "train.warmup": 100, "train.tokens": 1_000_000,
 }  # fmt: skip
-LARGER = {
-    "model.width": 256, "model.cells": 1024, "model.dropout": 0.1, "train.batch_tokens": 20 * 512,
-    "train.tokens": 70_000_000, "train.lr": 2e-3,
+LARGER: dict[str, Any] = {  # the size of the smallest released ELMo; without clips cuDNN does it
+    "model.width": 128, "model.cells": 1024, "model.dropout": 0.1, "model.cell_clip": None,
+    "model.projection_clip": None, "train.batch_tokens": 20 * 512, "train.tokens": 84_000_000, "train.lr": 2e-3,
 }  # fmt: skip
+READERS = {"taglm", "elmo"}
 PRETRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "skipgram": ("skipgram-toy", {"model.width": WIDTH, "train.tokens": 14_000_000}),
     "ranking": ("collobert", {"model.width": WIDTH, "objective.negatives": 4, "train.tokens": 7_000_000,
@@ -59,11 +65,10 @@ PRETRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "taglm": ("taglm-toy", READER | {"model.characters": LETTERS}),
     "elmo": ("elmo-toy", READER | {"model.characters": LETTERS}),
 }  # fmt: skip
-TASKS = {  # columns, settings, sentences that "100 %" stands for, held-out ones, scorer
-    "pos": ({"tags": "upos"}, {"task.scheme": "none"}, 2000, 500, "accuracy"),
-    "ner": ({"tags": "ner"}, {"task.scheme": "iob2", "task.encoding": "iobes"}, 1000, 353, "f1"),
+TASKS = {  # columns, settings, scorer, steps of 32 sentences at each share of the labels
+    "pos": ({"tags": "upos"}, {"task.scheme": "none"}, "accuracy", {0.01: 100, 0.1: 300, 1.0: 900}),
+    "ner": ({"tags": "ner"}, {"task.scheme": "iob2", "task.encoding": "iobes"}, "f1", {0.01: 100, 0.1: 150, 1.0: 400}),
 }
-STEPS = {0.01: 60, 0.1: 120, 1.0: 240}  # of 32 sentences
 
 
 def systems(runs: Path) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -108,7 +113,6 @@ def prepared(data: Path, out: Path) -> Path:
 
 def labelled(data: Path, task: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Sentences to learn from and held-out ones: a file of its own where there is one, else every fourth."""
-    _, _, most, held, _ = TASKS[task]
     name, column = {"pos": ("ud_ewt", "upos"), "ner": ("wikigold_ner", "ner")}[task]
 
     def read(split: str) -> list[dict[str, Any]]:
@@ -118,9 +122,8 @@ def labelled(data: Path, task: str) -> tuple[list[dict[str, Any]], list[dict[str
 
     items = read("train")
     if task == "pos":
-        order = np.random.default_rng(0).permutation(len(items))  # the file stands in the order of its sources
-        return [items[number] for number in order[:most]], read("valid")[:held]
-    return [item for n, item in enumerate(items) if n % 4][:most], [item for n, item in enumerate(items) if n % 4 == 0]
+        return items, read("valid")
+    return [item for n, item in enumerate(items) if n % 4], [item for n, item in enumerate(items) if n % 4 == 0]
 
 
 def files(data: Path, out: Path, task: str, share: float, seed: int) -> tuple[Path, Path, int]:
@@ -132,27 +135,56 @@ def files(data: Path, out: Path, task: str, share: float, seed: int) -> tuple[Pa
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"{task}-{share:g}-{seed}.jsonl", folder / f"{task}-held.jsonl"
     for path, items in zip(paths, ([train[number] for number in chosen], held), strict=True):
-        path.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), encoding="utf-8")
+        own = path.with_suffix(f".{os.getpid()}")  # other cells read and write the same files
+        own.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), encoding="utf-8")
+        os.replace(own, path)
     return *paths, count
 
 
 # --- the three stages -------------------------------------------------------------------------------
 
 
-def pretrain(data: Path, out: Path, gpu: bool) -> None:
+def pretrain(data: Path, out: Path, gpu: bool, seconds: float | None) -> None:
     corpus = prepared(data, out)
-    for name, (recipe, settings) in PRETRAINED.items():
-        folder = out / name
-        if folder.is_dir() and Run.open(folder).finished:
-            continue
-        begun = time.perf_counter()
-        if folder.is_dir():
-            run = etude.resume(folder, quiet=True)
-        else:
-            larger = LARGER if gpu and name in ("taglm", "elmo") else {}
-            common = {"train.save_every": 500, "train.eval_every": 500, "train.eval_tokens": 20_000}
-            run = etude.pretrain(recipe, corpus, folder, quiet=True, **settings | common | larger)
-        print(f"{name}: {run.metrics('valid')[-1]} ({time.perf_counter() - begun:.0f} s)", flush=True)
+    if not gpu:
+        for name in PRETRAINED:
+            pretrain_one(corpus, out, name, False, None)
+        return
+    context = multiprocessing.get_context("spawn")  # CUDA does not outlive a fork
+    readers = [context.Process(target=pretrain_one, args=(corpus, out, name, True, seconds)) for name in READERS]
+    for process in readers:
+        process.start()
+    for name in PRETRAINED.keys() - READERS:
+        pretrain_one(corpus, out, name, False, None)
+    for process in readers:
+        process.join()
+
+
+def pretrain_one(corpus: Path, out: Path, name: str, gpu: bool, seconds: float | None) -> None:
+    folder = out / name
+    if folder.is_dir() and Run.open(folder).finished:
+        return
+    begun = time.perf_counter()
+    recipe, settings = PRETRAINED[name]
+    settings = settings | (LARGER if gpu else {"train.device": "cpu"})
+    settings |= {"train.save_every": 500, "train.eval_every": 500, "train.eval_tokens": 20_000}
+    if folder.is_dir():
+        run = etude.resume(folder, quiet=True)
+    else:
+        if seconds is not None:
+            settings["train.tokens"] = affordable(corpus, recipe, settings, seconds)
+        run = etude.pretrain(recipe, corpus, folder, quiet=True, **settings)
+    print(f"{name}: {run.metrics('valid')[-1]} ({time.perf_counter() - begun:.0f} s)", flush=True)
+
+
+def affordable(corpus: Path, recipe: str, settings: dict[str, Any], seconds: float) -> int:
+    """Tokens for so many seconds, by the speed of some first steps; not more than the settings say."""
+    few = {"train.tokens": 60 * settings["train.batch_tokens"], "train.log_every": 10, "train.eval_every": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        lines = etude.pretrain(recipe, corpus, Path(folder) / "trial", quiet=True, **settings | few).metrics("train")
+    speed = (lines[-1]["tokens"] - lines[2]["tokens"]) / (lines[-1]["seconds"] - lines[2]["seconds"])
+    print(f"{recipe}: {speed:,.0f} tokens/s", flush=True)
+    return min(settings["train.tokens"], round(speed * seconds))
 
 
 def cells() -> Iterator[tuple[float, int, str, str]]:
@@ -165,16 +197,16 @@ def cells() -> Iterator[tuple[float, int, str, str]]:
 
 
 def run_cell(data: Path, out: Path, share: float, seed: int, task: str, system: str) -> dict[str, Any]:
-    columns, settings, _, _, score = TASKS[task]
+    columns, settings, score, steps = TASKS[task]
     base, own = systems(out)[system]
     train, held, count = files(data, out, task, share, seed)
-    folder = out / "cell"
+    folder = out / f"cell-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     begun = time.perf_counter()
     training = {
-        "train.steps": STEPS[share], "train.batch_examples": 32, "train.lr": 3e-3, "train.warmup": 0.05,
+        "train.steps": steps[share], "train.batch_examples": 32, "train.lr": 3e-3, "train.warmup": 0.05,
         "train.lr_schedule": "linear", "train.clip": 5.0, "train.weight_decay": 0.0, "train.seed": seed,
-        "train.save_every": 10**6, "train.eval_every": 10**6,
+        "train.save_every": 10**6, "train.eval_every": 10**6, "train.device": "cpu", "train.precision": "float32",
     }  # fmt: skip
     tuned = etude.finetune(
         out / base, "tag", train=train, out=folder, columns=columns, quiet=True, **settings | own | training
@@ -195,20 +227,36 @@ def tuned_cost(folder: Path) -> dict[str, Any]:
     return {"tokens": last["tokens"], "flops": last["flops"]}
 
 
-def grid(data: Path, out: Path, minutes: float | None, only: set[str] | None) -> None:
+def grid(data: Path, out: Path, minutes: float | None, only: set[str] | None, jobs: int) -> None:
     path = out / "cells.jsonl"
     done = {cell_of(line) for line in lines(path)}
     begun = time.perf_counter()
-    for cell in cells():
+
+    def work(*cell: Any) -> None:
+        line = run_cell(data, out, *cell)
+        with path.open("a", encoding="utf-8") as file:  # a line is one write, also beside other processes
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+    context = multiprocessing.get_context("fork")
+    working: list[Any] = []
+    # with many at a time, the long ones first: no core is left with one at the end
+    for cell in reversed(list(cells())) if jobs > 1 else cells():
         if cell in done or (only is not None and cell[3] not in only):
             continue
         if minutes is not None and time.perf_counter() - begun > 60 * minutes:
             print("out of time; what is there goes on from here", flush=True)
-            return
-        line = run_cell(data, out, *cell)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
+            break
+        if jobs == 1:
+            work(*cell)
+            continue
+        while len(working) >= jobs:
+            time.sleep(0.2)
+            working = [process for process in working if process.is_alive()]
+        working.append(context.Process(target=work, args=cell))
+        working[-1].start()
+    for process in working:
+        process.join()
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -248,14 +296,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="stop the grid after so many")
     parser.add_argument("--only", help="systems, separated by commas")
     parser.add_argument("--gpu", action="store_true", help="larger language models")
+    parser.add_argument("--seconds", type=float, help="for each of them")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     print(f"{hardware()}, {versions()}, commit {commit.stdout.strip() or 'unknown'}", flush=True)
     if asked.stage in ("all", "pretrain"):
-        pretrain(asked.data, asked.out, asked.gpu)
+        pretrain(asked.data, asked.out, asked.gpu, asked.seconds)
     if asked.stage in ("all", "grid"):
-        grid(asked.data, asked.out, asked.minutes, set(asked.only.split(",")) if asked.only else None)
+        only = set(asked.only.split(",")) if asked.only else None
+        grid(asked.data, asked.out, asked.minutes, only, asked.jobs)
     print(table(asked.out))
 
 

@@ -165,7 +165,8 @@ class LSTM(nn.Module):
         batch = torch.tensor(running)  # on the host: cuDNN wants it there
         count = running[0]
         state = [hidden[None, :count].contiguous(), cell[None, :count].contiguous()]
-        call = _torch_lstm if _rounds_as_elsewhere() else _Float32.apply
+        narrow = torch.is_autocast_enabled(x.device.type)  # no float32 in there to be rounded
+        call = _torch_lstm if narrow or _rounds_as_elsewhere() else _Float32.apply
         outputs, last_hidden, last_cell = call(torch.is_grad_enabled(), batch, x, *state, *weights)
         kind = cell.dtype
         return (
