@@ -36,8 +36,16 @@ def outcome(folder: Path) -> Any:
     return timeless(json.loads((folder / "results.json").read_text(encoding="utf-8")))
 
 
+def finished(cells: Path) -> int:
+    return sum((cell / RESULT).is_file() for cell in cells.iterdir()) if cells.is_dir() else 0
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "words"), [(10, ()), (3, ("--workers", "2"))], ids=["here", "processes"])
+@pytest.mark.parametrize(
+    ("kills", "words"),
+    [(10, ("seeds.pretrain=3",)), (3, ("--workers", "2"))],  # three seeds: enough to do for ten lives
+    ids=["here", "processes"],
+)
 def test_killed_again_and_again(kills: int, words: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "tiny.yaml"
     file.write_text(TINY, encoding="utf-8")
@@ -49,15 +57,19 @@ def test_killed_again_and_again(kills: int, words: tuple[str, ...], tmp_path: Pa
         process = start(file, killed, *words)
         while process.poll() is None and not (killed / "registered.json").exists():
             time.sleep(0.02)  # Python itself is still starting
-        if len(done) > 1:
-            time.sleep(chance.uniform(2.0, 5.0))  # past the imports, into the cells
-        time.sleep(chance.uniform(0.0, 2.0))
+        began, there = time.monotonic(), finished(cells)
+        # at any moment: of the imports in the first lives, later once there is a cell more, or in the middle of one
+        patience = chance.uniform(0.0, 2.0) if len(done) < 2 else 60.0
+        while process.poll() is None and time.monotonic() < began + patience and finished(cells) == there:
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 0.5))
         if process.poll() is not None:
             break  # it was faster than we are: nothing is left to kill
         process.send_signal(signal.SIGKILL)
         process.wait()
-        done.append(sum((cell / RESULT).is_file() for cell in cells.iterdir()) if cells.is_dir() else 0)
-    assert len(done) >= kills // 2 and done == sorted(done), "what was whole stays whole"
+        done.append(finished(cells))
+    print("cells that were whole at each kill:", done)
+    assert len(done) == kills and done == sorted(done), "what was whole stays whole"
     end(start(file, killed, *words))
     assert outcome(killed) == outcome(plain)
     left = [path.name for path in cells.iterdir() if path.suffix in (".work", ".failed")]

@@ -32,7 +32,7 @@ def leaderboard(found: Found, colours: dict[str, str]) -> str:
 
 
 def _column(column: Found) -> str:
-    labels = f"<br><small>{column['labels']:,} {both('labels')}</small>" if column["labels"] else ""
+    labels = f"<br><small>{column['labels']:,} {both('labels_brief')}</small>" if column["labels"] else ""
     return f'<span class="head">{words(column["label"])}</span>{labels}'
 
 

@@ -8,7 +8,7 @@ from html import escape
 from etude.study import charts
 from etude.study.charts import Point, Series
 from etude.study.pieces import GREY, Found, amount_of, entry_of, section, swatch
-from etude.study.settings import in_language
+from etude.study.settings import Words, in_language
 from etude.study.words import WORDS, both, words
 
 
@@ -19,7 +19,7 @@ def quality(found: Found, colours: dict[str, str]) -> str:
     control = next((row for row in found["rows"] if row["kind"] == "control" and row["mean"]), None)
     level = None
     if control:
-        level = Series(control["label"], GREY, [_point(1.0, control["mean"])])
+        level = Series(_brief(control), GREY, [_point(1.0, control["mean"])])
     shown = [row["mean"] for row in (*contenders, *([control] if control else []))]
     y = charts.linear([100 * one[key] for one in shown for key in ("low", "high")])
     drawings = []
@@ -36,6 +36,14 @@ def quality(found: Found, colours: dict[str, str]) -> str:
         drawings.append(f"<figure><figcaption>{both(name)}</figcaption>{drawing}</figure>")
     drawings += _by_labels(found, colours)
     return section(both("quality"), both("quality_lead"), f'<div class="charts">{"".join(drawings)}</div>')
+
+
+def _brief(row: Found) -> Words:
+    """Its name beside a line; the words over the drawings say that what is dashed did not pre-train."""
+    if row["kind"] != "control" or isinstance(row["label"], str):
+        return row["label"]
+    brief = {"en": ("no pre-training", "none"), "ko": ("사전 학습 없음", "없음")}
+    return {tongue: label.replace(*brief[tongue]) for tongue, label in row["label"].items()}
 
 
 def _point(x: float, one: Found) -> Point:
@@ -68,7 +76,7 @@ def _by_labels(found: Found, colours: dict[str, str]) -> list[str]:
                 if column["name"] in row["scores"]
             ]
             if points:
-                series.append(Series(row["label"], colours[row["name"]], points, dashed=row["kind"] == "control"))
+                series.append(Series(_brief(row), colours[row["name"]], points, dashed=row["kind"] == "control"))
         if not series:
             continue
         values = [point for one in series for point in one.points]
