@@ -11,18 +11,30 @@ import traceback
 from pathlib import Path
 
 
-def main() -> None:
-    orders: queue.Queue[str] = queue.Queue()
+def listen(orders: queue.Queue[str]) -> None:
+    """Reads orders in a thread, from a copy of the input; the input itself is empty from then on.
 
-    def listen() -> None:
+    A thread that waits in sys.stdin holds its lock for ever, and a process that is forked meanwhile (to build batches
+    for a GPU) closes sys.stdin first thing: it would wait for that lock, and nobody would ever let it go.
+    """
+    lines = os.fdopen(os.dup(0), encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+    def read() -> None:
         """Input ends when the parent has no more to say, or is dead: a cell under way is left for the next time."""
-        for line in sys.stdin:
+        for line in lines:
             orders.put(line)
         os._exit(0)
 
+    threading.Thread(target=read, daemon=True, name="etude-orders").start()
+
+
+def main() -> None:
+    orders: queue.Queue[str] = queue.Queue()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
-    threading.Thread(target=listen, daemon=True, name="etude-orders").start()
+    listen(orders)
 
     from etude.study.cells import Cell
     from etude.study.work import Done, do
