@@ -34,8 +34,8 @@ from etude.transfer.plan import task_module
 SMALL: dict[str, dict[str, Any]] = {  # what a CPU pre-trains in minutes, each at two widths
     "bert": {"recipe": "bert-toy"},
     "bert-wide": {"recipe": "bert-toy", "set": {"model.width": 128}},
-    "electra": {"recipe": "electra-toy"},
-    "electra-wide": {"recipe": "electra-toy", "set": {"model.width": 128, "model.embedding_width": 128}},
+    "electra": {"recipe": "electra-toy", "set": {"model.width": 64, "model.embedding_width": 64}},
+    "electra-wide": {"recipe": "electra-toy"},
     "gpt": {"recipe": "gpt1-toy"},
     "gpt-wide": {"recipe": "gpt1-toy", "set": {"model.width": 128}},
     "vectors": {"recipe": "skipgram-toy"},
