@@ -13,6 +13,7 @@ import pytest
 from etude.errors import UserError
 from etude.run import Run
 from etude.study import plan as plans
+from etude.study import results
 from etude.study.run import Report, chosen, run
 from etude.study.settings import Study
 from etude.study.table import plan_words
@@ -102,6 +103,8 @@ def test_a_study_may_ask_for_a_precision(study: Study, report: Report) -> None:
     asked = plans.make(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
     found = {cell.order["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}
     assert found == {"bf16"} and asked.machine.precision == "float32"
+    assert results.collect(asked, {}, {})["precision"] == "bf16, float32", "as the cells are, not as the machine would"
+    assert report.results["precision"] == "float32"
 
 
 @pytest.mark.slow

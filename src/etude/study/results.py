@@ -83,12 +83,19 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
         "date": datetime.now(UTC).date().isoformat(), "hardware": hardware(), "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}", "device": plan.machine.device,
-        "precision": plan.machine.precision,
+        "precision": _precision(plan),
         "columns": [_column(found, column) for column in plan.columns],
         "rows": [_row(found, row) for row in plan.rows],
         "claims": _claims(found), "comparisons": _comparisons(found),
         "cells": [_cell(found, key) for key in plan.cells],
     }  # fmt: skip
+
+
+def _precision(plan: Plan) -> str:
+    """Of the cells: a study may ask for another than the machine's usual one."""
+    learnt = {row.recipe.train.precision for row in plan.rows if row.recipe is not None}
+    tuned = {cell.order["settings"]["train.precision"] for cell in plan.cells.values() if cell.kind == "transfer"}
+    return ", ".join(sorted(learnt | tuned))
 
 
 def _column(found: Collected, column: Column) -> dict[str, Any]:
