@@ -15,7 +15,7 @@ from etude.study.words import drawn
 WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT, TOP, BOTTOM = 34, 104, 12, 40  # margins; names stand to the right of what they name
 GAP = 14  # between two names
-LONGEST, LETTER = 15, 6.6  # letters of a name, and their width
+LONGEST, LETTER = 15, 7.4  # letters of a name, and their width
 STRIP, EDGE = 240, 8  # width of a strip, and room for its dots at both ends
 
 

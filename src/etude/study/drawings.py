@@ -39,11 +39,20 @@ def quality(found: Found, colours: dict[str, str]) -> str:
 
 
 def _brief(row: Found) -> Words:
-    """Its name beside a line; the words over the drawings say that what is dashed did not pre-train."""
-    if row["kind"] != "control" or isinstance(row["label"], str):
-        return row["label"]
-    brief = {"en": ("no pre-training", "none"), "ko": ("사전 학습 없음", "없음")}
-    return {tongue: label.replace(*brief[tongue]) for tongue, label in row["label"].items()}
+    """Its name beside a point: of a control what it would have been, of a value that is varied the value."""
+    label = row["label"]
+    if isinstance(label, dict):
+        return {tongue: _briefly(row, text) for tongue, text in label.items()}
+    return _briefly(row, label)
+
+
+def _briefly(row: Found, label: str) -> str:
+    if row["kind"] == "control":  # the words over the drawings say that what is dashed did not pre-train
+        return label.replace("no pre-training", "none").replace("사전 학습 없음", "없음")
+    name, _, varied = label.rpartition(", ")
+    if not name or "=" not in varied or len(label) <= charts.LONGEST:
+        return label
+    return varied if len(varied) <= charts.LONGEST else varied.partition("=")[2]
 
 
 def _point(x: float, one: Found) -> Point:
@@ -55,7 +64,7 @@ def _by_entry(rows: Iterable[Found], cost: str, colours: dict[str, str]) -> list
     for row in rows:
         spent = row["pretraining"][cost]
         if spent:
-            one = found.setdefault(entry_of(row), Series(row["label"], colours[row["name"]], []))
+            one = found.setdefault(entry_of(row), Series(_brief(row), colours[row["name"]], []))
             one.points.append(_point(spent, row["mean"]))
     return list(found.values())
 
@@ -121,7 +130,7 @@ def _bits(found: Found, colours: dict[str, str]) -> str:
             if line.get("bits_per_byte") is not None and line["flops"]
         ]
         if points:
-            series.append(Series(row["label"], colours[row["name"]], points))
+            series.append(Series(_brief(row), colours[row["name"]], points))
     if len(series) < 2:
         return ""
     values = [point for one in series for point in one.points]
