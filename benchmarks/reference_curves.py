@@ -12,7 +12,9 @@ other seeds and with other rates. For gpt2-toy and electra-toy (2026-11-15, aarc
 rounding alone was within 1e-6 of the stored loss over the 20 steps, another seed 0.04 to 0.17 away, a rate off by a
 fifth 0.086 or more, one off by a factor of three 0.18 or more. The tolerance of a short run, 0.02, leaves room for
 other machines and versions and lies well below the rest; so does 0.005 for the discriminator, whose loss moves by 0.012
-or more. Over a whole run rounding may grow to the size of a change of seed: 0.15 is a choice, not yet measured.
+or more. Over a whole run rounding may grow to the size of a change of seed. Between this machine and another (x86_64,
+torch 2.11) the end of a causal toy differed by 2e-5 at most, that of a masked one, which leaves a plateau sooner or
+later, by 0.05 and 0.17: hence 0.25 for those.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ WHOLE_RUN = {**EXACT, "train.eval_tokens": 24_000}
 SLOW = {"bilm": {"train.steps": 10, "train.batch_tokens": 160, "train.log_every": 2}}  # an LSTM goes word by word
 # what is compared of a run, and how closely: of the short one, of the whole one
 VALUES: dict[str, tuple[curves.Values, curves.Values]] = {
-    "masked": ({"loss": 0.02}, {"mlm": 0.15}),
+    "masked": ({"loss": 0.02}, {"mlm": 0.25}),
     "causal": ({"loss": 0.02}, {"loss": 0.15}),
     "bilm": ({"loss": 0.02}, {"loss": 0.15}),
     "replaced": ({"generator": 0.02, "discriminator": 0.005}, {"generator": 0.15, "discriminator": 0.03}),
