@@ -271,11 +271,14 @@ def verdict(work: Work, runs: dict[str, list[Record]]) -> str:
     ours, theirs = ([one["score"] for one in runs[side]] for side in SIDES)
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     error = math.sqrt(statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs))
-    times = [statistics.median(one["seconds"] for one in runs[side]) for side in SIDES]
+    times, busy = (
+        [statistics.median(one[key] for one in runs[side]) for side in SIDES] for key in ("seconds", "cpu_seconds")
+    )
     within = "within" if abs(difference) <= error else "NOT within"
     return (
         f"{work.name}: difference {difference:+.4f}, standard error of it {error:.4f}: {within} one; "
-        f"time {times[0]:.1f} s against {times[1]:.1f} s, {times[1] / times[0]:.2f} times as fast"
+        f"time {times[0]:.1f} s against {times[1]:.1f} s, {times[1] / times[0]:.2f} times as fast "
+        f"(in CPU seconds {busy[1] / busy[0]:.2f})"
     )
 
 
