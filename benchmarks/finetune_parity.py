@@ -16,7 +16,7 @@ divides both sets: no step is shorter than another. The peer is what a person wo
 transformers: batches padded to their longest example, its own choice of attention, fused AdamW, a schedule by step.
 Time is that of everything from the records to the predictions: opening the model, tokenising, training, saving it,
 predicting; here also writing and reading the file of examples, and the checkpoint. Imports and a warm-up of four steps
-come before. Nothing is chosen on the scored examples. One thread each: OMP_NUM_THREADS=1.
+come before. No weights are chosen on the scored examples. One thread each: OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
