@@ -99,6 +99,15 @@ def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_p
     assert "not tested" in table and "| not done |" in table and "Not done" in cut.page.read_text(encoding="utf-8")
 
 
+def test_when_a_transfer_saves_is_no_part_of_its_key(study: Study, report: Report) -> None:
+    often = plans.make(tiny(**{"transfer.train.save_every": 1}), report.folder, dry=True)
+    usual = plans.make(study, report.folder, dry=True)
+    assert list(often.cells) == list(usual.cells)
+    for cell in usual.cells.values():
+        if cell.kind == "transfer":
+            assert cell.order["settings"]["train.save_every"] == cell.order["settings"]["train.eval_every"]
+
+
 def test_a_study_may_ask_for_a_precision(study: Study, report: Report) -> None:
     asked = plans.make(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
     found = {cell.order["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}

@@ -292,7 +292,11 @@ def _trial(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, bas
     kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
     judged_by = code.fingerprint(f"etude.tasks.{task.kind}", "etude.transfer.finetune") if base else ""
     content = [_hash(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
-    own = {name: value for name, value in settings.items() if name.startswith("task.")} if base is None else settings
+    own = {
+        name: value
+        for name, value in settings.items()
+        if (name.startswith("task.") if base is None else name != "train.save_every")
+    }
     key = digest([kind, base.key if base else None, task.kind, own, task.columns, content, judged_by])
     order: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
@@ -346,6 +350,8 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
             steps = math.ceil(found.get("train.epochs", usual["epochs"]) * examples / batch)
         if steps is not None:
             found["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
+    if "train.eval_every" in found:  # usual is every pass over the labels, which are few: a checkpoint every third step
+        found.setdefault("train.save_every", found["train.eval_every"])
     return found
 
 
