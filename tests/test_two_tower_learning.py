@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,19 +52,17 @@ def test_what_was_learnt_pays_downstream(town: Path, run: Run) -> None:
     run.tokenizer.save(blank)
     Run(blank).finish(*fresh(recipe, run.tokenizer), card="random weights")
     tasks = town / "world" / "tasks"
-    few = tasks / "few.jsonl"
-    few.write_text("\n".join((tasks / "topic.train.jsonl").read_text(encoding="utf-8").split("\n")[:300]) + "\n")
+    parts = {}
+    for part, count in (("train", 80), ("valid", 300)):
+        rows = [json.loads(line) for line in (tasks / f"tags.{part}.jsonl").read_text(encoding="utf-8").splitlines()]
+        parts[part] = town / f"{part}.jsonl"
+        lines = [json.dumps({"tokens": row["tokens"], "tags": row["ner"]}, ensure_ascii=False) for row in rows[:count]]
+        parts[part].write_text("\n".join(lines) + "\n", encoding="utf-8")
     scores = {}
     for start in (run.folder, blank):
-        settings = {"train.epochs": 5, "train.lr": 5e-4}
-        tuned = finetune(
-            start,
-            "classify",
-            few,
-            town / f"{start.name}-topic",
-            dev=tasks / "topic.valid.jsonl",
-            overrides=settings,
-            quiet=True,
-        )
-        scores[start.name] = Plan.read(tuned.folder).scores["accuracy"]["value"]
-    assert scores["run"] > scores["blank"] + 0.05
+        settings = {"train.epochs": 10, "train.lr": 5e-4}
+        out = town / f"{start.name}-names"
+        tuned = finetune(start, "tag", parts["train"], out, dev=parts["valid"], overrides=settings, quiet=True)
+        plan = Plan.read(tuned.folder)
+        scores[start.name] = plan.scores[plan.score]["value"]
+    assert scores["run"] > scores["blank"] + 0.05, scores
