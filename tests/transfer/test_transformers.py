@@ -160,13 +160,14 @@ def test_what_has_no_class_there(families: Callable[[str], Path], tmp_path: Path
         assert not (tmp_path / "out").exists()
 
 
-def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_path: Path, kind: str) -> None:
     """Same weights, head, order, rate, schedule, decay and clipping, without dropout: the same losses, step by step."""
     changes = {
         "train.steps": 20, "train.lr": 6e-3, "train.batch_examples": 8, "train.log_every": 1, "train.warmup": 0.25,
         "transfer.dropout": 0.0, "task.dropout": 0.0, "train.precision": "float32",
     }  # fmt: skip
-    run = tuned_run(families("bert"), "classify", tmp_path, **changes)
+    run = tuned_run(families("bert"), kind, tmp_path, **changes)
     ours = [line["loss"] for line in run.metrics("train")]
 
     plan = Plan.read(run.folder)
@@ -175,12 +176,11 @@ def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_
     examples = plan.module.read(plan.examples.check(), {})
     rows = task.rows(examples, 0)
     export_run(families("bert"), tmp_path / "published")
-    model = hf.BertForSequenceClassification.from_pretrained(
-        tmp_path / "published", num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    form = hf.BertForTokenClassification if kind == "tag" else hf.BertForSequenceClassification
+    model = form.from_pretrained(
+        tmp_path / "published", num_labels=len(task.labels), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     ).train()
-    with torch.no_grad():
-        model.classifier.weight.copy_(task.pooled.head.weight)
-        model.classifier.bias.copy_(task.pooled.head.bias)
+    model.classifier.load_state_dict((task.head.output if kind == "tag" else task.pooled.head).state_dict())
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "published")
     loader = Loader(
         task, rows, seed=plan.train.seed, batch_rows=lambda step: 8, rows_before=lambda step: 8 * step,
@@ -193,8 +193,14 @@ def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_
     theirs = []
     for step in range(20):
         chosen = [examples[int(number) % len(examples)] for number in loader.numbers(step)]
-        batch = tokenizer([item.texts[0] for item in chosen], padding=True, return_tensors="pt")
-        labels = torch.tensor([task.labels.index(item.label) for item in chosen])
+        if kind == "tag":
+            batch = tokenizer([i.words for i in chosen], is_split_into_words=True, padding=True, return_tensors="pt")
+            labels = torch.full_like(batch["input_ids"], -100)
+            for row, item in enumerate(chosen):  # every word is one piece here, behind the first marker
+                labels[row, 1 : 1 + len(item.words)] = torch.tensor([task.labels.index(tag) for tag in item.tags])
+        else:
+            batch = tokenizer([item.texts[0] for item in chosen], padding=True, return_tensors="pt")
+            labels = torch.tensor([task.labels.index(item.label) for item in chosen])
         loss = model(**batch, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

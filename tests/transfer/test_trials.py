@@ -108,7 +108,7 @@ def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
         "--ways", "train.steps=2",
     )  # fmt: skip
     title, head, *rows = told.splitlines()[:4]
-    assert title == "accuracy on dev; * is chosen"
+    assert title == "accuracy on dev; * is the best and stays"
     assert head.split() == [word for how in ("start", "mean", "max", "last") for word in ("pooling", how)]
     assert [row.split()[0] for row in rows] == ["features", "fine-tuned"]
     assert all(len(row.replace("*", "").split()) == 5 for row in rows) and "".join(rows).count("*") == 1

@@ -180,7 +180,7 @@ def table(out: str | Path) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     seeds = f", mean ± deviation of {found['seeds']} seeds" if found["seeds"] > 1 else ""
-    return "\n".join([f"{found['score']} on dev{seeds}; * is chosen", *lines])
+    return "\n".join([f"{found['score']} on dev{seeds}; * is the best and stays", *lines])
 
 
 def _grid(found: dict[str, Any], down: str, across: str, cells: dict[str, str]) -> list[list[str]]:
