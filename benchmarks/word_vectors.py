@@ -12,11 +12,11 @@ On a GPU, with the text packed for a machine without a network (31 M words are 4
 
 The text is that of the corpus: its train part, unknown words left out, in the stretches that the rows of our objective
 are, as a file of lines for gensim's fastest input (`corpus_file`). Vocabulary, width, window, noise, sub-sampling,
-rates and epochs are the same on both sides; words/s are those of the text a second of training, without loading,
-vocabulary and compilation. `speed` says the best of some repetitions, each side in turn.
+rates, epochs and the spread of the first values are the same on both sides; words/s are those of the text a second of
+training, without loading, vocabulary and compilation. `speed` says the best of some repetitions, each side in turn.
 
-`quality --jobs 16` has so many runs at work at a time, one process each; `--order rows` hands gensim the text in the
-order in which our rows of the same seed are read, where it otherwise reads it from front to back.
+`quality --jobs 16` has so many runs at work at a time, one process each. gensim gets the text in the order in which
+our rows of the same seed are read; `--order text` has it read from front to back, which shows in the scores.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Part:
 def recipe_of(system: str, asked: argparse.Namespace, vocab: int, seed: int) -> Recipe:
     settings: dict[str, Any] = {
         "model.width": asked.width,
+        "model.init": "fasttext",  # gensim's first values for all systems: twice as wide as word2vec's
         "objective.threads": asked.threads,
         "objective.row_tokens": ROW,
         "objective.output": "hierarchical" if SYSTEMS[system].get("hs") else "negative",
@@ -198,6 +199,8 @@ def gensims(system: str, part: Part, text: Path, asked: argparse.Namespace, seed
     begun = time.perf_counter()
     model.train(corpus_file=str(text), total_words=count, total_examples=examples, epochs=asked.epochs)
     seconds = time.perf_counter() - begun
+    if asked.order == "rows":
+        text.unlink()  # one a seed: they add up
     return seconds, WordVectors(list(frequencies), np.stack([model.wv[word] for word in frequencies]))
 
 
@@ -231,7 +234,7 @@ def quality(asked: argparse.Namespace, part: Part, text: Path) -> None:
     path = Path(asked.out)
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     known = {(row["who"], row["system"], row["seed"]) for row in done}
-    names = {"etude": f"etude{asked.label}", "gensim": "gensim-rows" if asked.order == "rows" else "gensim"}
+    names = {"etude": f"etude{asked.label}", "gensim": "gensim-text" if asked.order == "text" else "gensim"}
     whos = [who for who in ("gensim", "etude") if not getattr(asked, f"no_{who}")]
     # the longest first, so that no core is left with it at the end
     todo = [(who, system, seed) for seed in range(asked.seeds) for system in asked.systems.split(",") for who in whos]
@@ -318,7 +321,7 @@ def main() -> None:
     parser.add_argument("--no-gensim", action="store_true")
     parser.add_argument("--no-etude", action="store_true")
     parser.add_argument("--jobs", type=int, default=1, help="quality: processes at a time")
-    parser.add_argument("--order", choices=["text", "rows"], default="text", help="in which gensim reads the text")
+    parser.add_argument("--order", choices=["text", "rows"], default="rows", help="in which gensim reads the text")
     parser.add_argument("--set", nargs="*", default=[], help="more settings of the recipe: objective.block=1024 ...")
     asked = parser.parse_args()
     part = Part(Path(asked.corpus), asked.words)
