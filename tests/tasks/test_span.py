@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,22 @@ def train(task: Span, model: Any, data: Examples[Question], steps: int = 300) ->
         if loss < 0.1:
             break
     return loss
+
+
+@pytest.mark.parametrize("null", ["span", "head"])
+def test_a_reader_that_knows_nothing_answers_nothing(tokenizer: Tokenizer, null: Any) -> None:
+    """Whatever it says is wrong, and no null score is above 0: to answer nothing is best, and that is what it does."""
+    data = Examples([replace(item, answers=()) for item in questions(6)], "x", ["x"] * 6)
+    options = Settings(length=20, stride=4, answer=2, null=null)
+    model = model_of("both", tokenizer.vocab)
+    task = build(options, model, tokenizer, learn(data, options))
+    layer = task.absent if task.absent is not None else task.head
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.constant_(layer.bias, -1.0)  # all null scores are at most 0: all questions would be answered
+    assert all(answer["answer"] for answer in task.predict(model, data))
+    task.settle(model, data)
+    assert not any(answer["answer"] for answer in task.predict(model, data))
+    assert task.evaluate(model, data)["f1"].value == 1.0
 
 
 @pytest.mark.parametrize(

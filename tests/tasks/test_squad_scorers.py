@@ -188,7 +188,10 @@ def test_version_2(name: str, seed: int, monkeypatch: Any) -> None:
         best, threshold = peer._find_best_thresh(found, raw, nulls, {item.id: bool(item.answers) for item in items})
         task.settings = span.Settings(length=32, score=score)
         task.settle(model, data)
-        assert task.threshold == threshold
+        if 100 * sum(not item.answers for item in items) / len(items) < best - 1e-9:
+            assert task.threshold == threshold
+        else:  # to answer nothing is best: the official walk leaves 0, whatever the scores are
+            assert threshold == 0.0 >= task.threshold and task.threshold < min(nulls.values())
         walked = answers.best_threshold(
             [nulls[item.id] for item in items],
             [raw[item.id] for item in items],

@@ -319,16 +319,18 @@ class Span(Task):
     # --- scores -------------------------------------------------------------------------------------
 
     def settle(self, model: Any, dev: Examples[Question]) -> None:
-        """The threshold that suits dev best, by the official walk."""
+        """The threshold that suits dev best, by the official walk; where that finds nothing better than to answer no
+        question at all it says 0, at which some would be answered: then the threshold lies below them all."""
         if not self.null:
             return
         found = self.predict(model, dev)
         best = [answer["nbest"][0]["text"] if answer["nbest"] else "" for answer in found]
         values = [self._value(self.settings.score, text, item) for text, item in zip(best, dev, strict=True)]
         answerable = [bool(item.answers) for item in dev]
-        _, self.threshold = rules.best_threshold(
-            [answer["null"] for answer in found], values, answerable, [not text for text in best]
-        )
+        nulls = [answer["null"] for answer in found]
+        score, self.threshold = rules.best_threshold(nulls, values, answerable, [not text for text in best])
+        if 0 < score * len(found) <= answerable.count(False) + 1e-9:
+            self.threshold = min(0.0, min(nulls) - 1e-3)  # rounding apart
 
     def evaluate(self, model: Any, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
         for item, where in zip(examples, examples.places, strict=True):
