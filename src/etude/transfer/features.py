@@ -38,6 +38,8 @@ def chosen_layers(layers: Layers, count: int) -> list[int]:
     if layers == "all":
         return list(range(count))
     if layers == "last4":
+        if count < 4:
+            log.warning(f"The last four layers of a model that has {count} with its embedding: all of them are taken.")
         return list(range(max(0, count - 4), count))
     wrong = [number for number in layers if not -count <= int(number) < count]
     if wrong or not layers:
