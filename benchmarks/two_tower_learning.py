@@ -63,7 +63,8 @@ def systems(toy: bool) -> dict[str, tuple[str, dict[str, Any]]]:
     if toy:
         shape = {"train.batch_tokens": 512, "train.lr": 8e-3, "train.eval_tokens": 16_384}
         shape |= {"model.context": 64, "objective.length": 64, "objective.row_tokens": 256}
-        bert = {"model.layers": 4, "objective.sentence": "none", "model.pooler": False}
+        bert = {"model.layers": 4, "objective.sentence": "none", "model.pooler": False, "train.lr": 3e-3}
+        bert |= {"model.norm": "pre", "model.positions": "rotary"}  # else so short a run ends on its plateau
         towers = {}
         names = "two-tower-toy", "bert-toy"
     else:
