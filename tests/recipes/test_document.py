@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
@@ -66,6 +66,8 @@ PLAIN = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(PLAIN)
+@example("\x85")
+@example("a\u2028b\u2029\n\x85 c")
 def test_what_is_written_reads_back(value: Any) -> None:
     text = yaml.dump({"value": value}, Dumper=Writer, allow_unicode=True)
     back = parse(text, "here").values["value"]

@@ -42,6 +42,13 @@ class Writer(yaml.SafeDumper):
     yaml_implicit_resolvers = dict(yaml.SafeDumper.yaml_implicit_resolvers)
 
 
+def _text(writer: Writer, text: str) -> yaml.ScalarNode:
+    """YAML folds three more line ends than \\n; a text of them would read back as a space. In quotes they are escaped."""
+    style = '"' if any(end in text for end in "\x85\u2028\u2029") else None
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Writer.add_representer(str, _text)
 _NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|\.inf|\.nan)$")
 _NUMBER_STARTS = list("-+0123456789.")
 Reader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|)$"), ["~", "n", ""])
