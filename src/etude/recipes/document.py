@@ -43,7 +43,7 @@ class Writer(yaml.SafeDumper):
 
 
 def _text(writer: Writer, text: str) -> yaml.ScalarNode:
-    """YAML folds three more line ends than \\n; a text of them would read back as a space. In quotes they are escaped."""
+    """YAML folds three more line ends than \\n: a text of them would read back as a space. Quotes escape them."""
     style = '"' if any(end in text for end in "\x85\u2028\u2029") else None
     return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
