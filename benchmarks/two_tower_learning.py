@@ -140,9 +140,15 @@ def town(folder: Path, toy: bool) -> tuple[Path, list[Task]]:
         World(0, "en").write(folder / "world", 3.0 if toy else 30.0, True, lambda part, share: None)
         prepare(str(folder / "world" / "text.txt"), folder / "corpus", tokenizer="wordpiece:1000,lower", valid=0.02)
     labelled = folder / "world" / "tasks"
-    names = {"sentiment": "classify", "entailment": "pair"}
-    files = {name: [labelled / f"{name}.{part}.jsonl" for part in ("train", "valid")] for name in names}
-    return folder / "corpus", [Task(name, kind, *files[name]) for name, kind in names.items()]
+    tasks = []
+    for name, column in (("words", "upos"), ("entities", "ner")):  # few sentences: what was read before must help
+        files = [labelled / f"{name}.{part}.jsonl" for part in ("train", "valid")]
+        for file, part, most in zip(files, ("train", "valid"), (100, 400), strict=True):
+            rows = [json.loads(line) for line in (labelled / f"tags.{part}.jsonl").read_text("utf-8").splitlines()]
+            lines = [json.dumps({"tokens": row["tokens"], "tags": row[column]}) for row in rows[:most]]
+            file.write_text("\n".join(lines) + "\n", "utf-8")
+        tasks.append(Task(name, "tag", *files))
+    return folder / "corpus", tasks
 
 
 def main() -> None:
