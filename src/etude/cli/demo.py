@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
             raise UserError(f"--language {language}: the world speaks en and ko.")
         from etude.demo import demo as run
         from etude.demo import gain
-        from etude.study.table import leaderboard
+        from etude.study.table import print_leaderboard
         from etude.study.work import Stopped
 
         try:
@@ -42,8 +42,7 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"Stopped and saved. 'etude demo -o {out}' goes on.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         console.print()
-        wide = console if console.is_terminal else Console(highlight=False, width=200)  # a log has no edge
-        wide.print(leaderboard(found.results))
+        print_leaderboard(found.results, console)
         best = gain(found)
         if best is not None:
             console.print(f"\n{best[0]}: {best[1]:+.1f} points over no pre-training, with the same few labels.")

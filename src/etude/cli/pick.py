@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         typer.echo(f"Planning {minutes:g} minutes", err=True)
         from etude.cli.columns import named_columns
         from etude.study.pick import pick as run
-        from etude.study.table import leaderboard
+        from etude.study.table import print_leaderboard
         from etude.study.work import Stopped
 
         candidates: dict[str, dict[str, Any]] | None = None
@@ -52,8 +52,7 @@ def register(app: typer.Typer) -> None:
         except (Stopped, KeyboardInterrupt):
             typer.echo("Stopped and saved. The same command goes on.", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        wide = console if console.is_terminal else Console(highlight=False, width=200)  # a log has no edge
-        wide.print(leaderboard(found.report.results))
+        print_leaderboard(found.report.results, console)
         if found.pays:
             console.print(f"Best: {found.winner}. Use it with: etude predict {found.model} < lines.txt")
         else:

@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
         from etude.study import run as running
         from etude.study.budget import parsed
         from etude.study.settings import Study, changes_of
-        from etude.study.table import leaderboard
+        from etude.study.table import print_leaderboard
         from etude.study.work import Stopped
 
         changes = changes_of(words or [])
@@ -81,8 +81,7 @@ def register(app: typer.Typer) -> None:
         except (Stopped, KeyboardInterrupt):
             typer.echo(f"Stopped and saved. The same command goes on (-o {folder}).", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        wide = console if console.is_terminal else Console(highlight=False, width=200)  # a log has no edge
-        wide.print(leaderboard(report.results))
+        print_leaderboard(report.results, console)
         _claims(report.results, console)
         for line in report.failed:
             console.print(Text(f"Failed: {line}", style="red"))

@@ -85,7 +85,15 @@ def _claim(claim: dict[str, Any], language: str) -> str:
 # --- terminal ---------------------------------------------------------------------------------------
 
 
-def leaderboard(results: dict[str, Any]) -> Any:
+def print_leaderboard(results: dict[str, Any], console: Any) -> None:
+    """On a terminal as wide as that is; a log has no edge."""
+    from rich.console import Console
+
+    wide = console if console.is_terminal else Console(highlight=False, width=200)
+    wide.print(_leaderboard(results))
+
+
+def _leaderboard(results: dict[str, Any]) -> Any:
     """A table for rich."""
     from rich.table import Table
     from rich.text import Text
