@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from etude.errors import UserError
 from etude.models.static import Static
 from etude.objectives.base import Term
 from etude.objectives.batched import Inputs, Pairs, Targets, blocks, learn, losses, pairs_of, targets_of
@@ -51,6 +52,20 @@ class CBOW(Windows):
             inputs.move(model, change, settings.calm)
             total += loss
         return total
+
+    def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
+        from etude.nn.kernels import windows_triton  # needs Triton, which comes with torch for CUDA
+
+        if model.settings.buckets:
+            raise UserError("objective.engine=hogwild has no CBOW of n-grams: set model.buckets=0, or engine=batched.")
+        assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
+        assert self.text is not None
+        tables = self.text.on(batch.words.device)
+        return windows_triton.cbow(
+            batch.words, batch.low, batch.high, batch.keys, model.input.weight, model.output.weight, tables["accept"],
+            tables["alias"], self.settings.window, self.settings.divide, self.settings.negatives, rate,
+            self.settings.programs,
+        )  # fmt: skip
 
     def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
         """The same loss for autograd and for the held-out text."""

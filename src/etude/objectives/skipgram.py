@@ -54,6 +54,20 @@ class SkipGram(Windows):
             total += loss
         return total
 
+    def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
+        from etude.nn.kernels import windows_triton  # needs Triton, which comes with torch for CUDA
+
+        assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
+        assert self.text is not None
+        tables = self.text.on(batch.words.device)
+        spelled = None
+        if model.settings.buckets:
+            spelled = tables["spelled_bounds"], tables["spelled_rows"], tables["spelled_growth"]
+        return windows_triton.skip_gram(
+            batch.words, batch.low, batch.high, batch.keys, model.input.weight, model.output.weight, tables["accept"],
+            tables["alias"], spelled, self.settings.negatives, rate, self.settings.programs,
+        )  # fmt: skip
+
     def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
         """The same loss for autograd and for the held-out text."""
         assert isinstance(model, Static) and batch.words is not None and batch.keys is not None

@@ -8,12 +8,14 @@ Every draw is a hash of (seed, step, row, position), so the windows and the nois
 company. A batch holds windows, not pairs: the loops that learn from them (`etude.nn.kernels`, `batched.py`) make the
 pairs as they go.
 
-Two ways to learn, `engine`:
+Three ways to learn, `engine`:
 
     sequential   one update after another, as the original programs. Compiled; on a CPU. With one thread, the default,
                  the same run gives the same bits, however often it is stopped and resumed. With more (`threads`) the
                  threads write into the same tables unasked (Hogwild, Niu et al. 2011): faster, and no two runs agree.
-    batched      gradients of many centres taken at the same vectors and added up: the way of a GPU
+    batched      gradients of many centres taken at the same vectors and added up, in torch, on a GPU
+    hogwild      on a GPU what many threads are on a CPU: hundreds of programs that write into the same tables. No two
+                 runs agree
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Reading(Strict):
     keep: Literal["code", "paper"] = "code"
     # windows end with their row: at 1000 tokens and window 5, one pair in 430 is lost, as in word2vec
     row_tokens: int = Field(default=1000, ge=2)
-    engine: Literal["auto", "sequential", "batched"] = Field(
+    engine: Literal["auto", "sequential", "batched", "hogwild"] = Field(
         default="auto", description="auto: sequential on a CPU, batched on a GPU"
     )
     threads: int = Field(
@@ -72,6 +74,7 @@ class Reading(Strict):
         ge=0,
         description="of the sequential engine; 1: bit-exact; more: faster, never twice the same; 0: all",
     )
+    programs: int = Field(default=256, ge=1, description="hogwild: stretches of a step that are learnt from at once")
     block: int = Field(default=4096, ge=1, description="batched: centres whose gradients are taken at the same vectors")
     calm: float = Field(
         default=32.0, gt=0, description="batched: a row met more often in a block takes a mean step, times this"
@@ -116,6 +119,9 @@ class Text:
             named = {"accept": self.noise.accept.astype(np.int64), "alias": self.noise.alias.astype(np.int64)}
             named |= {"bounds": self.paths.bounds, "nodes": self.paths.nodes.astype(np.int64)}
             named |= {"labels": self.paths.labels}
+            if len(self.subwords.rows) > len(self.kept):  # words of one row each need no list of them
+                named |= {"spelled_bounds": self.subwords.bounds, "spelled_rows": self.subwords.rows}
+                named |= {"spelled_growth": self.subwords.growth}
             self.tensors[device] = {name: torch.from_numpy(array).to(device) for name, array in named.items()}
         return self.tensors[device]
 
@@ -234,7 +240,10 @@ class Windows(Objective):
                 "objective.engine=sequential is a loop over one update after another, which only a CPU can do. "
                 "Set train.device=cpu, or objective.engine=batched."
             )
-        if engine == "batched" or weights.device.type != "cpu":
+        if engine == "hogwild":
+            self._check_hogwild(weights.device)
+            total = self.hogwild(model, batch, rate)
+        elif engine == "batched" or weights.device.type != "cpu":
             total = self.batched(model, batch, rate)
         else:
             total = torch.tensor(self._sequential(model, batch, rate), dtype=torch.float64)
@@ -246,6 +255,18 @@ class Windows(Objective):
 
     def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
         raise NotImplementedError
+
+    def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
+        raise NotImplementedError
+
+    def _check_hogwild(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise UserError(
+                "objective.engine=hogwild is a kernel for a GPU. Set train.device=cuda; on a CPU objective.threads=0 "
+                "is the same with every core."
+            )
+        if self.settings.output == "hierarchical":
+            raise UserError("objective.engine=hogwild learns from noise words only: set objective.output=negative.")
 
     def loop(self, loops: Any, shared: tuple[Any, ...], start: int, stop: int, tables: tuple[Any, ...]) -> float:
         """One call of the inner loop over the centres start..stop."""
