@@ -61,6 +61,7 @@ def test_a_dry_run_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch, c
         ("study small.yaml --language fr", "speaks en and ko"),
         ("study small.yaml sedes.pretrain=2 --dry-run", "Did you mean 'seeds'"),
         ("study small.yaml --gpu --dry-run", "no section 'gpu'"),
+        ("study small.yaml --cell zzzz --dry-run", "--cell zzzz: no cell of this study begins like this."),
         ("study small.yaml --text nothing.txt --dry-run", "nothing.txt"),
         ("demo --language fr", "speaks en and ko"),
         ("pick town.txt --task classify --train nothing.csv -o out", "There is no file nothing.csv"),

@@ -65,11 +65,11 @@ def register(app: typer.Typer) -> None:
         if budget:
             changes["budget"] = parsed(budget)
         if text:
-            changes["text"] = _text(text)
+            changes |= _text(text)
         loaded = Study.load(file, gpu, changes)
         folder = out or Path("runs") / f"study-{loaded.name}"
         if dry:
-            _dry(loaded, folder, data, device, workers or 1, console)
+            _dry(loaded, folder, data, device, workers or 1, cell, console)
             return
         way: Any = "processes" if workers and on == "here" else on
         try:
@@ -103,23 +103,26 @@ def _claims(results: dict[str, Any], console: Any) -> None:
         console.print(line)
 
 
-def _dry(study: Any, folder: Path, data: Path | None, device: str | None, workers: int, console: Any) -> None:
+def _dry(
+    study: Any, folder: Path, data: Path | None, device: str | None, workers: int, cell: str | None, console: Any
+) -> None:
     import contextlib
     import tempfile
 
     from etude.study import plan as plans
+    from etude.study.run import chosen
     from etude.study.table import plan_table, plan_words
 
     with contextlib.ExitStack() as stack:
         # a dry run leaves nothing behind
         place = folder if folder.is_dir() else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         plan = plans.make(study, place, data=data, device=device, dry=True)
-        console.print(plan_table(plan))
+        console.print(plan_table(plan, chosen(plan, cell)))
         console.print(plan_words(plan, workers))
 
 
 def _text(places: list[str]) -> dict[str, Any]:
-    """--text as the study's text: a prepared corpus, or files."""
+    """--text as changes of the study: a prepared corpus, or files. What else the study says of its text stays."""
     if len(places) == 1 and (Path(places[0]) / "manifest.json").is_file():
-        return {"corpus": places[0]}
-    return {"files": places}
+        return {"text.world": None, "text.files": None, "text.corpus": places[0]}
+    return {"text.world": None, "text.files": places, "text.corpus": None}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,16 @@ def _from_text(study: Study, task: Task, source: Source, tokenizer: str) -> dict
     sizes = [task.dev_size or DEV, task.test_size or TEST, POOL * _most(task)]
     if source.text.world is None:
         sizes[2] = _most(task)  # held-out text is dear
-    every: list[Record] = list(pairs(source.unseen(tokenizer), task.made, sum(sizes)))
+    every: list[Record]
+    if task.made == "sense":
+        every = list(islice(source.senses(tokenizer), sum(sizes)))
+        if len(every) < sum(sizes):
+            raise UserError(
+                f"The held-out text has only {len(every)} of {sum(sizes)} sentences with pseudo-words: ask for fewer "
+                "labels, or for more text.pseudo_words."
+            )
+    else:
+        every = list(pairs(source.unseen(tokenizer), task.made, sum(sizes)))
     return {"dev": every[: sizes[0]], "test": every[sizes[0] : sizes[0] + sizes[1]], "train": every[-sizes[2] :]}
 
 

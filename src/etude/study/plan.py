@@ -49,7 +49,7 @@ class Draft:
 
     @property
     def fingerprint(self) -> str:
-        return "not prepared yet" if self.corpus is None else self.corpus.fingerprint
+        return f"not prepared yet: {self.place.name}" if self.corpus is None else self.corpus.fingerprint
 
     @cached_property
     def usual(self) -> dict[bool, dict[str, Any]]:
@@ -176,10 +176,15 @@ def _draft(plan: Plan, entry: Entry, dry: bool, say: Callable[[str], None]) -> D
     source = Source(own, plan.folder) if own is not None else plan.source
     ready = source.ready(recipe.tokenizer)
     corpus = source.corpus(recipe.tokenizer, say) if ready or not dry else None
-    resolved = plan.machine.recipe(recipe.resolve(vocab=corpus.tokenizer.vocab if corpus else None))
+    like = corpus or source.like(recipe.tokenizer)
+    resolved = plan.machine.recipe(recipe.resolve(vocab=like.tokenizer.vocab if like else None))
     place = source.place(recipe.tokenizer)
     if corpus is not None:
         return Draft(entry, resolved, corpus, cost(resolved, corpus), place)
+    if like is not None:
+        known = cost(resolved, like)
+        part = replace(known, epoch_tokens=int(known.epoch_tokens * source.text.share))
+        return Draft(entry, resolved, None, part, place)
     plan.exact = False
     found = cost(resolved, invented(resolved))
     tokens = int(source.bytes / 4)  # about, for pieces of words

@@ -111,7 +111,10 @@ def chosen(plan: Plan, only: str | None) -> list[Cell]:
         return list(plan.cells.values())
     found = [cell for key, cell in plan.cells.items() if key.startswith(only)]
     if len(found) != 1:
-        raise UserError(f"--cell {only}: {len(found)} cells of this study begin like this. --dry-run lists them.")
+        many = "no cell" if not found else f"{len(found)} cells"
+        raise UserError(
+            f"--cell {only}: {many} of this study begin{'' if found[1:] else 's'} like this. --dry-run lists them."
+        )
     before = [plan.cells[found[0].after]] if found[0].after else []
     return [*before, *found]
 

@@ -40,6 +40,7 @@ Positive = Annotated[float, Field(gt=0)]
 Changes = dict[str, Any]  # {"train.lr": 3e-4}
 
 MEAN = "mean"  # of all tasks
+SOURCES = ("world", "files", "corpus")  # of a text
 SETTINGS = ("set", "transfer", "tune", "vary")  # groups whose keys are settings by their full names
 CONTROL = "no pre-training"
 FROZEN = "random frozen"
@@ -56,12 +57,16 @@ class Text(Strict):
     corpus: str | None = Field(default=None, description="a prepared corpus: its tokenizer is everybody's")
     valid: float = Field(default=0.02, gt=0, lt=1, description="share of documents held out")
     where: str | None = Field(default=None, description="keeps records by their fields: score>=3")
-    noise: float = Field(default=0.0, ge=0, le=1, description="of the world's documents, with their words shuffled")
+    share: float = Field(default=1.0, gt=0, le=1, description="of the documents of files or a corpus that are read")
+    noise: float = Field(default=0.0, ge=0, le=1, description="of the documents that are read, their words shuffled")
+    pseudo_words: int = Field(default=0, ge=0, description="pairs of words that are written as one of them (remade.py)")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(one is not None for one in (self.world, self.files, self.corpus)) != 1:
             raise ValueError("a text is either world (megabytes), files (a list), or corpus (a prepared folder)")
+        if self.world is not None and (self.share < 1 or self.pseudo_words):
+            raise ValueError("share and pseudo_words are for files and corpora: the world has megabytes and homonyms")
         return self
 
 
@@ -93,7 +98,10 @@ class Contender(Strict):
     set: Changes = Field(default_factory=dict)
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Words | None = None
-    text: Text | None = Field(default=None, description="its own, where texts are what is compared")
+    text: Text | None = Field(
+        default=None,
+        description="its own, where texts are what is compared; the study's, changed, if it names no source",
+    )
 
 
 class Task(Strict):
@@ -101,7 +109,7 @@ class Task(Strict):
 
     kind: str
     world: str | None = Field(default=None, description="a task of the built-in town")
-    made: Literal["next", "order"] | None = Field(default=None, description="pairs of sentences of unseen documents")
+    made: Literal["next", "order", "sense"] | None = Field(default=None, description="from held-out documents")
     train: str | None = None
     dev: str | None = Field(default=None, description="chosen on; a fifth of train if there is none")
     test: str | None = Field(default=None, description="reported; half of dev if there is none")
@@ -220,6 +228,7 @@ class Study(Strict):
         changed = Document(values, places)
         for name, value in (changes or {}).items():
             changed = _put(changed, _path(name), value)
+        changed = _with_texts(changed)
         study = _checked(cls, changed)
         study._check(changed)
         return study
@@ -239,6 +248,9 @@ class Study(Strict):
                 task_module(task.kind)
             except UserError as problem:
                 raise UserError(f"{document.place(('tasks', name, 'kind'))}: {problem}") from None
+            if task.made == "sense" and not self.text.pseudo_words:
+                where = document.place(("tasks", name, "made"))
+                raise UserError(f"{where}: senses are those of pseudo-words: set text.pseudo_words, such as 20.")
         named = [entry.name for entry in entries] + [*self.controls(), FROZEN, MAJORITY]
         places = [MEAN, *self.tasks, *(f"{task}@{labels}" for task, labels in tasks if labels is not None)]
         for number, claim in enumerate(self.claims):
@@ -330,6 +342,19 @@ def _put(document: Document, path: tuple[str, ...], value: Any) -> Document:
     changed = Document(json.loads(json.dumps(document.values)), dict(document.places))
     changed.put(path, value, f"the change {'.'.join(path)}")
     return changed
+
+
+def _with_texts(document: Document) -> Document:
+    """A contender's text that names no source is the study's, with what it says changed."""
+    whole, contenders = document.values.get("text"), document.values.get("contenders")
+    if not isinstance(whole, dict) or not isinstance(contenders, dict):
+        return document
+    found = dict(contenders)
+    for name, contender in contenders.items():
+        own = contender.get("text") if isinstance(contender, dict) else None
+        if isinstance(own, dict) and not any(source in own for source in SOURCES):
+            found[name] = {**contender, "text": {**whole, **own}}
+    return Document({**document.values, "contenders": found}, document.places)
 
 
 def _checked(model: type[Study], document: Document) -> Any:

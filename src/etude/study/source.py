@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.study import code
+from etude.study.remade import Changes, pseudo_words, remake, senses
 from etude.study.settings import Text
 from etude.text.corpus import MANIFEST, Corpus
 from etude.text.prepare import prepare
@@ -56,8 +57,24 @@ class Source:
                     content.update(hashlib.file_digest(opened, "sha256").digest())
         return content.hexdigest()
 
+    @cached_property
+    def before(self) -> Source | None:
+        """What the corpus is made from where that is another one; the world shuffles its own text."""
+        text = self.text
+        if text.share == 1 and not text.pseudo_words and (not text.noise or text.world is not None):
+            return None
+        return Source(text.model_copy(update=asdict(Changes())), self.folder)
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(self.text.share, self.text.noise, self.text.pseudo_words)
+
     def place(self, tokenizer: str) -> Path:
         """Where the corpus of a tokenizer lies, made or not."""
+        if self.before is not None:
+            base, made_by = self.before.place(tokenizer), code.fingerprint("etude.study.remade")
+            key = digest([self.fingerprint, base.name, asdict(self.changes), made_by])
+            return self.folder / "corpora" / f"{base.name}-remade-{key[:12]}"
         if self.text.corpus is not None:
             return Path(self.text.corpus)
         made_by = code.fingerprint("etude.text.prepare", "etude.text.tokenizer")
@@ -70,6 +87,11 @@ class Source:
     def corpus(self, tokenizer: str, say: Callable[[str], None] = lambda _: None) -> Corpus:
         place = self.place(tokenizer)
         if not self.ready(tokenizer):
+            if self.before is not None:
+                whole = self.before.corpus(tokenizer, say)
+                say(f"Making {place.name} from {whole.folder.name}")
+                remake(whole.folder, place, self.changes)
+                return Corpus.open(place)
             if self.text.corpus is not None:
                 return Corpus.open(place)  # says what is wrong
             say(f"Preparing {place.name} with {tokenizer}")
@@ -78,6 +100,11 @@ class Source:
                 files, place, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where
             )
         return Corpus.open(place)
+
+    def like(self, tokenizer: str) -> Corpus | None:
+        """Where a corpus is still to be made from one that is there: that one, which costs as much a token."""
+        ready = self.before is not None and self.before.ready(tokenizer)
+        return self.before.corpus(tokenizer) if self.before is not None and ready else None
 
     @property
     def bytes(self) -> float:
@@ -100,6 +127,19 @@ class Source:
             aside.replace(path)
         return path
 
+    def held_out(self, tokenizer: str) -> Corpus:
+        """The part that nobody trains on."""
+        corpus = Corpus.open(self.corpus(tokenizer).folder, part="valid")
+        if not len(corpus.documents):
+            raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
+        return corpus
+
+    def senses(self, tokenizer: str) -> Iterator[dict[str, list[str]]]:
+        """Sentences with pseudo-words, and what each of them was before it was merged."""
+        assert self.before is not None, "a study with such a task has pseudo-words"
+        whole = self.before.corpus(tokenizer)
+        return senses(self.before.held_out(tokenizer), pseudo_words(whole, self.text.pseudo_words))
+
     def unseen(self, tokenizer: str) -> Iterator[list[str]]:
         """Sentences of documents that are in nobody's training text, document by document."""
         if self.text.world is not None:
@@ -107,9 +147,7 @@ class Source:
             for document in town.documents(UNSEEN):
                 yield document.sentences
             return
-        corpus = Corpus.open(self.corpus(tokenizer).folder, part="valid")
-        if not len(corpus.documents):
-            raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
+        corpus = self.held_out(tokenizer)
         for number in range(len(corpus.documents)):
             start, stop = corpus.documents[number], corpus.documents[number + 1]
             first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etude.recipes.size import short
+from etude.study.cells import Cell
 from etude.study.plan import Plan, shown_amount
 from etude.study.settings import in_language
 
@@ -110,14 +111,14 @@ def _leaderboard(results: dict[str, Any]) -> Any:
     return table
 
 
-def plan_table(plan: Plan) -> Any:
-    """The grid of a dry run: what each cell costs and takes, and what is there already."""
+def plan_table(plan: Plan, cells: list[Cell]) -> Any:
+    """The grid of a dry run: what each of the cells costs and takes, and what is there already."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, side in (("cell", "left"), ("", "left"), ("FLOPs", "right"), ("seconds", "right"), ("state", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for cell in plan.cells.values():
+    for cell in cells:
         state = {"done": "cached", "failed": "failed before", "begun": "begun", "absent": ""}
         cost = f"{cell.flops:.2e}" if cell.flops else ""
         table.add_row(cell.key[:8], cell.title, cost, f"{cell.seconds:.1f}", state[plan.store.state(cell.key)])
