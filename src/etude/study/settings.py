@@ -98,10 +98,7 @@ class Contender(Strict):
     set: Changes = Field(default_factory=dict)
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Words | None = None
-    text: Text | None = Field(
-        default=None,
-        description="its own, where texts are what is compared; the study's, changed, if it names no source",
-    )
+    text: Text | None = Field(default=None, description="its own; one without a source changes the study's")
 
 
 class Task(Strict):
