@@ -56,7 +56,7 @@ READER: dict[str, Any] = {  # the language models: as much as ten minutes of a s
 LARGER: dict[str, Any] = {  # the size of the smallest released ELMo; without clips cuDNN does it
     "model.width": 128, "model.cells": 1024, "model.dropout": 0.1, "model.cell_clip": None,
     "model.projection_clip": None, "train.batch_tokens": 20 * 512, "train.tokens": 84_000_000, "train.lr": 2e-3,
-    "train.precision": "float32", "train.workers": 3,
+    "train.precision": "float32", "train.workers": 4,
 }  # fmt: skip
 READERS = {"taglm", "elmo"}
 PRETRAINED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -41,18 +41,23 @@ class Stream:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) int32."""
+        return self.both(start, stop, letters=False)[0]
+
+    def words(self, start: int, stop: int) -> list[Word]:
+        """The letters of the same, and marks."""
+        return self.both(start, stop)[1]
+
+    def both(self, start: int, stop: int, letters: bool = True) -> tuple[np.ndarray, list[Word]]:
+        """Ids and letters of a stretch: to find where it lies takes longer than to read it, so it is done once."""
         text, kinds, span = self._span(start, stop)
         found = np.empty(stop - start, dtype=np.int32)
         found[text] = self.corpus.tokens(*span)
         found[~text] = kinds
-        return found
-
-    def words(self, start: int, stop: int) -> list[Word]:
-        """The letters of the same, and marks."""
-        text, kinds, span = self._span(start, stop)
-        letters = iter(self.corpus.surfaces(*span))
+        if not letters:
+            return found, []
+        surfaces = iter(self.corpus.surfaces(*span))
         marks = iter([SENTENCE_START if kind == self.start else SENTENCE_END for kind in kinds.tolist()])
-        return [next(letters) if one else next(marks) for one in text.tolist()]
+        return found, [next(surfaces) if one else next(marks) for one in text.tolist()]
 
     def _span(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
         """Which places are text (stop - start,), what the markers at the others are, and the text's span.
@@ -114,11 +119,10 @@ class LaneRows:
         stream, unroll = self.stream, self.unroll
         start = index % self.count * unroll
         stop = start + unroll + 1
-        mirrored = stream.total - stop, stream.total - start
-        ahead, back = stream.read(start, stop), stream.read(*mirrored)[::-1]
-        words = None
-        if self.letters:
-            words = stream.words(start, stop)[:-1], stream.words(*mirrored)[:0:-1]
+        ahead, letters = stream.both(start, stop, self.letters)
+        back, mirrored = stream.both(stream.total - stop, stream.total - start, self.letters)
+        words = (letters[:-1], mirrored[:0:-1]) if self.letters else None
+        back = back[::-1]
         bounds = np.array([0, unroll], dtype=np.int32)
         streams = ahead, np.ascontiguousarray(back)
         return LaneRow(index, ahead[:-1], bounds, streams=streams, words=words, order=self.order)
