@@ -11,8 +11,9 @@ import pytest
 
 from etude.errors import UserError
 from etude.study import plan as plans
-from etude.study import remade
+from etude.study import remade, results
 from etude.study.budget import Machine
+from etude.study.report import page
 from etude.study.settings import Study, Text
 from etude.study.source import Source
 from etude.text.corpus import Corpus
@@ -104,6 +105,19 @@ def test_a_study_of_texts(prepared: Callable[[str], Path], tmp_path: Path, monke
     assert planned.exact and len({planned.bases[name, 0] for name in contenders}) == 2, "two texts, two cells"
     passes = [row.length.epochs for row in planned.rows if row.length]
     assert passes[0] == pytest.approx(2 * passes[1], rel=0.1)
+
+
+def test_the_results_say_what_was_read(
+    prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "speed", lambda self, recipe, corpus: 1e4)
+    corpus = prepared("wordpiece:600")
+    changes = {"text.world": None, "text.corpus": str(corpus), "text.share": 0.5}
+    found = results.collect(plans.make(tiny(claims=[], **changes), tmp_path), {}, {"date": ""})
+    row = found["rows"][0]
+    assert row["tokenizer"] == "wordpiece:600", "that of the corpus, not the one the recipe names"
+    assert row["text"]["share"] == 0.5 and 0.3 < row["text"]["tokens"] / Corpus.open(corpus).total < 0.7
+    assert "50 % of the documents" in page(found) and "문서의 50 %" in page(found)
 
 
 def test_what_the_world_has_not() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from etude.study import charts
 from etude.study.charts import Point, Series
+from etude.study.pieces import place_of, probability
 from etude.study.report import page
 from etude.study.run import Report
 from etude.study.words import WORDS, both, drawn, words
@@ -124,6 +125,15 @@ def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> 
     Tree(page(one))
 
 
+def test_places_and_chances_as_people_say_them(found: dict[str, Any]) -> None:
+    named = {**found, "columns": [{**found["columns"][0], "label": {"en": "topics", "ko": "주제"}}]}
+    task = '<span lang="en">topics</span><span lang="ko">주제</span>'
+    assert place_of(named, "topic") == task and place_of(named, "topic@16").startswith(f"{task} · ")
+    assert "라벨 16개" in place_of(named, "topic@16") and "모든 과제" in place_of(named, "mean")
+    assert page(named).count(f'<span class="key">{task} · 16</span>') == len(found["rows"]), "on a phone too"
+    assert [probability(value) for value in (0.0004, 0.0094, 0.2891, 1.0)] == ["&lt; 0.001", "0.0094", "0.29", "1"]
+
+
 def test_axes_and_numbers() -> None:
     assert charts.nice(0, 10) == [0, 2, 4, 6, 8, 10] and charts.nice(0.31, 0.36, 3) == [0.32, 0.34, 0.36]
     assert charts.amount(1234567) == "1.23M" and charts.amount(999.6) == "1k" and charts.amount(3) == "3"
@@ -132,6 +142,9 @@ def test_axes_and_numbers() -> None:
     alike = charts.logarithmic([5e9, 5.1e9])
     assert 35 < alike.at(5e9, 0, 100) < 65, "points that are alike stand in the middle"
     assert charts.linear([3.0, 3.0]).at(3.0, 0, 100) == pytest.approx(50)
+    curve = charts.spark([[(50.0, 3.0), (100.0, 2.0)]], "red", "t", ("tokens", "토큰"), ("loss", "손실"))
+    first, last = (float(x) for x in re.findall(r"([\d.]+),[\d.]+", re.findall(r'points="(.*?)"', curve)[0]))
+    assert first == pytest.approx((34 + last) / 2, abs=0.2), "half of the tokens is half of the way from 0"
 
 
 def test_names_do_not_touch() -> None:

@@ -6,11 +6,22 @@ from html import escape
 
 from etude.study import charts
 from etude.study.charts import Axis
-from etude.study.pieces import Found, amount_of, level_of, section, signed, spread, swatch
+from etude.study.pieces import (
+    Found,
+    amount_of,
+    labels_of,
+    level_of,
+    place_of,
+    probability,
+    section,
+    signed,
+    spread,
+    swatch,
+)
 from etude.study.plan import power
 from etude.study.settings import in_language
 from etude.study.table import percent, ranked
-from etude.study.words import WORDS, both, words
+from etude.study.words import both, words
 
 
 def leaderboard(found: Found, colours: dict[str, str]) -> str:
@@ -32,13 +43,14 @@ def leaderboard(found: Found, colours: dict[str, str]) -> str:
 
 
 def _column(column: Found) -> str:
-    labels = f"<br><small>{column['labels']:,} {both('labels_brief')}</small>" if column["labels"] else ""
+    labels = f"<br><small>{labels_of(column)}</small>" if column["labels"] else ""
     return f'<span class="head">{words(column["label"])}</span>{labels}'
 
 
 def _plain(column: Found) -> str:
-    name = in_language(column["label"], "en")
-    return escape(name if column["labels"] is None else f"{name} · {column['labels']}")
+    """Its name before a score where a phone has no room for a head."""
+    amount = "" if column["labels"] is None else f" · {column['labels']:,}"
+    return f'<span class="key">{words(column["label"])}{amount}</span>'
 
 
 def _board_row(found: Found, row: Found, number: int, axis: Axis, colour: str) -> str:
@@ -46,7 +58,7 @@ def _board_row(found: Found, row: Found, number: int, axis: Axis, colour: str) -
     mean = row["mean"]
     small = "" if base else f"<small>{escape(row['system'])}{amount_of(found, row)}</small>"
     parts = "".join(
-        f'<td class="part" data-name="{_plain(column)}">{spread(row["scores"].get(column["name"]))}</td>'
+        f'<td class="part">{_plain(column)}{spread(row["scores"].get(column["name"]))}</td>'
         for column in found["columns"]
     )
     if mean is None:
@@ -64,7 +76,7 @@ def _board_row(found: Found, row: Found, number: int, axis: Axis, colour: str) -
         f'<tr{" class=base" if base else ""}><td class="rank n">{number}</td>'
         f'<td class="who">{swatch(colour)}{words(row["label"])}{small}</td><td class="n mean">{value}</td>'
         f'<td class="plot">{plot}</td>{parts}'
-        f'<td class="part" data-name="{WORDS["cost"][0]}">{_cost(row)}</td></tr>'
+        f'<td class="part"><span class="key">{both("cost")}</span>{_cost(row)}</td></tr>'
     )
 
 
@@ -72,7 +84,7 @@ def _cost(row: Found) -> str:
     spent = row.get("pretraining")
     if not spent or spent["flops"] is None:
         return "–"
-    return f"<span>{power(spent['flops'])} FLOPs<span class='under'>{spent['seconds']:.0f} s</span></span>"
+    return f"<span class='cost'>{power(spent['flops'])} FLOPs<span class='under'>{spent['seconds']:.0f} s</span></span>"
 
 
 def claims(found: Found) -> str:
@@ -82,7 +94,7 @@ def claims(found: Found) -> str:
     ends = [100 * claim[key] for claim in tested for key in ("low", "high")] + [0.0]
     axis = charts.linear(ends, pad=0.08)
     cards = "".join(_claim(found, claim, axis) for claim in found["claims"])
-    date = found["registered"].get("date", "").replace("T", " ").removesuffix("+00:00")
+    date = found["registered"].get("date", "").replace("T", " ").replace("+00:00", " UTC")
     lead = both("claims_lead", level=level_of(found), date=date)
     if found["registered"].get("changed"):
         lead += f' <b class="trouble">{both("claims_changed")}</b>'
@@ -93,16 +105,16 @@ def _claim(found: Found, claim: Found, axis: Axis) -> str:
     verdict = claim["verdict"]
     labels = {row["name"]: row["label"] for row in found["rows"]}
     colour = {"holds": "var(--good)", "fails": "var(--bad)"}.get(verdict, "var(--unsure)")
-    where = both("all_tasks") if claim["on"] == "mean" else escape(claim["on"])
-    sides = " − ".join(words(labels.get(claim[side]) or claim[side]) for side in ("better", "than"))
+    better, than = (words(labels.get(claim[side]) or claim[side]) for side in ("better", "than"))
+    sides = f"{better} {both('against')} {than}"
     numbers, plot = "", ""
     if "mean" in claim:
         effect = f" · {both('effect')} {signed(claim['effect'])}" if claim["effect"] is not None else ""
-        margin = f" · margin {100 * claim['margin']:+g}" if claim["margin"] else ""
+        margin = f" · {both('margin')} {percent(claim['margin'], sign=True)}" if claim["margin"] else ""
         between = f"{percent(claim['low'])} … {percent(claim['high'])}"
         numbers = (
             f'<p class="numbers"><b>{percent(claim["mean"], sign=True)}</b> {both("points")} · {level_of(found)} '
-            f"{both('interval')} {between} · p = {claim['holm']:.3g}{effect}{margin}</p>"
+            f"{both('interval')} {between} · p = {probability(claim['holm'])} (Holm){effect}{margin}</p>"
         )
         plot = charts.strip(
             100 * claim["mean"], 100 * claim["low"], 100 * claim["high"], [100 * one for one in claim["seeds"]], axis,
@@ -113,7 +125,7 @@ def _claim(found: Found, claim: Found, axis: Axis) -> str:
     return (
         f'<article class="card claim"><span class="badge {verdict.replace(" ", "-")}">{mark}{both(verdict)}</span>'
         f'<p class="said">{words(claim["claim"])}</p>{plot}{numbers}'
-        f'<p class="note">{sides} · {where}</p>{paper}</article>'
+        f'<p class="note">{sides} · {place_of(found, claim["on"])}</p>{paper}</article>'
     )
 
 

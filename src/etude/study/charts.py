@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from etude.study.plan import power
 from etude.study.settings import Words
 from etude.study.words import drawn
 
@@ -163,9 +164,10 @@ def _frame(
         )
     for tick in x.ticks:
         at = x.at(tick, left, right)
+        value = power(tick) if tick >= 1e9 else amount(tick)  # FLOPs as the tables have them
         parts.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}" class="axis"/>'
-            f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle" class="tick">{amount(tick)}</text>'
+            f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle" class="tick">{value}</text>'
         )
     parts.append(f'<line x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}" class="axis"/>')
     parts.append(
@@ -273,16 +275,16 @@ def scale(axis: Axis, title: str) -> str:
 
 
 def spark(points: Sequence[Sequence[tuple[float, float]]], colour: str, title: str, x_name: tuple[str, str],
-          y_name: str) -> str:  # fmt: skip
+          y_name: tuple[str, str]) -> str:  # fmt: skip
     """A learning curve: one thin line a seed."""
     every = [point for line in points for point in line]
     if len(every) < 2:
         return ""
     width, height, left, right, top, bottom = 240, 132, 34, 8, 20, 24
-    x = linear([point[0] for point in every], pad=0.0)
+    x = linear([0.0, *(point[0] for point in every)], pad=0.0)  # the first place that was looked at is no beginning
     y = linear([point[1] for point in every], pad=0.1)
     ticks = nice(y.low, y.high, 3)
-    parts = [f'<text x="{left}" y="12" class="tick strong">{y_name}</text>']
+    parts = [f'<text x="{left}" y="12" class="tick strong">{drawn(y_name)}</text>']
     for tick in ticks:
         at = y.at(tick, height - bottom, top)
         parts.append(

@@ -6,9 +6,9 @@ from html import escape
 from pathlib import Path
 
 from etude.recipes.size import short
-from etude.study.pieces import Found, amount_of, level_of, section, signed, swatch
+from etude.study.pieces import Found, amount_of, level_of, place_of, probability, section, signed, swatch
 from etude.study.plan import power, shown_amount
-from etude.study.settings import Words
+from etude.study.settings import Words, shown
 from etude.study.table import percent, ranked
 from etude.study.words import both, words
 
@@ -20,27 +20,27 @@ def cards(found: Found, colours: dict[str, str]) -> str:
 
 def _card(found: Found, row: Found, colour: str) -> str:
     spent = row["pretraining"]
-    changes = ", ".join(f"{name}={value}" for name, value in row["changes"].items())
     facts: list[tuple[str, str]] = [
         (both("recipe"), f"<code>{escape(row['recipe'])}</code>"),
         (both("objective"), escape(row["objective"])),
-        (both("shape"), escape(_model(row["model"]))),
-        (both("parameters"), f"{short(row['parameters'], 'KMBT')} + {short(row['head_parameters'], 'KMBT')}"),
+        (both("shape"), _model(row["model"])),
+        (both("parameters"), both("parameters_words", own=short(row["parameters"], "KMBT"),
+                                  head=short(row["head_parameters"], "KMBT"))),
         (both("tokenizer"), escape(row["tokenizer"])),
-        (both("trained"), f"{spent['steps']:,} {both('steps')}, {spent['epochs']:.1f} {both('passes')}"),
-    ]
+        *([(both("text"), text_words(row["text"]))] if "text" in row else []),
+        (both("trained"), both("trained_words", steps=f"{spent['steps']:,}", epochs=f"{spent['epochs']:.1f}")),
+    ]  # fmt: skip
     if spent["flops"] is not None:
         facts += [
             (both("flops"), power(spent["flops"])),
             (both("tokens"), short(spent["tokens"], "KMBT")),
-            (both("seconds"), f"{spent['seconds']:.1f}"),
+            (both("seconds"), f"{spent['seconds']:,.0f}" if spent["seconds"] >= 10 else f"{spent['seconds']:.2g}"),
         ]
     facts += [
-        (f"{both('held_out')} {escape(name.replace('_', ' '))}", f"{value:.4g}")
-        for name, value in spent["valid"].items()
+        (f"{both('held_out')} · {both(word)}", f"{spent['valid'][name]:.3g}")
+        for name, word in (("loss", "loss"), ("bits_per_byte", "bits"))
+        if name in spent["valid"]
     ]
-    if changes:
-        facts.append((both("changes"), f"<code>{escape(changes)}</code>"))
     for column, tuned in row["tuned"].items():
         chosen = ", ".join(f"{name}={value}" for name, value in tuned.items())
         facts.append((f"{both('tuned')} ({escape(column)})", f"<code>{escape(chosen)}</code>"))
@@ -57,23 +57,30 @@ def _card(found: Found, row: Found, colour: str) -> str:
         if cell["place"]["row"] == row["name"] and cell["kind"] == "pretrain"
         for line in cell["commands"]
     ]
+    changes = "\n".join(f"{name}={shown(value)}" for name, value in row["changes"].items())
+    measured = "\n".join(f"{name} {value:.4g}" for name, value in spent["valid"].items())
+    lists = _folded("changes", changes) + _folded("held_out", measured)
     commands = f"<details><summary>{both('commands')}</summary><pre>{escape(chr(10).join(typed))}</pre></details>"
     return (
         '<article class="card"><div class="top">'
         f'<span class="who">{swatch(colour)}{words(row["label"])}</span>{mean}</div>'
         f'<p class="sub">{escape(row["system"])}{amount_of(found, row)}</p>{trouble}<dl>{listed}</dl>{note}{paper}'
-        f"{commands if typed else ''}</article>"
+        f"{lists}{commands if typed else ''}</article>"
     )
+
+
+def _folded(name: str, lines: str) -> str:
+    return f"<details><summary>{both(name)}</summary><pre>{escape(lines)}</pre></details>" if lines else ""
 
 
 def _model(model: Found) -> str:
     """transformer 2 × 64, 4 heads, context 64, vocabulary 1,000"""
     size = " × ".join(str(model[name]) for name in ("layers", "width") if model.get(name) is not None)
-    parts = [f"{model['kind']} {size}"]
-    parts += [f"{model['heads']} heads"] if model.get("heads") else []
-    parts += [f"context {model['context']}"] if model.get("context") else []
-    parts += [f"vocabulary {model['vocab']:,}"] if model.get("vocab") else []
-    parts += [f"shared: {model['share']}"] if model.get("share") not in (None, "none") else []
+    parts = [escape(f"{model['kind']} {size}")]
+    parts += [
+        both(f"model_{name}", value=f"{model[name]:,}") for name in ("heads", "context", "vocab") if model.get(name)
+    ]
+    parts += [both("model_share", value=model["share"])] if model.get("share") not in (None, "none") else []
     return ", ".join(parts)
 
 
@@ -83,13 +90,13 @@ def comparisons(found: Found, colours: dict[str, str]) -> str:
     labels: dict[str, Words] = {row["name"]: row["label"] for row in found["rows"]}
     body = ""
     for one in found["comparisons"]:
-        where = both("all_tasks") if one["on"] == "mean" else escape(one["on"])
         effect = "" if one["effect"] is None else signed(one["effect"])
         body += (
-            f"<tr><td>{swatch(colours[one['row']])}{words(labels[one['row']])}</td><td>{where}</td>"
+            f"<tr><td>{swatch(colours[one['row']])}{words(labels[one['row']])}</td>"
+            f"<td>{place_of(found, one['on'])}</td>"
             f'<td class="n">{percent(one["mean"], sign=True)}</td>'
             f'<td class="n">{percent(one["low"])} … {percent(one["high"])}</td>'
-            f'<td class="n">{effect}</td><td class="n">{one["holm"]:.3g}</td></tr>'
+            f'<td class="n">{effect}</td><td class="n">{probability(one["holm"])}</td></tr>'
         )
     head = (
         f"<tr><th>{both('system')}</th><th>{both('tasks')}</th><th class='n'>{both('difference')}</th>"
@@ -130,7 +137,17 @@ def _text(found: Found) -> str:
     if "world" in text:
         return both("world_text", size=f"{text['world']:g}", language=text.get("language", "en"))
     names = [Path(name).name for name in text.get("files", [])] or [Path(text["corpus"]).name]
-    return escape(", ".join(names))
+    sizes = {text_words(row["text"]): None for row in found["rows"] if "text" in row}
+    return "; ".join([escape(", ".join(names)), *sizes])
+
+
+def text_words(text: Found) -> str:
+    """How much there is of it, and what was done to it."""
+    parts = [both("text_size", tokens=short(text["tokens"], "KMBT"), size=f"{text['bytes'] / 1e6:.3g}")]
+    parts += [both("text_share", share=f"{100 * text['share']:g}")] if text.get("share", 1) < 1 else []
+    parts += [both("text_noise", share=f"{100 * text['noise']:g}")] if text.get("noise") else []
+    parts += [both("text_pseudo", count=text["pseudo_words"])] if text.get("pseudo_words") else []
+    return ", ".join(parts)
 
 
 def cells(found: Found) -> str:

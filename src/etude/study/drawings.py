@@ -107,7 +107,7 @@ def curves(found: Found, colours: dict[str, str]) -> str:
         lines = [[(line["tokens"], line["loss"]) for line in curve if line.get("loss") is not None] for curve in curves]
         drawn = charts.spark(
             [line for line in lines if line], colours[row["name"]], escape(f"held-out loss of {row['name']}"),
-            (WORDS["tokens"][0], WORDS["tokens"][1]), escape(row.get("objective", "")),
+            (WORDS["tokens"][0], WORDS["tokens"][1]), _loss(row.get("objective", "")),
         )  # fmt: skip
         if drawn:
             name = f"{words(row['label'])}{amount_of(found, row)}"
@@ -117,6 +117,10 @@ def curves(found: Found, colours: dict[str, str]) -> str:
         f'<div class="charts">{shared}</div>' if shared else ""
     ) + f'<div class="sparks">{"".join(drawings)}</div>'
     return section(both("curves"), both("curves_lead"), inside) if drawings else ""
+
+
+def _loss(objective: str) -> tuple[str, str]:
+    return f"{WORDS['loss'][0]} ({objective})", f"{WORDS['loss'][1]} ({objective})"
 
 
 def _bits(found: Found, colours: dict[str, str]) -> str:
@@ -138,4 +142,4 @@ def _bits(found: Found, colours: dict[str, str]) -> str:
         series, charts.logarithmic([point.x for point in values]), charts.linear([point.y for point in values]),
         (WORDS["flops"][0], WORDS["flops"][1]), title="bits per byte", lines=True,
     )  # fmt: skip
-    return f"<figure><figcaption>bits per byte</figcaption>{drawing}</figure>"
+    return f"<figure><figcaption>{both('bits')}</figcaption>{drawing}</figure>"

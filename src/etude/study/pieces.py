@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from etude.study.plan import shown_amount
+from etude.study.settings import MEAN
 from etude.study.table import percent
+from etude.study.words import both, words
 
 Found = dict[str, Any]
 GREY = "var(--base)"
@@ -24,7 +27,7 @@ def entry_of(row: Found) -> str:
 
 
 def level_of(found: Found) -> str:
-    return f"{100 * found['rule']['interval']:g} %"
+    return f"{100 * found['rule']['interval']:g}\N{NO-BREAK SPACE}%"
 
 
 def section(title: str, lead: str, inside: str) -> str:
@@ -35,6 +38,27 @@ def section(title: str, lead: str, inside: str) -> str:
 def signed(value: float) -> str:
     """With a true minus."""
     return f"{value:.2f}".replace("-", "−")
+
+
+def probability(value: float) -> str:
+    """Two digits; below one in a thousand a bootstrap of thousands of draws can tell no more."""
+    return "&lt; 0.001" if value < 0.001 else f"{value:.2g}"
+
+
+def labels_of(column: Found) -> str:
+    return both("labels_brief", count=f"{column['labels']:,}")
+
+
+def place_of(found: Found, on: str) -> str:
+    """Where a difference was measured, as the tasks are called: a task, a task with so many labels, or all of them."""
+    if on == MEAN:
+        return both("all_tasks")
+    for column in found["columns"]:
+        if on == column["name"] and column["labels"] is not None:
+            return f"{words(column['label'])} · {labels_of(column)}"
+        if on in (column["name"], column["task"]):
+            return words(column["label"])
+    return escape(on)
 
 
 def swatch(colour: str) -> str:

@@ -291,7 +291,8 @@ def _settled(recipe: Recipe) -> dict[str, Any]:
 def _trial(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, base: Cell | None) -> Cell:
     task, files = plan.study.tasks[column.task], plan.files[column.task]
     number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
-    train = files.train(column.labels, number)
+    # the drawn labels are drawn evenly, so the majority is that of all there are
+    train = files.train(column.labels if base is not None else None, number)
     examples = train.read_bytes().count(b"\n")
     settings = _settings(plan, row, column, tuned, examples, number)
     kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"

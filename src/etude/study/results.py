@@ -14,7 +14,7 @@ import numpy as np
 
 from etude.card import hardware, versions
 from etude.study.outcomes import Outcome
-from etude.study.plan import Column, Plan, Row, Unit
+from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.settings import MEAN, Claim
 from etude.study.statistics import Difference, Draws, difference, holm, summary, verdict
 from etude.study.work import load_outcome
@@ -133,7 +133,7 @@ def _row(found: Collected, row: Row) -> dict[str, Any]:
         recipe, cost = row.recipe or row.draft.recipe, row.draft.cost
         values |= {
             "contender": row.draft.entry.contender, "recipe": recipe.name, "system": recipe.system or recipe.name,
-            "paper": recipe.paper, "changes": row.draft.entry.changes, "tokenizer": recipe.tokenizer,
+            "paper": recipe.paper, "changes": row.draft.entry.changes, **_text(plan, row.draft),
             "model": {"kind": recipe.model_kind, **_shape(recipe.model)}, "objective": recipe.objective_kind,
             "parameters": cost.parameters, "head_parameters": cost.head_parameters,
             "flops_per_token": cost.flops_per_token, "lr": recipe.train.lr, "batch_tokens": recipe.train.batch_tokens,
@@ -149,6 +149,17 @@ def _row(found: Collected, row: Row) -> dict[str, Any]:
             "curves": [one["curve"] for one in done],
         }  # fmt: skip
     return values
+
+
+def _text(plan: Plan, draft: Draft) -> dict[str, Any]:
+    """What it read, and by which tokenizer: a prepared corpus has its own, whatever the recipe names."""
+    corpus = draft.corpus
+    if corpus is None:
+        return {"tokenizer": draft.recipe.tokenizer}
+    text = plan.study.contenders[draft.entry.contender].text or plan.study.text
+    facts = {name: getattr(text, name) for name in ("share", "noise", "pseudo_words")}
+    spec = corpus.manifest["tokenizer"].get("spec") or draft.recipe.tokenizer
+    return {"tokenizer": spec, "text": {"tokens": corpus.total, "bytes": corpus.bytes, **facts}}
 
 
 def _shape(model: Any) -> dict[str, Any]:
