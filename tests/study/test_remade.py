@@ -115,6 +115,7 @@ def test_the_results_say_what_was_read(
     changes = {"text.world": None, "text.corpus": str(corpus), "text.share": 0.5}
     found = results.collect(plans.make(tiny(claims=[], **changes), tmp_path), {}, {"date": ""})
     row = found["rows"][0]
+    assert not any(str(corpus.parent) in line for cell in found["cells"] for line in cell["commands"])
     assert row["tokenizer"] == "wordpiece:600", "that of the corpus, not the one the recipe names"
     assert row["text"]["share"] == 0.5 and 0.3 < row["text"]["tokens"] / Corpus.open(corpus).total < 0.7
     assert "50 % of the documents" in page(found) and "문서의 50 %" in page(found)

@@ -19,6 +19,7 @@ from etude.study.charts import Point, Series
 from etude.study.pieces import place_of, probability
 from etude.study.report import page
 from etude.study.run import Report
+from etude.study.table import percent
 from etude.study.words import WORDS, both, drawn, words
 
 VOID = {"meta", "input", "br", "img", "link", "hr", "line", "circle", "rect", "path", "polyline"}
@@ -132,6 +133,7 @@ def test_places_and_chances_as_people_say_them(found: dict[str, Any]) -> None:
     assert "라벨 16개" in place_of(named, "topic@16") and "모든 과제" in place_of(named, "mean")
     assert page(named).count(f'<span class="key">{task} · 16</span>') == len(found["rows"]), "on a phone too"
     assert [probability(value) for value in (0.0004, 0.0094, 0.2891, 1.0)] == ["&lt; 0.001", "0.0094", "0.29", "1"]
+    assert [percent(value, sign=True) for value in (-0.0001, 0.0374, -0.029)] == ["0.0", "+3.7", "−2.9"]
 
 
 def test_axes_and_numbers() -> None:

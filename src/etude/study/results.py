@@ -255,12 +255,12 @@ def commands(plan: Plan, key: str) -> list[str]:
 
 
 def _relative(plan: Plan, path: str) -> str:
-    """As seen from the study's folder, without the names of this machine's folders."""
-    inside = Path(path)
-    try:
-        return str(inside.resolve().relative_to(plan.folder.resolve()))
-    except ValueError:
-        return inside.name if inside.is_absolute() else os.path.relpath(path, plan.folder)
+    """As seen from the study's folder; only its name where nothing but the root is above both of them."""
+    inside, folder = Path(path).resolve(), plan.folder.resolve()
+    if inside.is_relative_to(folder):
+        return str(inside.relative_to(folder))
+    apart = Path(path).is_absolute() or os.path.commonpath([inside, folder]) == inside.anchor
+    return inside.name if apart else os.path.relpath(inside, folder)
 
 
 def _word(value: Any) -> str:

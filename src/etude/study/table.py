@@ -20,8 +20,11 @@ def ranked(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def percent(value: float | None, sign: bool = False) -> str:
-    """In points, with a true minus."""
-    return "" if value is None else f"{100 * value:{'+' if sign else ''}.1f}".replace("-", "−")
+    """In points, with a true minus; what rounds to nothing has no sign."""
+    if value is None:
+        return ""
+    points = round(100 * value, 1) + 0.0  # -0.0 + 0.0 is 0.0
+    return f"{points:{'+' if sign and points else ''}.1f}".replace("-", "−")
 
 
 def spread(one: dict[str, Any] | None, otherwise: str) -> str:
