@@ -59,7 +59,7 @@ def _card(found: Found, row: Found, colour: str) -> str:
     ]
     changes = "\n".join(f"{name}={shown(value)}" for name, value in row["changes"].items())
     measured = "\n".join(f"{name} {value:.4g}" for name, value in spent["valid"].items())
-    lists = _folded("changes", changes) + _folded("held_out", measured)
+    lists = _folded("changes", changes) + _folded("held_out_all", measured)
     commands = f"<details><summary>{both('commands')}</summary><pre>{escape(chr(10).join(typed))}</pre></details>"
     return (
         '<article class="card"><div class="top">'
@@ -100,7 +100,7 @@ def comparisons(found: Found, colours: dict[str, str]) -> str:
         )
     head = (
         f"<tr><th>{both('system')}</th><th>{both('tasks')}</th><th class='n'>{both('difference')}</th>"
-        f"<th class='n'>{level_of(found)}</th><th class='n'>{both('effect')}</th><th class='n'>p (Holm)</th></tr>"
+        f"<th class='n'>{level_of(found)}</th><th class='n'>{both('effect')}</th><th class='n small'>p (Holm)</th></tr>"
     )
     return section(
         both("comparisons"), both("comparisons_lead"), f'<div class="scroll"><table>{head}{body}</table></div>'
@@ -138,7 +138,7 @@ def _text(found: Found) -> str:
         return both("world_text", size=f"{text['world']:g}", language=text.get("language", "en"))
     names = [Path(name).name for name in text.get("files", [])] or [Path(text["corpus"]).name]
     sizes = {text_words(row["text"]): None for row in found["rows"] if "text" in row}
-    return "; ".join([escape(", ".join(names)), *sizes])
+    return escape(", ".join(names)) + (f": {'; '.join(sizes)}" if sizes else "")
 
 
 def text_words(text: Found) -> str:

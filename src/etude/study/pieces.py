@@ -36,8 +36,8 @@ def section(title: str, lead: str, inside: str) -> str:
 
 
 def signed(value: float) -> str:
-    """With a true minus."""
-    return f"{value:.2f}".replace("-", "−")
+    """With a true minus; of what is ten and more, whole numbers."""
+    return (f"{value:.2f}" if abs(value) < 9.995 else f"{value:.0f}").replace("-", "−")
 
 
 def probability(value: float) -> str:
