@@ -357,8 +357,10 @@ def main() -> None:
         text = f"{work.name:16} {rate} {ours['memory']:6.1f} {ours['waited']:6.1%}  "
         for peer in filter(None, asked.peers.split(",")):
             torch._dynamo.reset()
+            # on a CPU the Trainer stays at its default, which is float32 there
+            its_own = "float32" if peer == "trainer" and device.type == "cpu" else precision
             try:
-                found = speeds[peer](work, asked.dropout, asked.steps, device, precision)
+                found = speeds[peer](work, asked.dropout, asked.steps, device, its_own)
             except Exception as error:  # a peer that fails is told, and the table goes on
                 text += f"{peer}: {error!r:.80}  "
                 continue

@@ -232,6 +232,32 @@ def test_flops_are_what_torch_counts(axes: dict[str, Any]) -> None:
     assert model.flops(np.array(lengths), pooled=True) - model.flops(np.array(lengths)) == 4 * 2 * 32 * 32
 
 
+@pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
+def test_the_states_asked_for_are_those_among_all(axes: dict[str, Any]) -> None:
+    """With their gradients; and what is not asked for is neither computed nor counted."""
+    model, packed = model_of(**axes), batch_of([7, 1, 0, 20, 13])
+    only = torch.tensor([40, 3, 0, 8, 8])  # in any order, and one twice
+    slope = torch.randn(5, 32)
+    parameters = list(model.parameters())
+    chosen = model(packed, only=only).last
+    every = model(packed).last[only]
+    torch.testing.assert_close(chosen, every, rtol=1e-5, atol=1e-6)
+    gradients = [torch.autograd.grad(last, parameters, slope, allow_unused=True) for last in (chosen, every)]
+    for one, other in zip(*gradients, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    model.path, lengths = "reference", np.array([7, 1, 0, 20, 13])
+    with torch.no_grad(), FlopCounterMode(display=False) as whole:
+        model(packed)
+    with torch.no_grad(), FlopCounterMode(display=False) as part:
+        model(packed, only=only)
+    saved = model.flops(lengths) - model.flops(lengths, only=5)
+    assert whole.get_total_flops() - part.get_total_flops() == saved > 0
+    with pytest.raises(ValueError, match="asks for all"):
+        model(packed, layers=True, only=only)
+
+
 def test_flops_of_a_training_step_of_gpt_2_are_six_a_parameter_and_token() -> None:
     """The rule of thumb of the field, for a context so short that attention hardly counts."""
     settings, _ = EXACT["gpt-2"]

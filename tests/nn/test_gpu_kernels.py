@@ -56,6 +56,24 @@ def test_short_sequences(causal: bool, size: int) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [16, 24])
+@pytest.mark.parametrize("tiles", [(32, 16), (16, 32), (16, 16)])
+def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths at, before and behind the edges of tiles; empty sequences; fewer tokens than the bound."""
+    from etude.nn import tiled_attention
+
+    for kernel in ("FORWARD", "BY_QUERY", "BY_KEY"):
+        monkeypatch.setattr(tiled_attention, kernel, (*tiles, 4, 2))
+    torch.manual_seed(1)
+    layout = layout_of([16, 1, 0, 33, 64, 31, 0], 64)
+    qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
+    slope = torch.randn(layout.total, 2, size)
+    ours, theirs = (attention_of(qkv, layout, causal, path, slope) for path in ("tiled", "reference"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+@needs_kernels
 def test_dropout_of_short_sequences_is_that_of_its_gradient() -> None:
     """The function is linear in the values, and its derivative by them must be the mask that was drawn."""
     from etude.nn.short_attention import attend_short

@@ -190,12 +190,16 @@ class Transformer(nn.Module):
         weights: bool = False,
         lender: Embedding | None = None,
         cache: Cache | None = None,
+        only: Tensor | None = None,
     ) -> States:
         """States of all tokens; of all layers, and attention weights by the slow path, on request.
 
         `lender` is the embedding of another model, for the parts that are borrowed. With `cache`, the tokens go
-        on where its sequences stopped (`cache.pack` makes such a batch).
+        on where its sequences stopped (`cache.pack` makes such a batch). With `only` (M,), `last` are the states at
+        these places alone, (M, D), and the last layer computes no others: a masked model needs one in seven.
         """
+        if only is not None and layers:
+            raise ValueError("`only` leaves out states of the last layer, and `layers` asks for all of them")
         self._check(packed.layout, cache)
         if cache is not None:
             cache.begin(packed.layout, self.path)
@@ -219,6 +223,7 @@ class Transformer(nn.Module):
                 record=record,
                 cache=cache,
                 layer=layer,
+                only=only if layer == settings.layers - 1 else None,
             )
             x = feedforward(x)
             if layers:
@@ -254,15 +259,20 @@ class Transformer(nn.Module):
             )
 
     def pool(self, last: Tensor, layout: Layout) -> Tensor:
+        """BERT's pooler on the states of all tokens, (S, D)."""
+        return self.pool_of(pool_first(last, layout))
+
+    def pool_of(self, first: Tensor) -> Tensor:
         """BERT's pooler: tanh of a projection of each sequence's first state, (S, D)."""
         if self.pooler is None:
             raise UserError("this model has no pooler: set model.pooler=true")
-        return torch.tanh(self.pooler(pool_first(last, layout)))
+        return torch.tanh(self.pooler(first))
 
-    def flops(self, lengths: np.ndarray, pooled: bool = False) -> int:
+    def flops(self, lengths: np.ndarray, pooled: bool = False, only: int | None = None) -> int:
         """Of one forward pass: matrix products times 2; attention over real lengths, full where it is causal.
 
-        A banded layer counts the keys of its band. `pooled` adds the pooler.
+        A banded layer counts the keys of its band. `pooled` adds the pooler. `only` is how many states of the last
+        layer are asked for, where those are not all.
         """
         settings = self.settings
         lengths = np.asarray(lengths).astype(np.int64)
@@ -278,6 +288,8 @@ class Transformer(nn.Module):
                 band = window + 1 if settings.direction == "causal" else 2 * window + 1
                 pairs = int((lengths * np.minimum(lengths, band)).sum())
             total += 2 * tokens * projections + 4 * pairs * width  # scores, and the sum of values
+        if only is not None and settings.layers:  # queries, keys and values are of all tokens
+            total -= 2 * (tokens - only) * (projections - 3 * width * width)
         if pooled:
             total += 2 * int((lengths > 0).sum()) * width * width
         return total

@@ -4,6 +4,7 @@
     grouped     dense batches of similar length (nn/grouping.py): CPU, float32; and equal lengths anywhere, for there
                 the batch is dense as it lies, and dense kernels are the faster ones
     short       our own kernels for sequences of up to 128 tokens (nn/short_attention.py), where varlen would serve
+    tiled       our own for longer ones (nn/tiled_attention.py), on a Hopper card or a later one, without dropout
     reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
 
 A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
@@ -15,6 +16,8 @@ by GPT-3.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -31,7 +34,7 @@ from etude.nn.packed import Layout
 # torch.compiler.disable would do, and costs every program the seconds of importing the compiler.
 _grouped_outside_graph = torch._disable_dynamo(attend_grouped)
 
-Path = Literal["varlen", "grouped", "short", "reference"]
+Path = Literal["varlen", "grouped", "short", "tiled", "reference"]
 
 
 class _Varlen(NamedTuple):
@@ -42,8 +45,7 @@ class _Varlen(NamedTuple):
 
 
 _FOUND: list[_Varlen] = []
-_FLASH: dict[int | None, bool] = {}
-_KERNELS: list[Any] = []
+_CARDS: dict[int | None, tuple[int, int]] = {}
 Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
 
 
@@ -56,13 +58,21 @@ def attend_packed(
     dropout: float = 0.0,
     path: str | None = None,
 ) -> Tensor:
-    """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): short sequences profit."""
-    if path == "short" or (path is None and window is None and _serves_short(qkv, layout)):
-        if window is not None:
-            raise UserError("the kernels for short sequences know no windows: set path to 'varlen' or 'grouped'")
+    """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): our own kernels take those."""
+    if path is None and window is None:
+        path = _own_path(qkv, layout, dropout)
+    mixed: Tensor
+    if path in ("short", "tiled") and window is not None:
+        raise UserError(f"the {path} kernels know no windows: set path to 'varlen' or 'grouped'")
+    if path == "short":
         # without dropout the seed is not read, and anything stands there
         seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
-        mixed: Tensor = _short().attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+        mixed = _kernels("short").attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+        return mixed
+    if path == "tiled":
+        if dropout:
+            raise UserError("the tiled kernels know no dropout: set path to 'varlen' or 'grouped'")
+        mixed, _ = _kernels("tiled").attend_tiled(qkv, layout.bounds, layout.longest, causal)
         return mixed
     query, key, value = qkv.unbind(1)
     return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
@@ -92,12 +102,12 @@ def attend(
         grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
         result: Tensor = grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
         return result
-    if path == "short":
+    if path in ("short", "tiled"):
         qkv = torch.stack([query, key, value], 1)
         return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
     if path == "reference":
         return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
-    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, short, reference.")
+    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, short, tiled, reference.")
 
 
 def choose_path(
@@ -118,29 +128,38 @@ def choose_path(
     return "varlen" if usable else "grouped"
 
 
-def _serves_short(qkv: Tensor, layout: Layout) -> bool:
-    if qkv.device.type != "cuda" or layout.longest > 128 or qkv.shape[0] == 0 or not _has_flash(qkv.device.index):
-        return False
-    return _short() is not None and _short().fits(layout.longest, qkv.shape[-1], qkv.dtype)
+def _own_path(qkv: Tensor, layout: Layout, dropout: float) -> Path | None:
+    """Which of our own kernels serve best, if any does."""
+    if qkv.device.type != "cuda" or qkv.shape[0] == 0 or not _has_flash(qkv.device.index):
+        return None
+    short, tiled = _kernels("short"), _kernels("tiled")
+    if short is None:
+        return None
+    if short.fits(layout.longest, qkv.shape[-1], qkv.dtype):
+        return "short"
+    # before Hopper, flash kernels are at home
+    hopper = _card(qkv.device.index) >= (9, 0)
+    return "tiled" if hopper and dropout == 0 and tiled.fits(qkv.shape[-1], qkv.dtype) else None
 
 
-def _short() -> Any:
-    """The module of the kernels, or None where there is no Triton to make them; looked up once."""
-    if not _KERNELS:
-        try:
-            from etude.nn import short_attention
-        except ImportError:
-            _KERNELS.append(None)
-        else:
-            _KERNELS.append(short_attention)
-    return _KERNELS[0]
+@functools.cache
+def _kernels(name: str) -> Any:
+    """The module of our own kernels, or None where there is no Triton to make them."""
+    try:
+        return importlib.import_module(f"etude.nn.{name}_attention")
+    except ImportError:
+        return None
+
+
+def _card(index: int | None) -> tuple[int, int]:
+    if index not in _CARDS:
+        _CARDS[index] = torch.cuda.get_device_capability(index) if torch.cuda.is_available() else (0, 0)
+    return _CARDS[index]
 
 
 def _has_flash(index: int | None) -> bool:
     """Flash kernels need an Ampere card or a later one."""
-    if index not in _FLASH:
-        _FLASH[index] = torch.cuda.is_available() and torch.cuda.get_device_capability(index) >= (8, 0)
-    return _FLASH[index]
+    return _card(index) >= (8, 0)
 
 
 def _varlen() -> _Varlen:

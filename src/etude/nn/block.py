@@ -55,17 +55,19 @@ class AttentionBranch(nn.Module):
         record: list[list[Tensor]] | None = None,
         cache: Cache | None = None,
         layer: int = 0,
+        only: Tensor | None = None,
     ) -> Tensor:
         """(N, D) -> (N, D). With `record`, the weights of this layer are appended to it (slow path).
 
-        With `cache`, the tokens follow those kept of `layer` and see them too.
+        With `cache`, the tokens follow those kept of `layer` and see them too. With `only` (M,), the tokens at these
+        places alone go on, (M, D): all are seen, and what nobody asks for is not computed.
         """
         normed = self.norm(x) if self.placement == "pre" else x
         dropout = self.attention_dropout if self.training else 0.0
         if cache is None and record is None and turn is None:
             qkv = self.qkv(normed).view(x.shape[0], 3, self.heads, self.size)
             mixed = attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
-            return self.join(x, mixed)
+            return self.join(x, mixed, only)
         query, key, value = self.project(normed, turn)
         if cache is not None:
             mixed = cache.attend(layer, query, key, value, window)
@@ -76,7 +78,7 @@ class AttentionBranch(nn.Module):
                 query, key, value, layout, causal=causal, window=window, dropout=dropout, weights=True
             )
             record.append(maps or [])
-        return self.join(x, mixed)
+        return self.join(x, mixed, only)
 
     def project(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""
@@ -85,8 +87,10 @@ class AttentionBranch(nn.Module):
             query, key = rotate(query, turn), rotate(key, turn)
         return query, key, value
 
-    def join(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def join(self, x: Tensor, mixed: Tensor, only: Tensor | None = None) -> Tensor:
         """The output projection, and back onto the residual stream."""
+        if only is not None:
+            x, mixed = x.index_select(0, only), mixed.index_select(0, only)
         branch = drop(self.out(mixed.reshape(x.shape[0], self.heads * self.size)), self.dropout, self.training)
         return x + branch if self.placement == "pre" else self.norm(x + branch)
 
@@ -126,7 +130,12 @@ class FeedForwardBranch(nn.Module):
         return x + branch if self.placement == "pre" else self.norm(x + branch)
 
 
+def first_places(layout: Layout, tokens: int) -> Tensor:
+    """(S,) where each sequence begins; a place that means nothing for an empty one."""
+    return layout.bounds[:-1].long().clamp(max=max(0, tokens - 1))
+
+
 def pool_first(x: Tensor, layout: Layout) -> Tensor:
     """The state of the first token of each sequence, (S, D); a row that means nothing for an empty one."""
-    first = layout.bounds[:-1].long().clamp(max=max(0, x.shape[0] - 1))
+    first = first_places(layout, x.shape[0])
     return x.index_select(0, first) if x.shape[0] else x.new_zeros(len(first), x.shape[1])

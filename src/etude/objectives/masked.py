@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.nn.block import Activation
+from etude.nn.block import Activation, first_places
 from etude.nn.initial import fresh_key, initialise
 from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_scores
 from etude.nn.states import States
@@ -92,7 +92,7 @@ class Masked(Objective):
         return self.corruption.frame(ids, context)
 
     def loss(self, model: Any, batch: Any) -> dict[str, Term]:
-        states = model(batch)
+        states = self._states(model, batch)
         hidden, table = self._hidden(model, states, batch)
         terms = {"mlm": Term(linear_cross_entropy(hidden, table, self.head.bias, batch.targets), batch.counts["mlm"])}
         if self.sentence is not None:
@@ -101,7 +101,7 @@ class Masked(Objective):
         return terms
 
     def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
-        states = model(batch)
+        states = self._states(model, batch)
         hidden, table = self._hidden(model, states, batch)
         losses, likeliest = linear_scores(hidden, table, self.head.bias, batch.targets)
         count = batch.counts["mlm"]
@@ -118,19 +118,27 @@ class Masked(Objective):
     def logits(self, model: Any, states: States) -> Tensor:
         return F.linear(self.head(states.last), token_table(model, states), self.head.bias)  # (N, V)
 
+    def _states(self, model: Any, batch: Any) -> States:
+        """Of the slots (M, D), and behind them of the first tokens (S, D) where a sentence task reads those."""
+        only = batch.index
+        if self.sentence is not None:
+            only = torch.cat([only, first_places(batch.layout, len(batch.tokens))])
+        states: States = model(batch, only=only)
+        return states
+
     def _hidden(self, model: Any, states: States, batch: Any) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the logits of the slots."""
-        return self.head(states.last.index_select(0, batch.index)), token_table(model, states)
+        return self.head(states.last[: len(batch.index)]), token_table(model, states)
 
     def _sentence(self, model: Any, states: States, batch: Any) -> Tensor:
         assert self.sentence is not None
-        return self.sentence(model.pool(states.last, batch.layout))  # (S, 2)
+        return self.sentence(model.pool_of(states.last[len(batch.index) :]))  # (S, 2)
 
     def flops(self, model: Any, batch: Any) -> int:
-        forward = model.flops(batch.layout.lengths) + self.head.flops(model, batch.counts["mlm"])
-        if self.sentence is not None:  # the pooler and the two-way layer, once a labelled sequence
-            forward += 2 * batch.counts["sentence"] * model.width * (model.width + 2)
-        return 3 * forward
+        slots, labelled = batch.counts["mlm"], 0 if self.sentence is None else batch.counts["sentence"]
+        forward = model.flops(batch.layout.lengths, only=slots + labelled) + self.head.flops(model, slots)
+        # the pooler and the two-way layer, once a labelled sequence
+        return 3 * (forward + 2 * labelled * model.width * (model.width + 2))
 
 
 def build(settings: Settings, model: Any, special: Any) -> Masked:

@@ -163,15 +163,15 @@ class Replaced(Objective):
             **self.discriminator.stats(model, states, text),
         }
 
-    def generate(self, model: Any, packed: Packed) -> States:
-        """The generator's states: those that `logits` is read from."""
-        return self.generator(packed, lender=model.embedding)
+    def generate(self, model: Any, packed: Packed, only: Tensor | None = None) -> States:
+        """The generator's states: those that `logits` is read from; of all tokens, or of some."""
+        return self.generator(packed, lender=model.embedding, only=only)
 
     def _predict(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the generator's logits of the slots."""
-        states = self.generate(model, batch)
+        states = self.generate(model, batch, only=batch.index)
         assert states.table is not None
-        return self.generator_head(states.last.index_select(0, batch.index)), states.table
+        return self.generator_head(states.last), states.table
 
     def _corrupt(self, hidden: Tensor, table: Tensor, batch: Any) -> Text:
         """The text with a draw from the generator at every chosen place."""
@@ -194,7 +194,7 @@ class Replaced(Objective):
 
     def flops(self, model: Any, batch: Any) -> int:
         lengths, slots = batch.layout.lengths, batch.counts["generator"]
-        speaking = self.generator.flops(lengths) + self.generator_head.flops(self._speaker(model), slots)
+        speaking = self.generator.flops(lengths, only=slots) + self.generator_head.flops(self._speaker(model), slots)
         return 3 * (speaking + model.flops(lengths) + self.discriminator.flops(model, batch.size, slots))
 
 
