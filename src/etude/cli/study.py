@@ -92,13 +92,13 @@ def _claims(results: dict[str, Any], console: Any) -> None:
     from rich.text import Text
 
     from etude.study.settings import in_language
-    from etude.study.table import VERDICTS
+    from etude.study.table import VERDICTS, percent
 
     styles = {"holds": "green", "fails": "red"}
     for claim in results["claims"]:
         said = f"{VERDICTS[claim['verdict']]}: {in_language(claim['claim'], 'en')}"
         if "mean" in claim:
-            said += f" ({100 * claim['mean']:+.1f}, {100 * claim['low']:.1f} … {100 * claim['high']:.1f})"
+            said += f" ({percent(claim['mean'], sign=True)}, {percent(claim['low'])} … {percent(claim['high'])})"
         line = Text(said, style=styles.get(claim["verdict"], ""))
         console.print(line)
 
