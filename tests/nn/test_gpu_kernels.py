@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.nn import losses
+from etude.models.transformer import Settings, Transformer
+from etude.nn import attention, losses
 from etude.nn.attention import attend, attend_packed
-from etude.nn.packed import Layout
+from etude.nn.packed import Layout, pack
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_kernels = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
@@ -97,6 +98,51 @@ def test_dropout_of_short_sequences_is_that_of_its_gradient() -> None:
     assert torch.equal(dropped, attend_short(qkv, bounds, seed, 16, False, 0.3))
 
 
+def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a Hopper card, without one. A lookup that the compiler cannot follow breaks the graph at every layer;
+    a kernel that seems to write its bounds forbids recording. Either makes a step ten times as slow."""
+    if INTERPRETED or importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed: graphs with our kernels are not checked here")
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    class Hopper:
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+    class Traced(Exception):
+        pass
+
+    driver.set_active(Hopper())
+    device = torch.device("cuda", 0)
+    monkeypatch.setitem(attention._CARDS, 0, (9, 0))
+    attention.look_up_kernels(device)
+    choose = attention.own_path
+    monkeypatch.setattr(attention, "own_path", lambda _, *rest: choose(device, *rest))
+    found: list[list[str]] = []
+
+    def note(graph: torch.fx.GraphModule, inputs: object) -> object:
+        found.append([str(node.target) for node in graph.graph.nodes])
+
+        def stop(*_: object) -> None:
+            raise Traced
+
+        return make_boxed_func(stop)
+
+    model = Transformer(Settings(layers=3, width=128, heads=2, vocab=50, context=512))
+    model.compile(fullgraph=True, dynamic=False, backend=aot_autograd(fw_compiler=note, bw_compiler=note))
+    with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
+        model(pack([[1] * 300, [2] * 212, []], longest=512), only=torch.tensor([1, 5, 400]))
+    kernels = [name for name in found[0] if "triton_kernel" in name]
+    assert kernels == ["triton_kernel_wrapper_functional"] * 3  # one a layer
+    assert not any("copy_" in name for name in found[0])  # what is written is given back by a copy
+
+
 @needs_kernels
 def test_the_softmax_of_a_vocabulary() -> None:
     from etude.nn.softmax_kernel import surprise_and_slope_
@@ -124,6 +170,22 @@ def test_short_sequences_on_a_gpu(causal: bool, longest: int) -> None:
     theirs = attention_of(wide, layout, causal, "reference", slope.double())
     for one, other in zip(ours, theirs, strict=True):
         assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_on_a_gpu(causal: bool) -> None:
+    draw = np.random.default_rng(0)
+    layout = layout_of([*draw.integers(0, 1025, 12), 1024, 1, 0], 1024).to("cuda")
+    torch.manual_seed(1)
+    qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16().requires_grad_()
+    slope = torch.randn(layout.total, 4, 64, device="cuda").bfloat16()
+    ours, again = (attention_of(qkv, layout, causal, "tiled", slope) for _ in range(2))
+    wide = qkv.detach().double().requires_grad_()
+    theirs = attention_of(wide, layout, causal, "reference", slope.double())
+    for one, same, other in zip(ours, again, theirs, strict=True):
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-2
+        assert torch.equal(one, same)
 
 
 @pytest.mark.gpu

@@ -16,8 +16,6 @@ by GPT-3.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -46,6 +44,8 @@ class _Varlen(NamedTuple):
 
 _FOUND: list[_Varlen] = []
 _CARDS: dict[int | None, tuple[int, int]] = {}
+_SHORT: list[Any] = []  # the modules of our own kernels, once looked up
+_TILED: list[Any] = []
 Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
 
 
@@ -59,20 +59,20 @@ def attend_packed(
     path: str | None = None,
 ) -> Tensor:
     """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): our own kernels take those."""
-    if path is None and window is None:
-        path = _own_path(qkv, layout, dropout)
+    if path is None and window is None and qkv.shape[0]:
+        path = own_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest, dropout)
     mixed: Tensor
     if path in ("short", "tiled") and window is not None:
         raise UserError(f"the {path} kernels know no windows: set path to 'varlen' or 'grouped'")
     if path == "short":
         # without dropout the seed is not read, and anything stands there
         seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
-        mixed = _kernels("short").attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+        mixed = _short().attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
         return mixed
     if path == "tiled":
         if dropout:
             raise UserError("the tiled kernels know no dropout: set path to 'varlen' or 'grouped'")
-        mixed, _ = _kernels("tiled").attend_tiled(qkv, layout.bounds, layout.longest, causal)
+        mixed, _ = _tiled().attend_tiled(qkv, layout.bounds, layout.longest, causal)
         return mixed
     query, key, value = qkv.unbind(1)
     return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
@@ -128,27 +128,46 @@ def choose_path(
     return "varlen" if usable else "grouped"
 
 
-def _own_path(qkv: Tensor, layout: Layout, dropout: float) -> Path | None:
+def own_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int, dropout: float) -> Path | None:
     """Which of our own kernels serve best, if any does."""
-    if qkv.device.type != "cuda" or qkv.shape[0] == 0 or not _has_flash(qkv.device.index):
+    if device.type != "cuda" or not _has_flash(device.index) or _short() is None:
         return None
-    short, tiled = _kernels("short"), _kernels("tiled")
-    if short is None:
-        return None
-    if short.fits(layout.longest, qkv.shape[-1], qkv.dtype):
+    if _short().fits(longest, head_size, dtype):
         return "short"
     # before Hopper, flash kernels are at home
-    hopper = _card(qkv.device.index) >= (9, 0)
-    return "tiled" if hopper and dropout == 0 and tiled.fits(qkv.shape[-1], qkv.dtype) else None
+    if dropout == 0 and _card(device.index) >= (9, 0) and _tiled().fits(head_size, dtype):
+        return "tiled"
+    return None
 
 
-@functools.cache
-def _kernels(name: str) -> Any:
-    """The module of our own kernels, or None where there is no Triton to make them."""
-    try:
-        return importlib.import_module(f"etude.nn.{name}_attention")
-    except ImportError:
-        return None
+def look_up_kernels(device: torch.device) -> None:
+    """Does what is done once: a model that is compiled must not come upon an import (its graph would break there)."""
+    if device.type == "cuda" and _has_flash(device.index):
+        _short(), _tiled(), _varlen()
+
+
+def _short() -> Any:
+    """The module of the kernels, or None where there is no Triton to make them."""
+    if not _SHORT:
+        try:
+            from etude.nn import short_attention
+        except ImportError:
+            _SHORT.append(None)
+        else:
+            _SHORT.append(short_attention)
+    return _SHORT[0]
+
+
+def _tiled() -> Any:
+    """The same for longer sequences."""
+    if not _TILED:
+        try:
+            from etude.nn import tiled_attention
+        except ImportError:
+            _TILED.append(None)
+        else:
+            _TILED.append(tiled_attention)
+    return _TILED[0]
 
 
 def _card(index: int | None) -> tuple[int, int]:

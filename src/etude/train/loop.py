@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from etude.chance import fold
 from etude.errors import UserError
+from etude.nn.attention import look_up_kernels
 from etude.nn.fused import plain
 from etude.objectives.base import Objective, Rows, Stat, Term
 from etude.train import checkpoint, evaluation, memory, optim, schedule, trouble
@@ -79,6 +80,7 @@ class Loop:
         self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
         self.compiled = settings.compile if settings.compile is not None else self.device.type == "cuda"
         if self.compiled:
+            look_up_kernels(self.device)
             for trunk in (model, *objective.trunks()):
                 # rows are static, so one shape is compiled, once
                 trunk.compile(dynamic=False, mode="reduce-overhead" if self._replays() else None)
