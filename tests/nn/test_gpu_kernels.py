@@ -156,6 +156,45 @@ def test_the_softmax_of_a_vocabulary() -> None:
     torch.testing.assert_close(logits, slope, rtol=1e-5, atol=1e-6)
 
 
+@needs_kernels
+@pytest.mark.parametrize("kind", ["skip-gram", "CBOW", "sub-words"])
+def test_one_program_learns_one_word_after_another(kind: str) -> None:
+    """The tables that the plain loop leaves, but for its table of the sigmoid: a thousandth of the largest change."""
+    from etude import chance
+    from etude.nn.kernels import windows_plain as plain
+    from etude.nn.kernels import windows_triton as ours
+    from etude.nn.kernels.tables import NO_PATHS, Subwords, noise_table, whole_words
+
+    draw, vocab, count = np.random.default_rng(0), 50, 60
+    noise = noise_table(draw.integers(1, 50, vocab) ** 0.75)
+    words, place, reach = draw.integers(0, vocab, count), np.arange(count), draw.integers(1, 6, count)
+    low = np.maximum(place - reach, 0).astype(np.int32)
+    high = np.minimum(place + reach + 1, count).astype(np.int32)
+    keys = chance.bits(np.full(count, 123456789, np.uint64), place)
+    spelled = whole_words(vocab)
+    if kind == "sub-words":
+        rows = [np.r_[word, vocab + draw.integers(0, 30, draw.integers(0, 20))] for word in range(vocab)]
+        bounds = np.concatenate([[0], np.cumsum([len(one) for one in rows])])
+        growth = [(np.unique(one, return_counts=True)[1] ** 2).sum() / len(one) for one in rows]
+        spelled = Subwords(bounds, np.concatenate(rows).astype(np.int32), np.array(growth, np.float32))
+    before = [draw.normal(0, 0.3, (size, 20)).astype(np.float32) for size in (vocab + 30, vocab)]
+    inputs, outputs = (table.copy() for table in before)
+    shared = (words, low, high, keys, 0, count, inputs, outputs, spelled, noise, NO_PATHS, 5, 0.05)
+    loss = plain.cbow(*shared, False) if kind == "CBOW" else plain.skip_gram(*shared)
+    tables = [torch.from_numpy(table.copy()) for table in before]
+    arrays = (words, low, high, keys.view(np.int64))
+    draws = [torch.from_numpy(one.astype(np.int64)) for one in (noise.accept, noise.alias)]
+    given = (*(torch.from_numpy(one) for one in arrays), *tables, *draws)
+    if kind == "CBOW":
+        found = ours.cbow(*given, 5, False, 5, 0.05, 1)
+    else:
+        parts = tuple(torch.from_numpy(one) for one in spelled) if kind == "sub-words" else None
+        found = ours.skip_gram(*given, parts, 5, 0.05, 1)
+    assert float(found) == pytest.approx(loss, rel=1e-3)
+    for start, one, other in zip(before, (inputs, outputs), tables, strict=True):
+        assert np.abs(one - other.numpy()).max() < 3e-3 * np.abs(one - start).max()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("longest", [128, 40])

@@ -246,6 +246,37 @@ def test_flops_by_hand() -> None:
     assert batch.counts["loss"] == 3 and objective.flops(model, batch) == 3 * 4 * 7 * 2 * 3
 
 
+def test_the_engine_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto takes what serves; what was asked for by name and cannot be is refused, with what to do."""
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr(windows.importlib.util, "find_spec", lambda name: object())
+
+    def engine(module: Any, device: torch.device, buckets: int = 0, **options: Any) -> str:
+        model, objective = system(module, buckets, **options)
+        return objective.engine(model, device)
+
+    assert engine(skipgram, cpu) == engine(cbow, cpu, 23) == "sequential"
+    assert engine(skipgram, cuda) == engine(skipgram, cuda, 23) == engine(cbow, cuda) == "hogwild"
+    assert engine(cbow, cuda, 23) == engine(skipgram, cuda, output="hierarchical") == "batched"
+    assert engine(skipgram, cpu, engine="batched") == engine(skipgram, cuda, engine="batched") == "batched"
+    for message, module, device, buckets, options in (
+        ("objective.threads=0", skipgram, cpu, 0, {}),
+        ("objective.output=negative", cbow, cuda, 0, {"output": "hierarchical"}),
+        ("model.buckets=0", cbow, cuda, 23, {}),
+    ):
+        with pytest.raises(UserError, match=message):
+            engine(module, device, buckets, engine="hogwild", **options)
+    with pytest.raises(UserError, match=r"train\.device=cpu"):
+        engine(skipgram, cuda, engine="sequential")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert engine(skipgram, cuda) == "batched"
+    monkeypatch.undo()
+    monkeypatch.setattr(windows.importlib.util, "find_spec", lambda name: None)
+    assert engine(skipgram, cuda) == "batched"
+    with pytest.raises(UserError, match="needs Triton"):
+        engine(skipgram, cuda, engine="hogwild")
+
+
 def test_divergence_is_told() -> None:
     model, objective = system(skipgram, row_tokens=30)
     batch = batch_of(objective, objective.rows(corpus_of(), seed=0), [0])
@@ -272,3 +303,22 @@ def test_a_gpu_does_the_same(module: Any, output: str, buckets: int) -> None:
     assert tables[0][0] == pytest.approx(tables[1][0], rel=1e-4)
     for one, other in zip(tables[0][1:], tables[1][1:], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@BOTH
+@BUCKETS
+def test_one_program_of_a_gpu_learns_one_after_another(module: Any, buckets: int) -> None:
+    """As the sequential loop does, but for that one's table of the sigmoid."""
+    if module is cbow and buckets:
+        pytest.skip("there is no such kernel")
+    tables = []
+    for device, engine in (("cpu", "sequential"), ("cuda", "hogwild")):
+        model, objective = system(module, buckets, window=2, row_tokens=30, engine=engine, programs=1)
+        rows = objective.rows(corpus_of(), seed=0)
+        model.to(device)
+        total = objective.update(model, batch_of(objective, rows, [0, 1, 2]).to(device), rate=0.2)["loss"].sum
+        tables.append((float(total), model.input.weight.detach().cpu(), model.output.weight.detach().cpu()))
+    assert tables[0][0] == pytest.approx(tables[1][0], rel=1e-3)
+    for one, other in zip(tables[0][1:], tables[1][1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)

@@ -16,7 +16,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from etude.errors import UserError
 from etude.models.static import Static
 from etude.objectives.base import Term
 from etude.objectives.batched import Inputs, Pairs, Targets, blocks, learn, losses, pairs_of, targets_of
@@ -53,11 +52,15 @@ class CBOW(Windows):
             total += loss
         return total
 
+    def _why_not_hogwild(self, model: Static, device: torch.device) -> str | None:
+        problem = super()._why_not_hogwild(model, device)
+        if problem is None and model.settings.buckets:
+            return "has no CBOW of n-grams: set model.buckets=0, or objective.engine=batched"
+        return problem
+
     def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
         from etude.nn.kernels import windows_triton  # needs Triton, which comes with torch for CUDA
 
-        if model.settings.buckets:
-            raise UserError("objective.engine=hogwild has no CBOW of n-grams: set model.buckets=0, or engine=batched.")
         assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
         assert self.text is not None
         tables = self.text.on(batch.words.device)

@@ -13,13 +13,15 @@ Three ways to learn, `engine`:
     sequential   one update after another, as the original programs. Compiled; on a CPU. With one thread, the default,
                  the same run gives the same bits, however often it is stopped and resumed. With more (`threads`) the
                  threads write into the same tables unasked (Hogwild, Niu et al. 2011): faster, and no two runs agree.
-    batched      gradients of many centres taken at the same vectors and added up, in torch, on a GPU
     hogwild      on a GPU what many threads are on a CPU: hundreds of programs that write into the same tables. No two
                  runs agree
+    batched      gradients of many centres taken at the same vectors and added up, in torch. On a GPU with
+                 train.deterministic=true it repeats to the bit; it serves where the kernel of hogwild does not
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import os
@@ -67,7 +69,7 @@ class Reading(Strict):
     # windows end with their row: at 1000 tokens and window 5, one pair in 430 is lost, as in word2vec
     row_tokens: int = Field(default=1000, ge=2)
     engine: Literal["auto", "sequential", "batched", "hogwild"] = Field(
-        default="auto", description="auto: sequential on a CPU, batched on a GPU"
+        default="auto", description="auto: sequential on a CPU, hogwild on a GPU, batched where that cannot be"
     )
     threads: int = Field(
         default=1,
@@ -233,17 +235,10 @@ class Windows(Objective):
     @torch.no_grad()
     def update(self, model: nn.Module, batch: WindowBatch, rate: float) -> dict[str, Term]:
         assert isinstance(model, Static)
-        weights = model.input.weight
-        engine = self.settings.engine
-        if engine == "sequential" and weights.device.type != "cpu":
-            raise UserError(
-                "objective.engine=sequential is a loop over one update after another, which only a CPU can do. "
-                "Set train.device=cpu, or objective.engine=batched."
-            )
+        engine = self.engine(model, model.input.weight.device)
         if engine == "hogwild":
-            self._check_hogwild(weights.device)
             total = self.hogwild(model, batch, rate)
-        elif engine == "batched" or weights.device.type != "cpu":
+        elif engine == "batched":
             total = self.batched(model, batch, rate)
         else:
             total = torch.tensor(self._sequential(model, batch, rate), dtype=torch.float64)
@@ -259,14 +254,32 @@ class Windows(Objective):
     def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
         raise NotImplementedError
 
-    def _check_hogwild(self, device: torch.device) -> None:
-        if device.type != "cuda":
+    def engine(self, model: Static, device: torch.device) -> str:
+        """How this device learns; what it cannot do is refused where it was asked for."""
+        wanted, problem = self.settings.engine, self._why_not_hogwild(model, device)
+        if wanted == "sequential" and device.type != "cpu":
             raise UserError(
-                "objective.engine=hogwild is a kernel for a GPU. Set train.device=cuda; on a CPU objective.threads=0 "
-                "is the same with every core."
+                "objective.engine=sequential is a loop over one update after another, which only a CPU can do. "
+                "Set train.device=cpu, or objective.engine=batched."
+            )
+        if wanted == "hogwild" and problem is not None:
+            raise UserError(f"objective.engine=hogwild {problem}.")
+        if wanted != "auto":
+            return wanted
+        if device.type == "cpu":
+            return "sequential"
+        return "hogwild" if problem is None and not torch.are_deterministic_algorithms_enabled() else "batched"
+
+    def _why_not_hogwild(self, model: Static, device: torch.device) -> str | None:
+        if device.type != "cuda":
+            return (
+                "is a kernel for a GPU: set train.device=cuda; on a CPU objective.threads=0 is the same with every core"
             )
         if self.settings.output == "hierarchical":
-            raise UserError("objective.engine=hogwild learns from noise words only: set objective.output=negative.")
+            return "learns from noise words only: set objective.output=negative, or objective.engine=batched"
+        if importlib.util.find_spec("triton") is None:
+            return "needs Triton, which comes with torch for CUDA: install that, or set objective.engine=batched"
+        return None
 
     def loop(self, loops: Any, shared: tuple[Any, ...], start: int, stop: int, tables: tuple[Any, ...]) -> float:
         """One call of the inner loop over the centres start..stop."""
