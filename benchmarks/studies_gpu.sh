@@ -3,8 +3,8 @@
 #
 #   benchmarks/studies_gpu.sh CORPUS TASKS OUT [STUDY ...] [-- key=value or options for all]
 #
-# CORPUS  a prepared corpus (wordpiece, about 10 million tokens), TASKS a folder with the tasks a study names (sst2, ud_ewt, mrpc, trec6, wikigold_ner) as <task>/train.jsonl.xz
-# and valid.jsonl.xz, OUT gets each study's report.html, results.json, table.md and log. PYTHON and WORKERS may be set.
+# CORPUS  a prepared corpus (wordpiece, about 10 million tokens), TASKS a folder with the tasks that a study names (sst2,
+# ud_ewt, mrpc, trec6, wikigold_ner) as <task>/train.jsonl.xz and valid.jsonl.xz, OUT gets each study's report.html, results.json, table.md and log. PYTHON and WORKERS may be set.
 # Cells are small: 14 at once under the MPS daemon (nvidia-cuda-mps-control -d) made about 190 steps a second together on an
 # H200, where each study has 6 to 12 pre-trainings of about 2,000 steps.
 set -u
