@@ -11,7 +11,8 @@ import pytest
 
 from etude.cli.main import app, main
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README, KOREAN = ROOT / "README.md", ROOT / "README.ko.md"
 
 
 def etude(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -25,6 +26,20 @@ def etude(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_every_command_of_the_readme_exists() -> None:
     shown = set(re.findall(r"^\s+etude (\w+)", README.read_text(encoding="utf-8"), re.MULTILINE))
     assert shown and shown <= {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+
+
+def test_both_languages_say_the_same() -> None:
+    """Commands, recipes, figures and links: what does not depend on a language."""
+    found = []
+    for file in (README, KOREAN):
+        text = file.read_text(encoding="utf-8")
+        shown = re.findall(r"^ +(etude|make) (\w+)", text, re.MULTILINE)
+        recipes = re.findall(r"`([\w-]+)`", text)
+        figures = re.findall(r"\d+\.\d+", text.partition("```")[0])
+        links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("README")]
+        assert links and all((ROOT / link).exists() for link in links)
+        found.append((shown, sorted(recipes), sorted(figures), set(links)))
+    assert found[0] == found[1]
 
 
 def test_from_a_folder_of_text_to_a_model(

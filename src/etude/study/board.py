@@ -12,10 +12,10 @@ from etude.study.pieces import (
     labels_of,
     level_of,
     place_of,
-    probability,
     section,
     signed,
     spread,
+    stated,
     swatch,
 )
 from etude.study.plan import power
@@ -114,7 +114,7 @@ def _claim(found: Found, claim: Found, axis: Axis) -> str:
         between = f"{percent(claim['low'])} … {percent(claim['high'])}"
         numbers = (
             f'<p class="numbers"><b>{percent(claim["mean"], sign=True)}</b> {both("points")} · {level_of(found)} '
-            f"{both('interval')} {between} · p = {probability(claim['holm'])} (Holm){effect}{margin}</p>"
+            f"{both('interval')} {between} · {stated(claim['holm'])} (Holm){effect}{margin}</p>"
         )
         plot = charts.strip(
             100 * claim["mean"], 100 * claim["low"], 100 * claim["high"], [100 * one for one in claim["seeds"]], axis,

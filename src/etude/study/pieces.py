@@ -45,6 +45,12 @@ def probability(value: float) -> str:
     return "&lt; 0.001" if value < 0.001 else f"{value:.2g}"
 
 
+def stated(value: float) -> str:
+    """The same in a sentence: p = 0.03, p < 0.001."""
+    told = probability(value)
+    return f"p {told}" if told.startswith("&lt;") else f"p = {told}"
+
+
 def labels_of(column: Found) -> str:
     return both("labels_brief", count=f"{column['labels']:,}")
 
