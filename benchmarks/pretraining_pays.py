@@ -5,9 +5,10 @@
     python benchmarks/pretraining_pays.py shared/data --out runs/pays --gpu --seconds 200 --jobs 16
 
 The table the field remembers (Collobert et al. 2011; Peters et al. 2017, 2018), on a small scale: each system is
-trained on 1 %, 10 % and 100 % of the labels with three seeds (each seed draws labels of its own), nothing is chosen on
-the held-out sentences, and every cell is one JSON line. What is done already is not done again: a run that was stopped
-goes on, cell by cell and, within pre-training, step by step.
+trained on 1 %, 10 % and 100 % of the labels with three seeds (each seed draws labels of its own), and every cell is one
+JSON line. Nothing is chosen on the held-out sentences but the number of steps, which is the same for all systems: a few
+trials of the biLSTM at seed 0 had shown it starved at a hundred. What is done already is not done again: a run that was
+stopped goes on, cell by cell and, within pre-training, step by step.
 
     window WLL, SLL   Collobert's window network, word- and sentence-level likelihood, random vectors
     + ranking         its word vectors from his ranking of windows over unlabelled text
