@@ -121,6 +121,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(monkeypa
     driver.set_active(Hopper())
     device = torch.device("cuda", 0)
     monkeypatch.setitem(attention._CARDS, 0, (9, 0))
+    monkeypatch.setattr(attention, "CHOOSE_TILED", True)
     attention.look_up_kernels(device)
     choose = attention.own_path
     monkeypatch.setattr(attention, "own_path", lambda _, *rest: choose(device, *rest))

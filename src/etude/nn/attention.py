@@ -4,7 +4,8 @@
     grouped     dense batches of similar length (nn/grouping.py): CPU, float32; and equal lengths anywhere, for there
                 the batch is dense as it lies, and dense kernels are the faster ones
     short       our own kernels for sequences of up to 128 tokens (nn/short_attention.py), where varlen would serve
-    tiled       our own for longer ones (nn/tiled_attention.py), on a Hopper card or a later one, without dropout
+    tiled       our own for longer ones (nn/tiled_attention.py), on a Hopper card or a later one, without dropout; by
+                name alone as yet
     reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
 
 A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
@@ -44,6 +45,9 @@ class _Varlen(NamedTuple):
 
 _FOUND: list[_Varlen] = []
 _CARDS: dict[int | None, tuple[int, int]] = {}
+# A layer is faster with these kernels, but whole steps were only ever timed in a form whose graph was broken, at a
+# twelfth of the speed. True once they are timed whole (benchmarks/train_speed.py).
+CHOOSE_TILED = False
 _SHORT: list[Any] = []  # the modules of our own kernels, once looked up
 _TILED: list[Any] = []
 Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
@@ -135,7 +139,7 @@ def own_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: 
     if _short().fits(longest, head_size, dtype):
         return "short"
     # before Hopper, flash kernels are at home
-    if dropout == 0 and _card(device.index) >= (9, 0) and _tiled().fits(head_size, dtype):
+    if CHOOSE_TILED and dropout == 0 and _card(device.index) >= (9, 0) and _tiled().fits(head_size, dtype):
         return "tiled"
     return None
 
