@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
@@ -44,7 +45,18 @@ def pretrain(
         resolved = fix_budget(resolved, corpus, device)
         run = Run.create(out, resolved, corpus) if ranks.first else Run(Path(out))
         ranks.wait()
-        return _train(run, corpus, device, ranks, quiet)
+        try:
+            return _train(run, corpus, device, ranks, quiet)
+        except UserError:
+            if ranks.first and _untouched(run.folder):
+                shutil.rmtree(run.folder)
+            raise
+
+
+def _untouched(folder: Path) -> bool:
+    """Whether a run never came to a step: no checkpoint, no line of metrics. What stopped it leaves nothing behind."""
+    metrics = folder / "metrics.jsonl"
+    return not any((folder / "checkpoints").glob("*")) and not (metrics.is_file() and metrics.stat().st_size)
 
 
 def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:

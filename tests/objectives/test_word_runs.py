@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import etude
 from etude import pretraining
 from etude.cli import main as cli
+from etude.errors import UserError
 from etude.hub.vector_files import read_vectors
 from etude.hub.vector_runs import export_vectors, import_vectors, open_vectors
 from etude.hub.vectors import WordVectors
@@ -55,6 +56,28 @@ def runs(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Callab
 def metrics(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_what_cannot_start_leaves_no_folder_and_what_breaks_later_keeps_it(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, folder = prepared("word:600"), tmp_path / "run"
+    with pytest.raises(UserError, match="a kernel for a GPU"):
+        pretraining.pretrain(
+            "skipgram-toy", corpus, folder, quiet=True, overrides=STEPS | {"objective.engine": "hogwild"}
+        )
+    assert not folder.exists()
+    advance = Loop.advance
+
+    def breaks(self: Loop, step: Any) -> Any:
+        if step.number == 5:
+            raise UserError("it broke")
+        return advance(self, step)
+
+    monkeypatch.setattr(Loop, "advance", breaks)
+    with pytest.raises(UserError, match="it broke"):
+        pretraining.pretrain("skipgram-toy", corpus, folder, quiet=True, overrides=STEPS)
+    assert list((folder / "checkpoints").iterdir()) and metrics(folder)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
