@@ -237,7 +237,8 @@ def quality(asked: argparse.Namespace, part: Part, text: Path) -> None:
     names = {"etude": f"etude{asked.label}", "gensim": "gensim-text" if asked.order == "text" else "gensim"}
     whos = [who for who in ("gensim", "etude") if not getattr(asked, f"no_{who}")]
     # the longest first, so that no core is left with it at the end
-    todo = [(who, system, seed) for seed in range(asked.seeds) for system in asked.systems.split(",") for who in whos]
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    todo = [(who, system, seed) for seed in seeds for system in asked.systems.split(",") for who in whos]
     todo = [one for one in todo if (names[one[0]], *one[1:]) not in known]
 
     def run(who: str, system: str, seed: int) -> None:
@@ -314,6 +315,7 @@ def main() -> None:
     parser.add_argument("--buckets", type=int, default=2_000_000)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="quality: the seeds from this one on")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--eval", default="wordvec_eval", help="the folder of the evaluation sets")
     parser.add_argument("--out", default="word_vectors.jsonl", help="the results, or the folder of the packed text")
