@@ -96,8 +96,8 @@ def cudnn(qkv: Tensor, grad: Tensor, length: int, causal: bool) -> tuple[Tensor,
 def ours(qkv: Tensor, grad: Tensor, layout: Layout, longest: int, causal: bool) -> tuple[Tensor, Tensor]:
     from etude.nn.tiled_attention import attend_tiled, attend_tiled_backward
 
-    out, sums = attend_tiled(qkv, layout.bounds, longest, causal)
-    return out, attend_tiled_backward(grad, qkv, out, sums, layout.bounds, longest, causal)
+    out, sums = attend_tiled(qkv, layout.bounds, layout.bounds, longest, causal, 0.0)
+    return out, attend_tiled_backward(grad, qkv, out, sums, layout.bounds, layout.bounds, longest, causal, 0.0)
 
 
 def truth(qkv: Tensor, grad: Tensor, layout: Layout, causal: bool) -> tuple[Tensor, Tensor]:
@@ -122,12 +122,23 @@ def search(name: str) -> list[dict[str, Any]]:
         for case, (lengths, longest, causal) in cases().items():
             qkv, grad, layout = inputs(lengths)
             try:
-                out, sums = tiled_attention.attend_tiled(qkv, layout.bounds, longest, causal)
+                out, sums = tiled_attention.attend_tiled(qkv, layout.bounds, layout.bounds, longest, causal, 0.0)
                 if name == "FORWARD":
-                    row[case] = milliseconds(tiled_attention.attend_tiled, qkv, layout.bounds, longest, causal)
+                    row[case] = milliseconds(
+                        tiled_attention.attend_tiled, qkv, layout.bounds, layout.bounds, longest, causal, 0.0
+                    )
                 else:
                     row[case] = milliseconds(
-                        tiled_attention.attend_tiled_backward, grad, qkv, out, sums, layout.bounds, longest, causal
+                        tiled_attention.attend_tiled_backward,
+                        grad,
+                        qkv,
+                        out,
+                        sums,
+                        layout.bounds,
+                        layout.bounds,
+                        longest,
+                        causal,
+                        0.0,
                     )
             except Exception as problem:  # of the compiler: too many registers, too much shared memory
                 row[case] = float("nan")

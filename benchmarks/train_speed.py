@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from etude.nn import attention
 from etude.recipes.schema import Recipe
 from etude.run import fresh
 from etude.text.corpus import Corpus
@@ -110,7 +109,7 @@ def etude_speed(
         "train.precision": precision,
         "train.device": device.type,
         "train.log_every": 10**6,
-        "train.workers": 2 if device.type == "cuda" else 0,
+        "train.workers": 4 if device.type == "cuda" else 0,
     }
     if work.peer in ("bert", "albert"):  # what the peers train: the masked language model alone
         settings |= {"objective.sentence": "none", "model.pooler": False}
@@ -323,12 +322,8 @@ def main() -> None:
     parser.add_argument("--precision", default=None, help="bf16 or float32; bf16 on a GPU, the faster one on a CPU")
     parser.add_argument("--corpus", help="a prepared corpus: its natural lengths against full ones, ours alone")
     parser.add_argument("--profile", action="store_true", help="print the kernels of three of our steps")
-    parser.add_argument(
-        "--tiled", action="store_true", help="our attention kernels beyond 128 tokens, on a Hopper card"
-    )
     parser.add_argument("--out", help="also write the rows as JSON")
     asked = parser.parse_args()
-    attention.CHOOSE_TILED = asked.tiled or attention.CHOOSE_TILED
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
     precision = asked.precision or peak.resolved_precision("auto", device)

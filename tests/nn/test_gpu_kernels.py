@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.models.transformer import Settings, Transformer
-from etude.nn import attention, losses
+from etude.nn import attention, card, losses, pointwise
 from etude.nn.attention import attend, attend_packed
 from etude.nn.packed import Layout, pack
 
@@ -40,7 +40,7 @@ def layout_of(lengths: list[int], longest: int) -> Layout:
 
 
 def attention_of(qkv: Tensor, layout: Layout, causal: bool, path: str, slope: Tensor) -> tuple[Tensor, Tensor]:
-    out = attend_packed(qkv, layout, causal=causal, path=path)
+    out = attend(*qkv.unbind(1), layout, causal=causal, path=path)
     return out.detach(), torch.autograd.grad(out, qkv, slope)[0]
 
 
@@ -75,30 +75,93 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
 
 
 @needs_kernels
-def test_dropout_of_short_sequences_is_that_of_its_gradient() -> None:
-    """The function is linear in the values, and its derivative by them must be the mask that was drawn."""
-    from etude.nn.short_attention import attend_short
+@pytest.mark.parametrize("tanh", [False, True])
+def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
+    from etude.nn.gelu_kernel import COLUMNS, ROWS, TILES, gelu_biased
 
     torch.manual_seed(1)
-    qkv, slope = torch.randn(9, 3, 1, 16, requires_grad=True), torch.randn(9, 1, 16)
-    bounds, seed = torch.tensor([0, 9], dtype=torch.int32), torch.tensor([5])
-
-    def value(at: Tensor) -> Tensor:
-        return (attend_short(at, bounds, seed, 16, False, 0.3).double() * slope).sum()
-
-    gradient = torch.autograd.grad(value(qkv), qkv)[0].flatten()
-    for number in range(0, qkv.numel(), 29):
-        step = torch.zeros(qkv.numel())
-        step[number] = 1e-2
-        with torch.no_grad():
-            numeric = (value(qkv + step.view_as(qkv)) - value(qkv - step.view_as(qkv))) / 2e-2
-        assert abs(float(numeric) - float(gradient[number])) < 2e-3
-    dropped = attend_short(qkv, bounds, seed, 16, False, 0.3)
-    assert not torch.equal(dropped, attend_short(qkv, bounds, seed + 1, 16, False, 0.3))
-    assert torch.equal(dropped, attend_short(qkv, bounds, seed, 16, False, 0.3))
+    count, width = ROWS * TILES + 3, COLUMNS + 40  # more than one program both ways, the last of them not full
+    x = torch.cat([torch.randn(count, width - 40), torch.linspace(-12, 12, 40 * count).view(count, 40)], 1)
+    bias, slope = torch.randn(width, requires_grad=True), torch.randn(count, width)
+    x.requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    ours = gelu_biased(x, bias, tanh)
+    theirs = torch.nn.functional.gelu(exact, approximate="tanh" if tanh else "none")
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-6)
+    by_x, by_bias = torch.autograd.grad(ours, (x, bias), slope)
+    (exactly,) = torch.autograd.grad(theirs, exact, slope.double())
+    torch.testing.assert_close(by_x.double(), exactly, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(by_bias.double(), exactly.sum(0), rtol=1e-5, atol=1e-4)
 
 
-def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_kernels
+@pytest.mark.parametrize("path", attention.OWN)
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a reference with the mask that was drawn, read off from values that are the keys' unit vectors."""
+    from etude.nn import tiled_attention
+    from etude.nn.short_attention import attend_short
+
+    for kernel, tiles in (("FORWARD", (16, 32)), ("BY_QUERY", (32, 16)), ("BY_KEY", (16, 16))):
+        monkeypatch.setattr(tiled_attention, kernel, (*tiles, 4, 2))
+    bounds, seed = torch.tensor([0, 40, 49], dtype=torch.int32), torch.tensor([5])
+
+    def ours(qkv: Tensor, seed: Tensor = seed) -> Tensor:
+        if path == "short":
+            return attend_short(qkv, bounds, seed, 64, causal, 0.3)
+        return tiled_attention.attend_tiled(qkv, bounds, seed, 64, causal, 0.3)[0]
+
+    torch.manual_seed(1)
+    qkv, slope = torch.randn(49, 3, 2, 64, requires_grad=True), torch.randn(49, 2, 64)
+    layout = layout_of([40, 9], 64)
+    spread = qkv.detach().clone()
+    place = torch.cat([torch.arange(40), torch.arange(9)])
+    spread[:, 2] = torch.eye(64)[place][:, None, :]
+    weights = attend(*spread.unbind(1), layout, causal=causal, path="reference")  # (N, H, keys of the sequence)
+    stays = ours(spread) / weights.clamp(min=1e-12)
+    drawn = stays[weights > 0]
+    share = float((drawn > 0.5).double().mean())
+    assert ((drawn - 1 / 0.7).abs().min(drawn.abs()) < 1e-4).all() and 0.63 < share < 0.77
+
+    query, key, value = qkv.unbind(1)
+    parts = []
+    for start, stop in ((0, 40), (40, 49)):
+        scores = torch.einsum("ihd,jhd->hij", query[start:stop], key[start:stop]) / 8
+        if causal:
+            scores = scores.masked_fill(torch.ones(stop - start, stop - start).triu(1).bool(), -torch.inf)
+        mask = (stays[start:stop, :, : stop - start].transpose(0, 1) > 0.5) / 0.7
+        parts.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1) * mask, value[start:stop]))
+    theirs, mixed = torch.cat(parts), ours(qkv)
+    torch.testing.assert_close(mixed, theirs, rtol=1e-4, atol=1e-5)
+    found, wanted = (torch.autograd.grad(one, qkv, slope)[0] for one in (mixed, theirs))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(mixed, ours(qkv)) and not torch.equal(mixed, ours(qkv, seed + 1))
+
+
+@needs_kernels
+def test_drops_of_rows_columns_and_programs_do_not_go_together() -> None:
+    """Over many keys: the rate within each row and column, and how often neighbours and other keys agree."""
+    from drawn_masks import drawn_masks
+
+    stays = drawn_masks(programs=24, size=128, rate=0.1, seed=3)
+    gone = (stays == 0).double()
+    assert abs(float(gone.mean()) - 0.1) < 0.002
+    for axis in (1, 2):  # 24 rows or columns of the same place, 3,072 draws: a deviation is 0.0054
+        assert float((gone.mean((0, axis)) - 0.1).abs().max()) < 0.024
+    pairs = [(gone[:, 1:], gone[:, :-1]), (gone[:, :, 1:], gone[:, :, :-1]), (gone[1:], gone[:-1])]
+    for one, other in [*pairs, (gone[:, 64:], gone[:, :64])]:
+        assert abs(float((one * other).mean()) - 0.01) < 0.0015
+    mirrored = gone * gone.mT * (1 - torch.eye(128))
+    assert abs(float(mirrored.sum()) / (24 * 128 * 127) - 0.01) < 0.0015
+    # of four corners of a rectangle none is settled by the others
+    corners = [gone[:, a : -8 + a or None, b : -8 + b or None] for a in (0, 8) for b in (0, 8)]
+    assert abs(float((corners[0] * corners[1] * corners[2] * corners[3]).mean()) - 1e-4) < 1e-4
+
+
+@pytest.mark.parametrize(("longest", "dropout"), [(512, 0.0), (512, 0.1), (128, 0.1)])
+def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
+    longest: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As for a Hopper card, without one. A lookup that the compiler cannot follow breaks the graph at every layer;
     a kernel that seems to write its bounds forbids recording. Either makes a step ten times as slow."""
     if INTERPRETED or importlib.util.find_spec("triton") is None:
@@ -120,11 +183,11 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(monkeypa
 
     driver.set_active(Hopper())
     device = torch.device("cuda", 0)
-    monkeypatch.setitem(attention._CARDS, 0, (9, 0))
-    monkeypatch.setattr(attention, "CHOOSE_TILED", True)
+    monkeypatch.setitem(card._CARDS, 0, (9, 0))
     attention.look_up_kernels(device)
-    choose = attention.own_path
+    choose, choose_gelu = attention.own_path, pointwise.own_gelu
     monkeypatch.setattr(attention, "own_path", lambda _, *rest: choose(device, *rest))
+    monkeypatch.setattr(pointwise, "own_gelu", lambda _, *rest: choose_gelu(device, *rest))
     found: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -135,12 +198,13 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(monkeypa
 
         return make_boxed_func(stop)
 
-    model = Transformer(Settings(layers=3, width=128, heads=2, vocab=50, context=512))
+    torch._dynamo.reset()
+    model = Transformer(Settings(layers=3, width=128, heads=2, vocab=50, context=512, attention_dropout=dropout))
     model.compile(fullgraph=True, dynamic=False, backend=aot_autograd(fw_compiler=note, bw_compiler=note))
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
-        model(pack([[1] * 300, [2] * 212, []], longest=512), only=torch.tensor([1, 5, 400]))
+        model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     kernels = [name for name in found[0] if "triton_kernel" in name]
-    assert kernels == ["triton_kernel_wrapper_functional"] * 3  # one a layer
+    assert kernels == ["triton_kernel_wrapper_functional"] * 6  # attention and activation of each layer
     assert not any("copy_" in name for name in found[0])  # what is written is given back by a copy
 
 
@@ -229,11 +293,36 @@ def test_tiles_on_a_gpu(causal: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_dropout_of_short_sequences_on_a_gpu_keeps_the_mean() -> None:
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_a_gelu_on_a_gpu(name: pointwise.Activation) -> None:
+    """Value and gradients in bf16, against float64, and the same to the bit again."""
+    torch.manual_seed(1)
+    projection = torch.nn.Linear(32, 640, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(301, 32, device="cuda", dtype=torch.bfloat16)
+    slope = torch.randn(301, 640, device="cuda", dtype=torch.bfloat16)
+
+    def results(x: Tensor, projection: torch.nn.Linear) -> list[Tensor]:
+        out = pointwise.activated(x, projection, pointwise.ACTIVATIONS[name])
+        return [
+            out.detach().double(),
+            *torch.autograd.grad(out, [projection.weight, projection.bias], slope.to(out.dtype)),
+        ]
+
+    assert pointwise.own_gelu(x.device, x.dtype) is not None
+    ours, again = (results(x, projection) for _ in range(2))
+    theirs = results(x.double(), projection.double())
+    for one, same, other in zip(ours, again, theirs, strict=True):
+        assert torch.equal(one, same)
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", attention.OWN)
+def test_dropout_on_a_gpu_keeps_the_mean(path: str) -> None:
     layout = layout_of([64, 3, 0, 17, 40, 1], 64).to("cuda")
     torch.manual_seed(1)
     qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16()
     query, key, value = qkv.unbind(1)
     plain = attend(query, key, value, layout, causal=False, path="reference")
-    drawn = [attend_packed(qkv, layout, causal=False, dropout=0.2, path="short").double() for _ in range(400)]
+    drawn = [attend_packed(qkv, layout, causal=False, dropout=0.2, path=path).double() for _ in range(400)]
     torch.testing.assert_close(torch.stack(drawn).mean(0), plain.double(), rtol=0.1, atol=0.1)

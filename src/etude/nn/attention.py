@@ -4,8 +4,7 @@
     grouped     dense batches of similar length (nn/grouping.py): CPU, float32; and equal lengths anywhere, for there
                 the batch is dense as it lies, and dense kernels are the faster ones
     short       our own kernels for sequences of up to 128 tokens (nn/short_attention.py), where varlen would serve
-    tiled       our own for longer ones (nn/tiled_attention.py), on a Hopper card or a later one, without dropout; by
-                name alone as yet
+    tiled       our own for longer ones (nn/tiled_attention.py), on a Hopper card or a later one
     reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
 
 A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
@@ -26,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.nn.card import KERNELS, generation, has_flash, kernels
 from etude.nn.grouping import attend_equal, attend_grouped
 from etude.nn.packed import Layout
 
@@ -34,6 +34,7 @@ from etude.nn.packed import Layout
 _grouped_outside_graph = torch._disable_dynamo(attend_grouped)
 
 Path = Literal["varlen", "grouped", "short", "tiled", "reference"]
+OWN = ("short", "tiled")  # those with kernels of our own
 
 
 class _Varlen(NamedTuple):
@@ -44,12 +45,6 @@ class _Varlen(NamedTuple):
 
 
 _FOUND: list[_Varlen] = []
-_CARDS: dict[int | None, tuple[int, int]] = {}
-# A layer is faster with these kernels, but whole steps were only ever timed in a form whose graph was broken, at a
-# twelfth of the speed. True once they are timed whole (benchmarks/train_speed.py).
-CHOOSE_TILED = False
-_SHORT: list[Any] = []  # the modules of our own kernels, once looked up
-_TILED: list[Any] = []
 Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
 
 
@@ -64,22 +59,21 @@ def attend_packed(
 ) -> Tensor:
     """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): our own kernels take those."""
     if path is None and window is None and qkv.shape[0]:
-        path = own_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest, dropout)
-    mixed: Tensor
-    if path in ("short", "tiled") and window is not None:
+        path = own_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
+    if path not in OWN:
+        query, key, value = qkv.unbind(1)
+        return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
+    if window is not None:
         raise UserError(f"the {path} kernels know no windows: set path to 'varlen' or 'grouped'")
+    # without dropout the seed is not read, and anything stands there
+    seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
+    mixed: Tensor
     if path == "short":
-        # without dropout the seed is not read, and anything stands there
-        seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
-        mixed = _short().attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
-        return mixed
-    if path == "tiled":
-        if dropout:
-            raise UserError("the tiled kernels know no dropout: set path to 'varlen' or 'grouped'")
-        mixed, _ = _tiled().attend_tiled(qkv, layout.bounds, layout.longest, causal)
-        return mixed
-    query, key, value = qkv.unbind(1)
-    return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
+        mixed = kernels("short_attention").attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+    else:
+        tiled = kernels("tiled_attention").attend_tiled
+        mixed, _ = tiled(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+    return mixed
 
 
 def attend(
@@ -106,7 +100,7 @@ def attend(
         grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
         result: Tensor = grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
         return result
-    if path in ("short", "tiled"):
+    if path in OWN:
         qkv = torch.stack([query, key, value], 1)
         return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
     if path == "reference":
@@ -125,64 +119,29 @@ def choose_path(
     """The path `attend` takes when none is named. Never "reference": that one is asked for."""
     device = torch.device(device)
     fits = dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256  # flash kernels
-    if device.type != "cuda" or not fits or not _has_flash(device.index) or (equal and window is None):
+    if device.type != "cuda" or not fits or not has_flash(device.index) or (equal and window is None):
         return "grouped"
     varlen = _varlen()
     usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
     return "varlen" if usable else "grouped"
 
 
-def own_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int, dropout: float) -> Path | None:
+def own_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int) -> Path | None:
     """Which of our own kernels serve best, if any does."""
-    if device.type != "cuda" or not _has_flash(device.index) or _short() is None:
+    if device.type != "cuda" or not has_flash(device.index) or kernels("short_attention") is None:
         return None
-    if _short().fits(longest, head_size, dtype):
+    if kernels("short_attention").fits(longest, head_size, dtype):
         return "short"
-    # before Hopper, flash kernels are at home
-    if CHOOSE_TILED and dropout == 0 and _card(device.index) >= (9, 0) and _tiled().fits(head_size, dtype):
-        return "tiled"
-    return None
+    hopper = generation(device.index) >= (9, 0)  # before it, flash kernels are at home
+    return "tiled" if hopper and kernels("tiled_attention").fits(head_size, dtype) else None
 
 
 def look_up_kernels(device: torch.device) -> None:
     """Does what is done once: a model that is compiled must not come upon an import (its graph would break there)."""
-    if device.type == "cuda" and _has_flash(device.index):
-        _short(), _tiled(), _varlen()
-
-
-def _short() -> Any:
-    """The module of the kernels, or None where there is no Triton to make them."""
-    if not _SHORT:
-        try:
-            from etude.nn import short_attention
-        except ImportError:
-            _SHORT.append(None)
-        else:
-            _SHORT.append(short_attention)
-    return _SHORT[0]
-
-
-def _tiled() -> Any:
-    """The same for longer sequences."""
-    if not _TILED:
-        try:
-            from etude.nn import tiled_attention
-        except ImportError:
-            _TILED.append(None)
-        else:
-            _TILED.append(tiled_attention)
-    return _TILED[0]
-
-
-def _card(index: int | None) -> tuple[int, int]:
-    if index not in _CARDS:
-        _CARDS[index] = torch.cuda.get_device_capability(index) if torch.cuda.is_available() else (0, 0)
-    return _CARDS[index]
-
-
-def _has_flash(index: int | None) -> bool:
-    """Flash kernels need an Ampere card or a later one."""
-    return _card(index) >= (8, 0)
+    if device.type == "cuda" and has_flash(device.index):
+        _varlen()
+        for name in KERNELS:
+            kernels(name)
 
 
 def _varlen() -> _Varlen:

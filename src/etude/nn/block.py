@@ -16,7 +16,7 @@ from etude.nn import norm as norms
 from etude.nn.attention import attend, attend_packed, attend_reference
 from etude.nn.cache import Cache
 from etude.nn.packed import Layout
-from etude.nn.pointwise import ACTIVATIONS, Activation, drop
+from etude.nn.pointwise import ACTIVATIONS, Activation, activated, drop
 from etude.nn.rotary import Rotation, rotate
 
 Placement = Literal["pre", "post"]
@@ -122,7 +122,7 @@ class FeedForwardBranch(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         normed = self.norm(x) if self.placement == "pre" else x
         if self.gate is None:
-            inner = self.activation(self.up(normed))
+            inner = activated(normed, self.up, self.activation)
         else:
             inner = self.activation(self.gate(normed)) * self.up(normed)
         inner = drop(inner, self.inner_dropout, self.training)  # behind the activation: Baevski et al. 2019

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from etude.nn.fused import is_plain
-from etude.nn.precision import wide
+from etude.nn.precision import product_dtype, wide
 
 IGNORE = -100  # torch's own default for "no target"
 # Logits held at once, on a CPU 128 MiB in float32. On a GPU one GiB in bf16: each further chunk adds once more to the
@@ -40,14 +40,14 @@ def linear_cross_entropy(
     (M, D), (V, D), (V,), (M,) -> (). Under autocast the products run in its precision, the softmax in float32.
     """
     chunk = chunk or chunk_of(weight.shape[0], states.device.type, states.shape[0])
-    return _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, _dtype_for(states))
+    return _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, product_dtype(states))
 
 
 def linear_scores(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """For evaluation: the loss of every slot (M,), 0 where unused, and the most likely token of every slot (M,)."""
-    chunk, dtype = chunk or chunk_of(weight.shape[0], states.device.type), _dtype_for(states)
+    chunk, dtype = chunk or chunk_of(weight.shape[0], states.device.type), product_dtype(states)
     losses, likeliest = [], []
     with torch.no_grad():
         for part, target in zip(states.split(chunk), targets.split(chunk), strict=True):
@@ -66,11 +66,6 @@ def chunk_of(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
         return most
     pieces = -(-slots // most)
     return -(-slots // pieces // _COLUMNS) * _COLUMNS
-
-
-def _dtype_for(states: Tensor) -> torch.dtype:
-    device = states.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

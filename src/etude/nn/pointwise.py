@@ -14,8 +14,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from etude.nn.card import has_flash, kernels
+from etude.nn.precision import product_dtype
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
 
@@ -41,6 +44,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu_squared": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
     "silu": F.silu,
 }
+
+
+def activated(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """activation(projection(x)). On a GPU a GELU in half precision gives the bias its gradient along with its own."""
+    own = own_gelu(x.device, product_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
+    if own is None or projection.bias is None:
+        return activation(projection(x))
+    raised = F.linear(x, projection.weight, projection.bias.detach())
+    result: Tensor = own.gelu_biased(raised, projection.bias, activation is gelu_tanh)
+    return result
+
+
+def own_gelu(device: torch.device, dtype: torch.dtype) -> Any:
+    """The module of our kernels, where they serve."""
+    serves = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and has_flash(device.index)
+    return kernels("gelu_kernel") if serves else None
 
 
 def drop(x: Tensor, rate: float, training: bool) -> Tensor:

@@ -17,5 +17,10 @@ def narrow(x: Tensor) -> Tensor:
     A residual stream in float32 doubles the memory traffic of all that is not a matrix product. Norms, and sums over
     it, work in float32 all the same.
     """
+    return x.to(product_dtype(x))
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """What a matrix product of x comes out in: autocast's precision, where that is on."""
     device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -5,9 +5,8 @@ kept for the backward pass (scores are computed anew, from queries and keys that
 gradients come from one pass, written side by side where the projection wants them. Flash kernels, made for long
 sequences, keep log-sums, add up partial gradients in float32 and convert them.
 
-Scale and rate are constants of a kernel: as numbers, a compiled graph hands them over in float64, and every score
-would be worked out in that (five times as slow). Queries, keys and values come as the projection leaves them,
-(N, 3, H, d). Dropout draws Philox numbers by (seed, sequence and head, place), the same in both passes.
+The scale is a constant of a kernel: as a number, a compiled graph hands it over in float64, and every score would be
+worked out in that (five times as slow). Queries, keys and values come as the projection leaves them, (N, 3, H, d).
 
 Triton comes with torch where that is built for CUDA; only `nn/attention.py` imports this file, and only there.
 """
@@ -21,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
+
+from etude.nn.drop_kernel import STEPS, kept, key_of
 
 LONGEST = 128  # more would not fit the registers
 _DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
@@ -39,15 +40,8 @@ def _weights(query, key, place, length, scale: tl.constexpr, causal: tl.constexp
 
 
 @triton.jit
-def _kept(seed, program, place, rate: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    """1 / (1 - rate) where a weight is kept, else 0."""
-    drawn = tl.rand(tl.load(seed) + program, place[:, None] * block + place[None, :])
-    return tl.where(drawn < rate, 0.0, 1.0 / (1.0 - rate))
-
-
-@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, bounds, seed, out, scale: tl.constexpr, rate: tl.constexpr,
+    qkv, bounds, seed, out, scale: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip
@@ -65,7 +59,8 @@ def _forward(  # type: ignore[no-untyped-def]
     value = tl.load(at + 2 * heads * size, mask=inside, other=0.0)
     share = _weights(query, key, place, length, scale, causal)
     if drops:
-        share = share * _kept(seed, sequence * heads + head, place, rate, block)
+        drawn = key_of(tl.load(seed), sequence * heads + head)
+        share = share * kept(drawn, place[:, None], place[None, :], drops)
     mixed = tl.dot(share.to(value.dtype), value)
     to = out + ((start + place).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
     tl.store(to, mixed.to(value.dtype), mask=inside)
@@ -73,7 +68,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    grad, qkv, bounds, seed, out, scale: tl.constexpr, rate: tl.constexpr,
+    grad, qkv, bounds, seed, out, scale: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip
@@ -93,9 +88,10 @@ def _backward(  # type: ignore[no-untyped-def]
     share = _weights(query, key, place, length, scale, causal)
     by_share = tl.dot(slope, tl.trans(value))
     if drops:
-        kept = _kept(seed, sequence * heads + head, place, rate, block)
-        by_value = tl.dot(tl.trans((share * kept).to(value.dtype)), slope)
-        by_share = by_share * kept
+        drawn = key_of(tl.load(seed), sequence * heads + head)
+        stays = kept(drawn, place[:, None], place[None, :], drops)
+        by_value = tl.dot(tl.trans((share * stays).to(value.dtype)), slope)
+        by_share = by_share * stays
     else:
         by_value = tl.dot(tl.trans(share.to(value.dtype)), slope)
     tl.store(out + step + 2 * heads * size, by_value.to(value.dtype), mask=inside)
@@ -128,7 +124,15 @@ def attend_short(qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal
     out = qkv.new_empty(tokens, heads, size)
     shape = _shape(qkv, longest)
     wrap_triton(_forward)[(bounds.shape[0] - 1, heads)](
-        qkv, bounds, seed, out, size**-0.5, dropout, **shape, causal=causal, drops=dropout > 0, num_warps=_warps(shape)
+        qkv,
+        bounds,
+        seed,
+        out,
+        size**-0.5,
+        **shape,
+        causal=causal,
+        drops=round(dropout * STEPS),
+        num_warps=_warps(shape),
     )
     return out
 
@@ -142,8 +146,8 @@ def attend_short_backward(
     out = torch.empty_like(qkv)
     shape = _shape(qkv, longest)
     wrap_triton(_backward)[(bounds.shape[0] - 1, shape["heads"])](
-        grad, qkv, bounds, seed, out, shape["size"] ** -0.5, dropout,
-        **shape, causal=causal, drops=dropout > 0, num_warps=_warps(shape),
+        grad, qkv, bounds, seed, out, shape["size"] ** -0.5,
+        **shape, causal=causal, drops=round(dropout * STEPS), num_warps=_warps(shape),
     )  # fmt: skip
     return out
 

@@ -1,4 +1,4 @@
-"""Attention within sequences of any length, tile by tile, without dropout: for a Hopper card and later ones.
+"""Attention within sequences of any length, tile by tile: for a Hopper card and later ones.
 
 The flash algorithm (Dao et al. 2022; Dao 2023) in kernels of our own. torch's flash kernels were made for the
 generation before and reach a third of what a Hopper card can do at heads of 64; and they leave the gradients of
@@ -24,6 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
+
+from etude.nn.drop_kernel import STEPS, kept, key_of
 
 LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
 
@@ -54,9 +56,9 @@ def _write(at, row, length, tile, step: tl.constexpr, size: tl.constexpr, width:
 
 @triton.jit
 def _gather(  # type: ignore[no-untyped-def]
-    mixed, highest, total, query, keys, row, length, low, high, scale: tl.constexpr, step: tl.constexpr,
+    mixed, highest, total, query, keys, drawn, row, length, low, high, scale: tl.constexpr, step: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr,
-    masked: tl.constexpr,
+    drops: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
     """Adds keys low to high to the running softmax of a block of queries."""
     for first in range(low, high, columns):
@@ -72,6 +74,8 @@ def _gather(  # type: ignore[no-untyped-def]
         share = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(highest - higher)
         total = total * shrink + tl.sum(share, 1)
+        if drops:  # behind the softmax: its sum is that of all weights
+            share = share * kept(drawn, row[:, None], column[None, :], drops)
         value = _read(keys + heads * size, column, length, step, size, width, masked)
         mixed = tl.dot(share.to(value.dtype), value, mixed * shrink[:, None])
         highest = higher
@@ -80,8 +84,8 @@ def _gather(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, bounds, out, sums, tokens, scale: tl.constexpr, heads: tl.constexpr, size: tl.constexpr,
-    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr,
+    qkv, bounds, seed, out, sums, tokens, scale: tl.constexpr, heads: tl.constexpr, size: tl.constexpr,
+    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     # loaded here and not in a function: torch takes what a call returns for an address of what the call was given, and
@@ -106,53 +110,26 @@ def _forward(  # type: ignore[no-untyped-def]
     else:
         clear = length // columns * columns
         end = length
+    drawn = 0
+    if drops:
+        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
     mixed, highest, total = _gather(
-        mixed,
-        highest,
-        total,
-        query,
-        keys,
-        row,
-        length,
-        0,
-        clear,
-        scale,
-        step,
-        heads,
-        size,
-        width,
-        columns,
-        causal,
-        False,
-    )
+        mixed, highest, total, query, keys, drawn, row, length, 0, clear, scale, step, heads, size, width, columns,
+        causal, drops, False,
+    )  # fmt: skip
     mixed, highest, total = _gather(
-        mixed,
-        highest,
-        total,
-        query,
-        keys,
-        row,
-        length,
-        clear,
-        end,
-        scale,
-        step,
-        heads,
-        size,
-        width,
-        columns,
-        causal,
-        True,
-    )
+        mixed, highest, total, query, keys, drawn, row, length, clear, end, scale, step, heads, size, width, columns,
+        causal, drops, True,
+    )  # fmt: skip
     _write(out + (start * heads + head) * size, row, length, mixed / total[:, None], heads * size, size, width)
     tl.store(sums + head * tokens + start + row, highest + tl.log2(total), mask=row < length)
 
 
 @triton.jit
 def _pull_query(  # type: ignore[no-untyped-def]
-    by_query, query, slope, row_sum, row_mean, keys, row, length, low, high, scale: tl.constexpr, step: tl.constexpr,
-    heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr,
-    masked: tl.constexpr,
+    by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, low, high, scale: tl.constexpr,
+    step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, columns: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
     for first in range(low, high, columns):
         column = first + tl.arange(0, columns)
@@ -164,16 +141,19 @@ def _pull_query(  # type: ignore[no-untyped-def]
             if causal:
                 seen = seen & (column[None, :] <= row[:, None])
             share = tl.where(seen, share, 0.0)
-        by_score = share * (tl.dot(slope, tl.trans(value)) - row_mean[:, None])
+        by_share = tl.dot(slope, tl.trans(value))
+        if drops:
+            by_share = by_share * kept(drawn, row[:, None], column[None, :], drops)
+        by_score = share * (by_share - row_mean[:, None])
         by_query = tl.dot(by_score.to(key.dtype), key, by_query)
     return by_query
 
 
 @triton.jit
 def _by_query(  # type: ignore[no-untyped-def]
-    grad, qkv, mixed, bounds, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
+    grad, qkv, mixed, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-    causal: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     start = tl.load(bounds + tl.program_id(2))
@@ -200,23 +180,26 @@ def _by_query(  # type: ignore[no-untyped-def]
     else:
         clear = length // columns * columns
         end = length
+    drawn = 0
+    if drops:
+        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
     by_query = tl.zeros([rows, width], tl.float32)
     by_query = _pull_query(
-        by_query, query, slope, row_sum, row_mean, keys, row, length, 0, clear, scale, step, heads, size, width,
-        columns, causal, False,
+        by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, 0, clear, scale, step, heads, size,
+        width, columns, causal, drops, False,
     )  # fmt: skip
     by_query = _pull_query(
-        by_query, query, slope, row_sum, row_mean, keys, row, length, clear, end, scale, step, heads, size, width,
-        columns, causal, True,
+        by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, clear, end, scale, step, heads, size,
+        width, columns, causal, drops, True,
     )  # fmt: skip
     _write(out + start * step + head * size, row, length, by_query * back, step, size, width)
 
 
 @triton.jit
 def _pull_key(  # type: ignore[no-untyped-def]
-    by_key, by_value, key, value, queries, slopes, sums, means, column, length, low, high, scale: tl.constexpr,
+    by_key, by_value, key, value, queries, slopes, sums, means, drawn, column, length, low, high, scale: tl.constexpr,
     step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr,
-    causal: tl.constexpr, masked: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
     """Scores lie turned here, (keys, queries): so they are the left factor of both products, as they are."""
     for first in range(low, high, rows):
@@ -232,17 +215,23 @@ def _pull_key(  # type: ignore[no-untyped-def]
         if masked and causal:
             share = tl.where(column[:, None] <= row[None, :], share, 0.0)
         slope = _read(slopes, row, length, heads * size, size, width, masked)
-        by_value = tl.dot(share.to(slope.dtype), slope, by_value)
-        by_score = share * (tl.dot(value, tl.trans(slope)) - row_mean[None, :])
+        by_share = tl.dot(value, tl.trans(slope))
+        if drops:
+            stays = kept(drawn, row[None, :], column[:, None], drops)
+            by_value = tl.dot((share * stays).to(slope.dtype), slope, by_value)
+            by_share = by_share * stays
+        else:
+            by_value = tl.dot(share.to(slope.dtype), slope, by_value)
+        by_score = share * (by_share - row_mean[None, :])
         by_key = tl.dot(by_score.to(query.dtype), query, by_key)
     return by_key, by_value
 
 
 @triton.jit
 def _by_key(  # type: ignore[no-untyped-def]
-    grad, qkv, bounds, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
+    grad, qkv, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-    causal: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     start = tl.load(bounds + tl.program_id(2))
@@ -259,6 +248,9 @@ def _by_key(  # type: ignore[no-untyped-def]
     means += head * tokens + start
     key = _read(queries + heads * size, column, length, step, size, width, True)
     value = _read(queries + 2 * heads * size, column, length, step, size, width, True)
+    drawn = 0
+    if drops:
+        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
     by_key = tl.zeros([columns, width], tl.float32)
     by_value = tl.zeros([columns, width], tl.float32)
     clear = length // rows * rows  # whole blocks of queries
@@ -267,18 +259,18 @@ def _by_key(  # type: ignore[no-untyped-def]
         low = first // rows * rows
         crossed = tl.minimum((first + columns + rows - 1) // rows * rows, length)
         by_key, by_value = _pull_key(
-            by_key, by_value, key, value, queries, slopes, sums, means, column, length, low, crossed, scale, step,
-            heads, size, width, rows, causal, True,
+            by_key, by_value, key, value, queries, slopes, sums, means, drawn, column, length, low, crossed, scale,
+            step, heads, size, width, rows, causal, drops, True,
         )  # fmt: skip
         low = (first + columns + rows - 1) // rows * rows
         clear = tl.maximum(clear, low)
     by_key, by_value = _pull_key(
-        by_key, by_value, key, value, queries, slopes, sums, means, column, length, low, clear, scale, step,
-        heads, size, width, rows, causal, False,
+        by_key, by_value, key, value, queries, slopes, sums, means, drawn, column, length, low, clear, scale, step,
+        heads, size, width, rows, causal, drops, False,
     )  # fmt: skip
     by_key, by_value = _pull_key(
-        by_key, by_value, key, value, queries, slopes, sums, means, column, length, clear, length, scale, step,
-        heads, size, width, rows, causal, True,
+        by_key, by_value, key, value, queries, slopes, sums, means, drawn, column, length, clear, length, scale, step,
+        heads, size, width, rows, causal, drops, True,
     )  # fmt: skip
     to = out + start * step + head * size
     _write(to + heads * size, column, length, by_key * back, step, size, width)
@@ -290,53 +282,59 @@ def fits(size: int, dtype: torch.dtype) -> bool:
     return 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
 
-def _shape(qkv: Tensor, causal: bool, tiles: tuple[int, int, int, int]) -> dict[str, Any]:
+def _shape(qkv: Tensor, causal: bool, dropout: float, tiles: tuple[int, int, int, int]) -> dict[str, Any]:
     _, _, heads, size = qkv.shape
     rows, columns, warps, stages = tiles
     shape = {"heads": heads, "size": size, "width": triton.next_power_of_2(size), "causal": causal}
     # scale is a constant of a kernel: as a number, a compiled graph hands it over in float64
-    shape |= {"scale": size**-0.5 * LOG2E}
+    shape |= {"scale": size**-0.5 * LOG2E, "drops": round(dropout * STEPS)}
     return shape | {"rows": rows, "columns": columns, "num_warps": warps, "num_stages": stages}
 
 
 @triton_op("etude::attend_tiled", mutates_args={})
-def attend_tiled(qkv: Tensor, bounds: Tensor, longest: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """(N, 3, H, d), (S+1,) -> (N, H, d), and log2 of the sum of each row's exponentials, (H, N)."""
+def attend_tiled(
+    qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """(N, 3, H, d), (S+1,) -> (N, H, d), and log2 of the sum of each row's exponentials, (H, N).
+
+    `seed` is one int64, on the device, and only read with dropout.
+    """
     qkv = qkv.contiguous()
     tokens, _, heads, size = qkv.shape
     out = qkv.new_empty(tokens, heads, size)
     sums = qkv.new_empty(heads, tokens, dtype=torch.float32)
     grid = (triton.cdiv(longest, FORWARD[0]), heads, bounds.shape[0] - 1)
-    wrap_triton(_forward)[grid](qkv, bounds, out, sums, tokens, **_shape(qkv, causal, FORWARD))
+    wrap_triton(_forward)[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
     return out, sums
 
 
 @triton_op("etude::attend_tiled_backward", mutates_args={})
 def attend_tiled_backward(
-    grad: Tensor, qkv: Tensor, mixed: Tensor, sums: Tensor, bounds: Tensor, longest: int, causal: bool
-) -> Tensor:
+    grad: Tensor, qkv: Tensor, mixed: Tensor, sums: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool,
+    dropout: float,
+) -> Tensor:  # fmt: skip
     """(N, H, d), (N, 3, H, d) -> the gradient of the latter."""
     grad, qkv = grad.contiguous(), qkv.contiguous()
     tokens, _, heads, size = qkv.shape
     out, means = torch.empty_like(qkv), torch.empty_like(sums)
     sequences, back = bounds.shape[0] - 1, size**-0.5
     wrap_triton(_by_query)[(triton.cdiv(longest, BY_QUERY[0]), heads, sequences)](
-        grad, qkv, mixed, bounds, sums, means, out, tokens, back=back, **_shape(qkv, causal, BY_QUERY)
+        grad, qkv, mixed, bounds, seed, sums, means, out, tokens, back=back, **_shape(qkv, causal, dropout, BY_QUERY)
     )
     wrap_triton(_by_key)[(triton.cdiv(longest, BY_KEY[1]), heads, sequences)](
-        grad, qkv, bounds, sums, means, out, tokens, back=back, **_shape(qkv, causal, BY_KEY)
+        grad, qkv, bounds, seed, sums, means, out, tokens, back=back, **_shape(qkv, causal, dropout, BY_KEY)
     )
     return out
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, bounds, ctx.longest, ctx.causal = inputs
-    ctx.save_for_backward(qkv, *output, bounds)
+    qkv, bounds, seed, *ctx.rest = inputs
+    ctx.save_for_backward(qkv, *output, bounds, seed)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return attend_tiled_backward(grad, *ctx.saved_tensors, ctx.longest, ctx.causal), None, None, None
+    return attend_tiled_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
 
 
 attend_tiled.register_autograd(_differentiate, setup_context=_keep)
