@@ -3,18 +3,23 @@
 For micro-batches of one row, two, four ... up to a whole step it runs the real loop for a few seconds. At the fastest
 it takes a step apart: building batches, forward, backward, update. On a GPU every part is waited for there, so the
 parts together may take longer than a step that overlaps them; they are told as shares.
+
+Speed hardly depends on what the text says. So without a corpus, words drawn at random from a vocabulary of the recipe's
+own size stand in for one: what a machine can do is known before any text is prepared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from etude.errors import UserError
@@ -23,17 +28,21 @@ from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import fresh
 from etude.text.corpus import Corpus
+from etude.text.tokenizer import TRAINED_SPECIALS, Tokenizer
 from etude.train import memory, optim, peak, schedule, trouble
 from etude.train.loop import Loop, total_loss
 
 STEPS = 4  # that are taken apart
+# What is measured when nothing is asked for: a few minutes at most, on a slow core too.
+PLAIN = {"cpu": ("bert-mini", {"train.batch_tokens": 4096}), "cuda": ("bert-base", {})}
+DOCUMENTS, SENTENCES, WORDS = 400, 25, 20  # of the stand-in for a corpus: 200,000 tokens in articles of some length
 
 
 @dataclass(frozen=True)
 class Measured:
     micro_tokens: int
     speed: Speed | None  # None: memory ran out
-    memory: int | None  # bytes
+    memory: int | None  # the most bytes held, where that is known
 
     def rate(self) -> float:
         return self.speed.tokens_per_second if self.speed else 0.0
@@ -56,16 +65,35 @@ class Bench:
 
 
 def bench(
-    recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: Overrides = (), seconds: float = 2.0
+    recipe: str | Path | Recipe | None = None,
+    corpus: str | Path | Corpus | None = None,
+    overrides: Overrides = (),
+    seconds: float = 2.0,
+    *,
+    doing: Callable[[str], None] = lambda _: None,
+    seen: Callable[[Bench], None] = lambda _: None,
 ) -> Bench:
-    """Measures; writes nothing. With `train.micro_tokens` among the overrides, that one alone."""
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    resolved = resolve(recipe, corpus, overrides)
+    """Measures; writes nothing. With `train.micro_tokens` among the overrides, that one alone.
+
+    `doing` is told what takes so long; `seen` gets what there is so far: before the first micro-batch, after each.
+    """
+    doing("reading the recipe and the corpus")
+    if recipe is None:
+        recipe = plain_recipe()
+    loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
+    if not isinstance(corpus, Corpus):
+        corpus = random_words(loaded) if corpus is None else Corpus.open(corpus)
+    resolved = resolve(loaded, corpus, ())
     device = device_of(resolved)
+    tried = sizes(resolved, corpus)
+    doing("measuring the best matrix product")
     found = Bench(resolved, peak.measured_peak(device, peak.resolved_precision(resolved.train.precision, device)), [])
-    for micro in sizes(resolved, corpus):
+    seen(found)
+    for number, micro in enumerate(tried, start=1):
+        doing(f"micro-batch {number} of {len(tried)}: {micro:,} tokens")
         one = _measure(resolved.with_settings({"train.micro_tokens": micro}), corpus, device, micro, seconds)
         found.measured.append(one)
+        seen(found)
         if one.speed is None:
             break  # a larger one will not fit either
     if not found.best.speed:
@@ -74,8 +102,41 @@ def bench(
             "objective.row_tokens or model.context."
         )
     best = resolved.with_settings({"train.micro_tokens": found.best.micro_tokens})
+    doing("taking a step apart")
     found.parts = take_apart(best, corpus, device)
     return found
+
+
+def plain_recipe() -> Recipe:
+    """What a machine is measured by when nobody says by what."""
+    name, settings = PLAIN["cuda" if torch.cuda.is_available() else "cpu"]
+    return Recipe.load(name, settings)
+
+
+def random_words(recipe: Recipe) -> Corpus:
+    """A stand-in for a corpus: a vocabulary as large as the recipe's, in sentences and documents of many lengths."""
+    vocab = getattr(recipe.model, "vocab", None) or recipe.tokenizer_size
+    if vocab is None:
+        raise UserError(
+            f"{recipe.name} says no size of a vocabulary ({recipe.tokenizer}). Name a prepared corpus, too."
+        )
+    words = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(vocab - len(TRAINED_SPECIALS)))]
+    usual = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    content = {
+        "version": "1.0",
+        "added_tokens": [{"id": id, "content": word, **usual} for id, word in enumerate(TRAINED_SPECIALS)],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": {word: id for id, word in enumerate(words)}, "unk_token": "[UNK]"},
+    }
+    chance = np.random.default_rng(0)
+    documents = [
+        [
+            chance.integers(len(TRAINED_SPECIALS), vocab, 1 + chance.poisson(WORDS)).tolist()
+            for _ in range(1 + chance.geometric(1 / SENTENCES))
+        ]
+        for _ in range(DOCUMENTS)
+    ]
+    return Corpus.from_documents(documents, Tokenizer(json.dumps(content)))
 
 
 def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
@@ -92,9 +153,7 @@ def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
 
 
 def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, seconds: float) -> Measured:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    memory.forget_peak(device)
     try:
         speed = trial(recipe, corpus, device, seconds)
     except (RuntimeError, MemoryError) as error:
@@ -103,8 +162,7 @@ def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, s
         return Measured(micro, None, None)
     finally:
         gc.collect()  # models of a trial hang in cycles, and the next one needs their memory
-    held = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else memory.in_use(device)
-    return Measured(micro, speed, held)
+    return Measured(micro, speed, memory.peak_held(device))
 
 
 def take_apart(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str, float]:

@@ -2,58 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from etude.bench import Bench, Measured
+
+COLUMNS = ("micro-batch", "tokens/s", "of peak", "memory", "waiting", "start-up")
+LEGEND = """\
+  micro-batch  tokens in memory at once: it changes speed and memory, never the result
+  of peak      FLOPs of the recipe a second, as a share of the best matrix product's
+  waiting      share of the time in which no batch was ready: more train.workers help
+  start-up     until steps run at speed: compiling, if anything is, and first touches"""
 
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def bench(
         words: Annotated[
-            list[str],
-            typer.Argument(metavar="RECIPE CORPUS [key=value ...]", help="As for 'etude pretrain'."),
-        ],
-        seconds: Annotated[float, typer.Option(help="For each micro-batch, once it runs at speed.")] = 2.0,
+            list[str] | None,
+            typer.Argument(
+                metavar="[RECIPE [CORPUS]] [key=value ...]",
+                help="As for 'etude pretrain'. Without a corpus words are drawn at random; without a recipe it is "
+                "bert-base on a GPU, bert-mini with small steps on a CPU.",
+            ),
+        ] = None,
+        seconds: Annotated[float, typer.Option(help="For each micro-batch, once it runs at speed.", min=0.01)] = 2.0,
     ) -> None:
         """Measure this machine: tokens/s, share of its peak, the best micro-batch, where the time goes."""
         from rich.console import Console
-        from rich.table import Table
+        from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-        from etude.bench import bench as measure
-        from etude.card import hardware, versions
-        from etude.cli.words import recipe_corpus_overrides
+        from etude.cli.words import places_and_overrides
+        from etude.errors import UserError
 
-        recipe, corpus, overrides = recipe_corpus_overrides(words)
-        console = Console()
-        console.print(f"{hardware()}; {versions()}", highlight=False)
-        found = measure(recipe, corpus, overrides=overrides, seconds=seconds)
-        settings = found.recipe.train
-        console.print(
-            f"{found.recipe.name} in {settings.precision}; the best matrix product here runs at "
-            f"{found.peak / 1e12:.3g} TFLOP/s",
-            highlight=False,
-        )
-        table = Table(box=None, pad_edge=False)
-        for name in ("micro-batch", "tokens/s", "of peak", "memory", "waits for batches", "until at speed"):
-            table.add_column(name, justify="right")
-        for one in found.measured:
-            if one.speed is None:
-                table.add_row(f"{one.micro_tokens:,}", "out of memory")
-                continue
-            held = f"{one.memory / 1e9:.2f} GB" if one.memory else "?"
-            best = " *" if one is found.best else ""
-            table.add_row(
-                f"{one.micro_tokens:,}{best}",
-                f"{one.speed.tokens_per_second:,.0f}",
-                f"{found.share(one):.1%}",
-                held,
-                f"{one.speed.waited:.1%}",
-                f"{one.speed.started:.1f} s",
+        places, overrides = places_and_overrides(words or [])
+        if len(places) > 2:
+            raise UserError(
+                f"A recipe and a corpus are wanted at most, as 'bert-small data/books'; got: {' '.join(places)}."
             )
-        console.print(table)
-        total = sum(found.parts.values())
-        if total:
-            said = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in found.parts.items())
-            console.print(f"A step at {found.best.micro_tokens:,} tokens, part by part: {said}.", highlight=False)
-        console.print(f"Fastest: train.micro_tokens={found.best.micro_tokens}", highlight=False)
+        recipe, corpus = [*places, None, None][:2]
+        console = Console(highlight=False, soft_wrap=True)
+        with Progress(TextColumn("{task.description}…"), TimeElapsedColumn(), console=console, transient=True) as bar:
+            line = bar.add_task("loading", total=None)
+            from etude.bench import bench as measure  # torch takes seconds to load
+
+            def seen(found: Bench) -> None:
+                console.print(row(found, found.measured[-1]) if found.measured else heading(found, corpus is None))
+
+            found = measure(
+                recipe, corpus, overrides, seconds, doing=lambda what: bar.update(line, description=what), seen=seen
+            )
+        console.print("\n" + summary(found) + "\n\n" + LEGEND)
+
+
+def heading(found: Bench, invented: bool) -> str:
+    from etude.card import hardware, versions
+
+    train = found.recipe.train
+    return "\n".join(
+        [
+            f"{hardware()}; {versions()}",
+            f"The best matrix product in {train.precision}: {found.peak / 1e12:.3g} TFLOP/s, the peak",
+            f"{found.recipe.name}, steps of {train.batch_tokens:,} tokens"
+            + (f"; random words, vocabulary {found.recipe.model.vocab:,}" if invented else ""),
+            "",
+            "".join(f"{name:>13}" for name in COLUMNS),
+        ]
+    )
+
+
+def row(found: Bench, one: Measured) -> str:
+    values = [f"{one.micro_tokens:,}"]
+    if one.speed is None:
+        values.append("out of memory")
+    else:
+        values += [f"{one.speed.tokens_per_second:,.0f}", f"{found.share(one):.1%}"]
+        values += [f"{one.memory / 1e9:.2f} GB" if one.memory else "?"]
+        values += [f"{one.speed.waited:.1%}", f"{one.speed.started:.1f} s"]
+    return "".join(f"{value:>13}" for value in values)
+
+
+def summary(found: Bench) -> str:
+    """Which micro-batch is best, and where the time of a step goes with it."""
+    best, total = found.best, sum(found.parts.values())
+    lines = [f"Fastest: train.micro_tokens={best.micro_tokens}"]
+    if best.speed is not None:
+        lines[0] += f", {best.speed.seconds_per_step * 1e3:,.0f} ms a step"
+    if total:
+        shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in found.parts.items())
+        lines.append(f"There a step's time goes to: {shares}")
+    train = found.recipe.train
+    if train.compile or (train.compile is None and train.device != "cpu"):
+        from etude.train.compiling import folder
+
+        lines.append(f"Compiled kernels are kept in {folder()}: the next start-up is shorter")
+    return "\n".join(lines)

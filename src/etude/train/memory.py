@@ -14,6 +14,7 @@ Other models have no such count here; their estimate says so.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -175,6 +176,30 @@ def in_use(device: torch.device | str) -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
+
+
+def forget_peak(device: torch.device | str) -> None:
+    """From here on `peak_held` counts anew."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # Linux: the high-water mark becomes what is resident now
+
+
+def peak_held(device: torch.device | str) -> int | None:
+    """Bytes: the most since then that torch took of a GPU, or that this process held; None where nobody says."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    try:
+        with open("/proc/self/status") as file:
+            marks = [line.split()[1] for line in file if line.startswith("VmHWM:")]
+    except OSError:
+        return None
+    return int(marks[0]) * 1024 if marks else None
 
 
 def _gigabytes(value: int) -> str:
