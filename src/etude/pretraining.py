@@ -130,6 +130,12 @@ def fix_budget(recipe: Recipe, corpus: Corpus, device: torch.device) -> Recipe:
     """Turns the budget (tokens, FLOPs, minutes) into a number of steps, stored with the run."""
     if recipe.train.steps is not None:
         return recipe
+    if recipe.train.tokens is not None or recipe.train.epochs is not None:  # counted: no trial, nothing compiled twice
+        _, objective = fresh(recipe, corpus.tokenizer)
+        rows = checked_rows(recipe, corpus, objective.rows(corpus, recipe.train.seed))
+        return recipe.with_settings(
+            {"train.steps": schedule.total_steps(recipe.train, rows.row_tokens, epoch_rows=len(rows))}
+        )
     speed = trial(recipe, corpus, device)
     steps = schedule.total_steps(
         recipe.train, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,

@@ -28,7 +28,7 @@ from etude.errors import UserError
 from etude.nn.attention import look_up_kernels
 from etude.nn.fused import plain
 from etude.objectives.base import Objective, Rows, Stat, Term
-from etude.train import checkpoint, evaluation, memory, optim, schedule, trouble
+from etude.train import checkpoint, compiling, evaluation, memory, optim, schedule, trouble
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
@@ -129,13 +129,14 @@ class Loop:
     def run(self) -> Outcome:
         """Trains to the last step, or until a signal; always leaves a checkpoint behind."""
         self.restore()
-        self.progress.state("first step…", step=self.tally.step)
+        self.progress.state("compiling…" if self.compiled else "first step…", step=self.tally.step)
         self.started = time.perf_counter() - self.tally.seconds
+        built = self.loader.steps(self.tally.step, self.total)
         with (
             steady(),
             plain(not self.compiled),
             self._signals(),
-            contextlib.closing(self.loader.steps(self.tally.step, self.total)) as steps,
+            contextlib.closing(compiling.told(built, self.progress) if self.compiled else built) as steps,
         ):
             while True:
                 stop = self.ranks.any(self.interrupted)
