@@ -288,8 +288,9 @@ def test_what_cannot_be_is_said() -> None:
         objective().rows(corpus, seed=0)
 
 
-def test_default_rows_hold_whole_sequences() -> None:
-    assert objective(16).row_tokens == 512
-    assert objective(2000).row_tokens == 2000
-    assert objective(16, length=10).row_tokens == 520
+def test_a_row_is_a_sequence_unless_told_otherwise() -> None:
+    """Sequences that follow on each other are alike: a step is to have one of each place."""
+    assert objective(16).row_tokens == 16
+    assert objective(16, length=10).row_tokens == 10
+    assert objective(16, length=10, row_tokens=40).row_tokens == 40
     assert len(objective(16).rows(small_corpus([[[7, 8]]]), seed=0)) == 1  # far less text than a row
