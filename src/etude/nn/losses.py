@@ -24,6 +24,7 @@ IGNORE = -100  # torch's own default for "no target"
 # Logits held at once, on a CPU 128 MiB in float32. On a GPU one GiB in bf16: each further chunk adds once more to the
 # whole gradient of the table.
 _LOGITS, _LOGITS_GPU = 2**25, 2**29
+_BLOCK = 2**18  # on a CPU logits in float32 at once: 1 MiB, which a core's cache holds until the next step reads them
 _COLUMNS = 64  # on a GPU columns are padded to a multiple of this, and slots cut at a multiple of it
 
 
@@ -173,14 +174,19 @@ def _chunk(
         said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
         product = F.linear(states, table, said)
         return surprise_and_slope_(product, targets, vocab).sum(), product
-    logits = wide(states @ table.t())
-    if bias is not None:
-        logits = logits.add_(bias.to(logits.dtype))
-    used = (targets != IGNORE)[:, None]
+    product = states @ table.t()
+    used = targets != IGNORE
     place = targets.clamp(min=0)[:, None]
-    normaliser = logits.logsumexp(-1, keepdim=True)
-    total = (normaliser - logits.gather(1, place)).masked_fill(~used, 0.0).sum()
+    chosen = torch.empty(len(targets), dtype=wide(product[:0]).dtype)  # log-probabilities of the targets
+    rows = max(1, _BLOCK // vocab)
+    for start in range(0, len(targets), rows):
+        piece = slice(start, start + rows)
+        logits = wide(product[piece])
+        likely = torch.log_softmax(logits if bias is None else logits + bias, -1)
+        chosen[piece] = likely.gather(1, place[piece])[:, 0]
+        if wants_slope:
+            product[piece] = likely.exp_().scatter_add_(1, place[piece], -used[piece, None].to(likely.dtype))
+    total = -chosen.masked_fill_(~used, 0.0).sum()
     if not wants_slope:
         return total, None
-    slope = logits.sub_(normaliser).exp_().scatter_add_(1, place, torch.full_like(normaliser, -1.0))
-    return total, slope.masked_fill_(~used, 0.0).to(states.dtype)
+    return total, product.index_fill_(0, (~used).nonzero()[:, 0], 0.0)
