@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import losses
@@ -139,6 +140,31 @@ def test_the_form_for_a_gpu_is_that_of_a_cpu(columns: int, with_bias: bool) -> N
     assert padded is not None
     torch.testing.assert_close(padded[:, :31], slope, rtol=1e-10, atol=1e-12)
     assert not padded[:, 31:].any()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 says so, and goes on
+@pytest.mark.parametrize("dtype, close", [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 0.004)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_blocks_of_a_chunk_are_the_whole(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, close: float, with_bias: bool
+) -> None:
+    """The loss and its slope by the logits, against softmax - one-hot in float64; 23 slots in blocks of 4 and of 3."""
+    monkeypatch.setattr(losses, "_BLOCK", 31 * 4)
+    states, weight, bias, targets = (one.detach() for one in example())
+    states, weight = states.to(dtype), weight.to(dtype)
+    said = bias.to(torch.float32 if dtype != torch.float64 else dtype) if with_bias else None
+    total, slope = losses._chunk(states, weight, said, targets, 31, True)
+    logits = states.double() @ weight.double().T + (0.0 if said is None else said.double())
+    assert float(total) == pytest.approx(float(cross_entropy_sum(logits, targets)), rel=close)
+    used = targets != IGNORE
+    expected = (logits.softmax(-1) - F.one_hot(targets.clamp(min=0), 31)) * used[:, None]
+    assert slope is not None
+    assert slope.dtype == dtype
+    assert float((slope.double() - expected).norm() / expected.norm()) < close
+    assert not slope[~used].any()
+    again, nothing = losses._chunk(states, weight, said, targets, 31, False)
+    assert torch.equal(again, total)
+    assert nothing is None
 
 
 @pytest.mark.gpu
