@@ -13,6 +13,7 @@ fast the same learning goes, not how busy the device is.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import tempfile
@@ -312,6 +313,17 @@ def natural(
         print(f"{work.name:16} {rates[0]:12,.0f} {rates[1]:12,.0f} {share}", flush=True)
 
 
+def one_side(side: str, work: Work, asked: argparse.Namespace, device: torch.device, precision: str) -> dict[str, Any]:
+    if side == "etude":
+        return etude_speed(work, asked.dropout, asked.steps, device, precision, profile=asked.profile)
+    # on a CPU the Trainer stays at its default, which is float32 there
+    its_own = "float32" if side == "trainer" and device.type == "cpu" else precision
+    try:
+        return {"trainer": trainer_speed, "loop": loop_speed}[side](work, asked.dropout, asked.steps, device, its_own)
+    except Exception as error:  # a peer that fails is told, and the table goes on
+        return {"failed": f"{error!r:.80}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="the CPU's work")
@@ -348,27 +360,26 @@ def main() -> None:
         natural(works, Corpus.open(asked.corpus), asked.dropout, asked.steps, device, precision)
         return
     rows = []
-    speeds = {"trainer": trainer_speed, "loop": loop_speed}
+    peers = [peer for peer in asked.peers.split(",") if peer]
     for work in works:
-        ours = etude_speed(work, asked.dropout, asked.steps, device, precision, profile=asked.profile)
-        row: dict[str, Any] = {"work": work.name, "dropout": asked.dropout, "precision": precision, "etude": ours}
+        row: dict[str, Any] = {"work": work.name, "dropout": asked.dropout, "precision": precision}
+        # on a CPU ours is the last: it changes how the process keeps its memory
+        for side in [*peers, "etude"] if device.type == "cpu" else ["etude", *peers]:
+            row[side] = one_side(side, work, asked, device, precision)
+            torch._dynamo.reset()
+            gc.collect()
+        ours = row["etude"]
         share = ours["tokens_per_second"] * ours["flops_per_token"] / best
         rate = f"{ours['tokens_per_second']:12,.0f} {share:8.1%}"
         text = f"{work.name:16} {rate} {ours['memory']:6.1f} {ours['waited']:6.1%}  "
-        for peer in filter(None, asked.peers.split(",")):
-            torch._dynamo.reset()
-            # on a CPU the Trainer stays at its default, which is float32 there
-            its_own = "float32" if peer == "trainer" and device.type == "cpu" else precision
-            try:
-                found = speeds[peer](work, asked.dropout, asked.steps, device, its_own)
-            except Exception as error:  # a peer that fails is told, and the table goes on
-                text += f"{peer}: {error!r:.80}  "
+        for peer, found in ((peer, row[peer]) for peer in peers):
+            if "failed" in found:
+                text += f"{peer}: {found['failed']}  "
                 continue
-            row[peer] = found | {"ratio": ours["tokens_per_second"] / found["tokens_per_second"]}
-            text += f"{found['tokens_per_second']:10,.0f} {row[peer]['ratio']:5.2f}x {found['memory']:5.1f}  "
+            found["ratio"] = ours["tokens_per_second"] / found["tokens_per_second"]
+            text += f"{found['tokens_per_second']:10,.0f} {found['ratio']:5.2f}x {found['memory']:5.1f}  "
         print(text, flush=True)
         rows.append(row)
-        torch._dynamo.reset()
     if asked.out:
         Path(asked.out).write_text(
             json.dumps({"device": name, "torch": torch.__version__, "peak": best, "rows": rows}, indent=1)

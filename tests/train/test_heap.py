@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -43,3 +44,12 @@ def test_memory_is_kept_between_steps() -> None:
 def test_elsewhere_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not heap.keep()
+
+
+def test_mimalloc_is_told_unless_somebody_else_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    heap.before_torch()
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "-1"
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "10")
+    heap.before_torch()
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "10"

@@ -13,6 +13,9 @@ from typing import Annotated
 import typer
 
 from etude.errors import UserError
+from etude.train import heap
+
+heap.before_torch()
 
 COMMANDS = (
     "demo",

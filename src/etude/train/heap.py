@@ -5,12 +5,14 @@ blocks to the system, large ones at once and the rest when the end of its heap i
 that are not there, and each costs a visit to the kernel: about as much time as a GELU takes to fill it. Kept, they are
 taken up again as they are. The process then holds what its largest step held, until it ends.
 
-Other allocators (macOS, musl; mimalloc, which torch brings along on some processors) are left as they are.
+On some processors (aarch64) torch brings mimalloc along instead, which is told by a variable of the environment before
+torch is loaded: `before_torch`. Other allocators (macOS, musl) are left as they are.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 # What malloc.h calls them: from which size on a block is a mapping of its own, and how much free memory at the
@@ -18,6 +20,11 @@ import sys
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _HIGHEST = 2**31 - 1  # an int
 _HIGHEST_MAPPED = 2**25  # what older ones accept at most, and their own adjusting ends there
+
+
+def before_torch() -> None:
+    """The same for mimalloc: freed memory is given back after so many milliseconds, and never if that is -1."""
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 
 def keep() -> bool:

@@ -28,7 +28,7 @@ from etude.errors import UserError
 from etude.nn.attention import look_up_kernels
 from etude.nn.fused import plain
 from etude.objectives.base import Objective, Rows, Stat, Term
-from etude.train import checkpoint, compiling, evaluation, memory, optim, schedule, trouble
+from etude.train import checkpoint, compiling, evaluation, heap, memory, optim, schedule, trouble
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
@@ -72,6 +72,8 @@ class Loop:
         self.scorer = scorer
         self.folder, self.settings, self.total = folder, settings, total
         self.device, self.ranks = device or torch.device("cpu"), ranks or Ranks()
+        if self.device.type == "cpu":
+            heap.keep()
         self.progress = progress or Progress(total, quiet=True)
         self.objective, self.model = objective, model
         self.rows, self.valid_rows, self.tokens_per_byte = rows, valid_rows, tokens_per_byte

@@ -120,9 +120,9 @@ def transformer_activations(model: transformer.Settings, tokens: int, precision:
     layer = 4 * 2 * width + bytes_each * shares
     if model.dropout:
         layer += 2 * width * mask
-    if model.attention_dropout and device == "cpu":
-        # a weight and a mask for each pair in float32 (nn/dense.py); torch's own steps in bf16 keep a few copies
-        layer += (5 if precision == "float32" else 14) * model.heads * model.context
+    if device == "cpu" and (model.attention_dropout or precision == "bf16"):
+        # a weight for each pair, and whether it is dropped (nn/dense.py)
+        layer += (bytes_each + (1 if model.attention_dropout else 0)) * model.heads * model.context
     embedding = (model.embedding_width or width) * (4 + (mask if model.embedding_dropout else 0))
     return tokens * (model.layers * layer + embedding)
 
