@@ -175,18 +175,21 @@ def _chunk(
         product = F.linear(states, table, said)
         return surprise_and_slope_(product, targets, vocab).sum(), product
     product = states @ table.t()
-    used = targets != IGNORE
+    used = (targets != IGNORE)[:, None]
     place = targets.clamp(min=0)[:, None]
-    chosen = torch.empty(len(targets), dtype=wide(product[:0]).dtype)  # log-probabilities of the targets
+    surprise = torch.empty(len(targets), 1, dtype=wide(product[:0]).dtype)
     rows = max(1, _BLOCK // vocab)
     for start in range(0, len(targets), rows):
         piece = slice(start, start + rows)
         logits = wide(product[piece])
-        likely = torch.log_softmax(logits if bias is None else logits + bias, -1)
-        chosen[piece] = likely.gather(1, place[piece])[:, 0]
+        if bias is not None:
+            logits = logits.add_(bias.to(logits.dtype))
+        normaliser = logits.logsumexp(-1, keepdim=True)
+        torch.sub(normaliser, logits.gather(1, place[piece]), out=surprise[piece])
         if wants_slope:
-            product[piece] = likely.exp_().scatter_add_(1, place[piece], -used[piece, None].to(likely.dtype))
-    total = -chosen.masked_fill_(~used, 0.0).sum()
+            slope = logits.sub_(normaliser).exp_()
+            product[piece] = slope.scatter_add_(1, place[piece], torch.full_like(normaliser, -1.0))
+    total = surprise.masked_fill_(~used, 0.0).sum()
     if not wants_slope:
         return total, None
-    return total, product.index_fill_(0, (~used).nonzero()[:, 0], 0.0)
+    return total, product.index_fill_(0, (~used[:, 0]).nonzero()[:, 0], 0.0)
