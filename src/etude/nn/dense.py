@@ -85,7 +85,10 @@ class _Products(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
-    """left @ right * factor, (B, N, K), (B, K, M) -> (B, N, M): multiplied within the product, before it is rounded."""
+    """left @ right * factor, (B, N, K), (B, K, M) -> (B, N, M): multiplied within the product, before it is rounded.
+
+    In place, for autocast would round float32 factors and leaves in-place forms alone.
+    """
     result = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     return result.baddbmm_(left, right, beta=0, alpha=factor)
 
