@@ -146,6 +146,14 @@ def test_keys_of_rows_equal_the_single_keys() -> None:
 # --- keys -------------------------------------------------------------------------------------------
 
 
+def test_folding_arrays_equals_folding_their_elements() -> None:
+    first, second = np.arange(5), np.array([3, 2**62, 0, 7, 10**12])
+    for parts in ((first,), (4, "word", first), (first, "word", 4, second), (2**64 - 1, second, first, "word")):
+        each = [[int(part[i]) if isinstance(part, np.ndarray) else part for part in parts] for i in range(5)]
+        assert chance.folds(*parts).tolist() == [fold(*one) for one in each]
+    assert first.tolist() == [0, 1, 2, 3, 4]
+
+
 def test_fold_depends_on_every_part_and_on_their_order() -> None:
     made = [fold(1, 2, 3), fold(3, 2, 1), fold(1, 2), fold(1, 2, 0), fold(12, 3), fold("1", 2, 3), fold(), fold(0)]
     made += [fold(0, 0), fold("mask"), fold("masks"), fold("마스크"), fold(-1), fold(2**64 - 2)]

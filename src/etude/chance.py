@@ -32,10 +32,40 @@ def fold(*parts: int | str) -> int:
     """One key from several parts; order matters, strings are hashed."""
     state = 0
     for part in parts:
-        if isinstance(part, str):
-            part = int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
-        state = mix(state ^ mix(part + _GOLDEN))
+        state = mix(state ^ mix(_number(part) + _GOLDEN))
     return state
+
+
+def _number(part: int | str) -> int:
+    if isinstance(part, str):
+        return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
+    return part
+
+
+def folds(*parts: int | str | np.ndarray) -> np.ndarray:
+    """`fold` of every element at once, uint64: some parts are arrays of one shape."""
+    state: Any = 0
+    for number, part in enumerate(parts):
+        if isinstance(part, np.ndarray):
+            if not isinstance(state, np.ndarray):
+                state = np.uint64(state)
+            state = mixes(state ^ mixes(part.astype(np.uint64) + np.uint64(_GOLDEN)))
+        elif isinstance(state, np.ndarray):
+            # what a plain part adds does not depend on those before it
+            state = mixes(state ^ np.uint64(mix(_number(part) + _GOLDEN)))
+        else:
+            state = fold(*parts[: number + 1])  # type: ignore[arg-type]
+    return state
+
+
+def mixes(value: np.ndarray) -> np.ndarray:
+    """`mix` of an array of uint64; writes to what it is given."""
+    value ^= value >> np.uint64(30)
+    value *= np.uint64(_FIRST)
+    value ^= value >> np.uint64(27)
+    value *= np.uint64(_SECOND)
+    value ^= value >> np.uint64(31)
+    return value
 
 
 def _signed(value: int) -> int:
@@ -50,12 +80,14 @@ def bits(key: Any, index: Any) -> Any:
     `key` is an int, or an array (of the same backend) that broadcasts with `index`.
     """
     if isinstance(index, np.ndarray):
-        with np.errstate(over="ignore"):
-            base = key.astype(np.uint64) if isinstance(key, np.ndarray) else np.uint64(key & _MASK)
-            x = base + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-            x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
-            x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
-            return x ^ (x >> np.uint64(31))
+        x = index.astype(np.uint64)
+        x += np.uint64(1)
+        x *= np.uint64(_GOLDEN)
+        if isinstance(key, np.ndarray):
+            x = np.asarray(x + key.astype(np.uint64, copy=False))
+        else:
+            x += np.uint64(key & _MASK)
+        return mixes(x)
     x = (_signed(key) if isinstance(key, int) else key) + (index.long() + 1) * _signed(_GOLDEN)
     # torch shifts int64 arithmetically: the mask clears the copied sign bits
     x = (x ^ ((x >> 30) & (_MASK >> 30))) * _signed(_FIRST)
@@ -136,4 +168,4 @@ class Chance:
 
     def keys(self, purpose: str, rows: np.ndarray) -> np.ndarray:
         """One key a row, uint64 (R,)."""
-        return np.fromiter((self.key(purpose, int(row)) for row in rows), dtype=np.uint64, count=len(rows))
+        return folds(self.seed, self.step, np.asarray(rows), purpose)

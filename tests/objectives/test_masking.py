@@ -259,3 +259,18 @@ def test_a_surplus_of_rounding_is_dropped_and_never_below_the_rate() -> None:
     assert np.bincount(places.row[kept]).tolist() == [slots] * rows
     assert slots >= 0.15 * size
     assert masking.within(chosen[:50], places, slots).tolist() == chosen[:50].tolist()
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 2**40])
+def test_the_lowest_of_each_sequence_are_those_of_a_stable_sort(kinds: int) -> None:
+    """Also where most bits are equal, and where a sequence has nothing to choose from."""
+    draw = np.random.default_rng(kinds)
+    units = draw.integers(0, 9, 200)
+    owner, budget = np.repeat(np.arange(200), units), draw.integers(1, 7, 200)
+    bits = draw.integers(0, kinds, len(owner)).astype(np.uint64) << np.uint64(24)
+    chosen = masking._lowest(owner, budget, bits)
+    for number in range(200):
+        mine = np.flatnonzero(owner == number)
+        first = np.argsort(bits[mine], kind="stable")[: budget[number]]
+        assert np.flatnonzero(chosen[mine]).tolist() == sorted(first.tolist())
+    assert not masking._lowest(owner[:0], budget, bits[:0]).size

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_row import OneByOne
 from small_corpus import tokenizer
 
 from etude.errors import UserError
 from etude.objectives.base import IGNORE
-from etude.objectives.segments import Draws, Rules, SegmentRow, SegmentRows, cut_end, fit
+from etude.objectives.segments import Rules, SegmentRow, SegmentRows, cut_end, fit
+from etude.objectives.walks import Draws, high_product, ones
 from etude.text.corpus import Corpus
 from etude.text.tokenizer import Tokenizer
 
@@ -304,6 +306,30 @@ def test_a_row_is_always_full_and_within_its_limits(sizes: list[list[int]], want
             assert label == IGNORE or (first and second)
 
 
+@given(shapes, any_rules, st.integers(0, 1000), st.sampled_from([0.0, 0.9]), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_rows_built_together_are_those_built_one_by_one(
+    sizes: list[list[int]], wanted: Rules, seed: int, pair_rate: float, bare: bool
+) -> None:
+    made = Numbered(sizes)
+    draw = random.Random(seed)
+    words = [[[draw.random() < 0.6 for _ in sentence] for sentence in one] for one in made.documents]
+    corpus = corpus_of(made.documents, words)
+    if len(corpus.sentences) == len(sizes):
+        wanted = replace(wanted, sentence="none")
+    if wanted.sentence == "none":
+        wanted = replace(wanted, pair_rate=pair_rate, markers=None if bare else wanted.markers)
+    rows, slow = SegmentRows(corpus, seed, wanted, words=True), OneByOne(corpus, seed, wanted, words=True)
+    assert (len(rows), rows.most) == (len(slow), slow.most)
+    for most in (rows.most, wanted.row_tokens // wanted.length + 1):
+        rows.most = slow.most = most
+        numbers = [0, len(rows) - 1, len(rows), 10**9, 3, 10**12]
+        for row, number in zip(rows.many(np.array(numbers)), numbers, strict=True):
+            for one in (row, rows[number]):
+                for name, value in vars(slow[number]).items():
+                    assert np.array_equal(getattr(one, name), value), name
+
+
 def test_rows_are_pure_and_epochs_differ() -> None:
     made = Numbered(text(6))
     one, other = (SegmentRows(made.corpus, 7, rules(sentence="next")) for _ in range(2))
@@ -408,16 +434,28 @@ def test_fitting_equals_dropping_one_at_a_time(first: int, second: int, room: in
 
 
 def test_draws_are_fair_coins_in_a_fixed_order() -> None:
-    draws, again = Draws(5), Draws(5)
-    assert [draws.bits() for _ in range(200)] == [again.bits() for _ in range(200)]
-    heads = np.array([draws.heads(100) for _ in range(4000)])
+    draws, again = (Draws(np.array([5, 6], np.uint64)) for _ in range(2))
+    zero, both = np.array([0]), np.array([0, 1])
+    alone = [int(draws.bits(zero)[0]) for _ in range(200)]
+    together = [again.bits(both).tolist() for _ in range(200)]
+    assert alone == [pair[0] for pair in together] and not set(alone) & {pair[1] for pair in together}
+    many, each = Draws(np.arange(4000).astype(np.uint64)), np.arange(4000)
+    heads = many.heads(each, np.full(4000, 100))
     assert abs(heads.mean() - 50) < 3.5 * 5 / np.sqrt(4000) and 22 < heads.var() < 28
-    assert all(0 <= Draws(key).heads(3) <= 3 for key in range(100)) and draws.heads(0) == 0
-    below = np.bincount([draws.below(7) for _ in range(7000)], minlength=7)
-    assert len(below) == 7 and np.abs(below - 1000).max() < 110
-    coins = np.mean([draws.coin(0.3) for _ in range(10_000)])
-    assert abs(coins - 0.3) < 0.016
-    assert not any(draws.coin(0.0) for _ in range(100)) and all(draws.coin(1.0) for _ in range(100))
+    few = many.heads(each, each % 4)
+    assert (few <= each % 4).all() and few.max() == 3
+    below = np.bincount(np.concatenate([many.below(each, 7) for _ in range(2)]), minlength=7)
+    assert len(below) == 7 and np.abs(below - 8000 / 7).max() < 120
+    assert abs(np.mean([many.coin(each, 0.3) for _ in range(3)]) - 0.3) < 0.016
+    assert not many.coin(each, 0.0).any() and many.coin(each, 1.0).all()
+
+
+def test_wide_products_and_ones_are_exact() -> None:
+    draw = random.Random(0)
+    bits = [0, 2**64 - 1, *(draw.getrandbits(64) for _ in range(500))]
+    for limit in (1, 2, 7, 2**31 + 1, 2**32 - 1):
+        assert high_product(np.array(bits, np.uint64), np.uint64(limit)).tolist() == [b * limit >> 64 for b in bits]
+    assert ones(np.array(bits, np.uint64)).tolist() == [b.bit_count() for b in bits]
 
 
 def test_what_the_text_cannot_teach_is_refused() -> None:

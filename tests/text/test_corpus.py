@@ -109,6 +109,14 @@ def _check(corpus: Corpus, nested: list[list[list[int]]], random: object) -> Non
             for offset in range(len(tokens) + extra * len(bounds) + 3):
                 wanted = max(i for i in range(len(expected)) if expected[i] + extra * i <= offset)
                 assert bounds.find(offset, extra) == wanted
+        anywhere = np.array([random.randint(0, len(bounds)) for _ in range(20)])  # type: ignore[attr-defined]
+        assert bounds.at(anywhere).tolist() == [expected[i] for i in anywhere]
+        offsets = np.array([random.randint(0, len(tokens) + 2) for _ in range(20)])  # type: ignore[attr-defined]
+        assert bounds.find_all(offsets).tolist() == [bounds.find(offset) for offset in offsets.tolist()]
+        assert not bounds.at(anywhere[:0]).size and not bounds.find_all(offsets[:0]).size
+    places = np.array([random.randrange(len(tokens)) for _ in range(40)])  # type: ignore[attr-defined]
+    assert corpus.tokens_at(places).tolist() == [tokens[i] for i in places]
+    assert np.array_equal(corpus.word_starts_at(places), corpus.word_starts(0, corpus.total)[places])
     for _ in range(5):
         a = random.randint(0, len(tokens))  # type: ignore[attr-defined]
         b = random.randint(a, len(tokens))  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives.base import Batch, Objective, Row, join
 from etude.train.loader import Loader, split
+from etude.train.workers import default_workers
 
 
 class Numbers:
@@ -134,6 +135,19 @@ def test_processes_build_what_is_built_here() -> None:
             assert torch.equal(mine.layout.bounds, theirs.layout.bounds)
             assert np.array_equal(mine.rows, theirs.rows)
             theirs.tokens.add_(1)  # memory of its own
+
+
+def test_a_step_larger_than_a_slot_goes_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.train.workers.SLOT", 4096)  # a step of 2,000 rows has 64 kB of ids alone
+    there = list(loader(4000, 2000, workers=2, processes=True).steps(0, 6))
+    for number, step in enumerate(there):
+        assert torch.equal(step.batches[0].tokens, loader(4000, 2000).step(number).batches[0].tokens)
+
+
+def test_processes_leave_cores_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, ranks, wanted in ((1, 1, 1), (4, 1, 2), (16, 1, 8), (16, 4, 2), (64, 1, 8), (8, 8, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
+        assert default_workers(ranks) == wanted
 
 
 def test_a_bad_row_in_a_process_is_told_as_it_is() -> None:

@@ -28,7 +28,7 @@ from etude.errors import UserError
 from etude.nn.losses import IGNORE
 from etude.nn.packed import Layout, Packed, positions_of
 
-__all__ = ["IGNORE", "Batch", "Objective", "Row", "Rows", "Stat", "Term", "join"]
+__all__ = ["IGNORE", "Batch", "Objective", "Row", "Rows", "Stat", "Term", "join", "rows_of"]
 
 
 @dataclass
@@ -47,7 +47,8 @@ class Rows(Protocol):
 
     `len` is the rows of one epoch. Numbers at and beyond it are later epochs, and may give the same text
     in another cut or pairing; `shuffle` False asks for fixed lanes (row j of every step continues row j of
-    the step before) in place of a permutation.
+    the step before) in place of a permutation. Where rows are built together faster than one by one, there is also
+    `many(numbers)`: a list of new rows, each as it is alone (see `rows_of`).
     """
 
     shuffle: bool
@@ -56,6 +57,12 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Row: ...
+
+
+def rows_of(rows: Rows, numbers: np.ndarray) -> list[Row]:
+    """The rows of these numbers."""
+    together = getattr(rows, "many", None)
+    return together(numbers) if together else [rows[number] for number in numbers.tolist()]
 
 
 @dataclass

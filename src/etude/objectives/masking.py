@@ -72,9 +72,12 @@ def choose(
     allowed: np.ndarray, bounds: np.ndarray, word_starts: np.ndarray | None, rules: Rules, places: Places
 ) -> np.ndarray:
     """(M,) ascending: the tokens to predict. `allowed` (N,) bool, `bounds` (S+1,), `word_starts` (N,) bool."""
-    budget = rules.budget(np.diff(bounds))
+    lengths = np.diff(bounds)
+    budget = rules.budget(lengths)
     tokens = np.flatnonzero(allowed)
-    sequence = np.searchsorted(bounds, tokens, side="right") - 1
+    sequence = np.repeat(np.arange(len(lengths)), lengths)[tokens]
+    if word_starts is None and rules.ngram == 1:
+        return tokens[_lowest(sequence, budget, places.bits("mask", tokens))]
     if word_starts is None:
         first = np.arange(len(tokens))
     else:  # a word ends at the next one's start, at a marker and at the end of its sequence
@@ -82,21 +85,37 @@ def choose(
         first = np.flatnonzero(begins)
     owner = sequence[first]  # (U,) the sequence of each unit
     starts = np.searchsorted(owner, np.arange(len(budget) + 1))  # (S+1,) units of each sequence
-    order = _shuffled(owner, places.bits("mask", tokens[first]))
-    if word_starts is None and rules.ngram == 1:
-        rank = np.arange(len(order)) - starts[owner]  # `owner` is ascending, and so is that of the shuffled units
-        return tokens[np.sort(order[rank < budget[owner]])]
-    lengths = _run_lengths(rules.ngram, places.uniform("run", tokens[first]), starts[owner + 1] - np.arange(len(owner)))
+    order = np.argsort(_ranks(owner, places.bits("mask", tokens[first])), kind="stable")
+    runs = _run_lengths(rules.ngram, places.uniform("run", tokens[first]), starts[owner + 1] - np.arange(len(owner)))
     sizes = np.diff(first, append=len(tokens))
-    chosen = _fill(order, starts, sizes, lengths, budget)
+    chosen = _fill(order, starts, sizes, runs, budget)
     return tokens[np.repeat(chosen, sizes)]
 
 
-def _shuffled(owner: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """(U,) units in random order within each sequence, sequences in order."""
+def _ranks(owner: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """(U,) uint64 whose order is that of the sequences, and random within each."""
     # the sequence in the top 24 bits, the random bits below: one sort of numbers in place of two keys, and stable,
     # so that even equal bits fall the same way in every batch
-    return np.argsort((owner.astype(np.uint64) << np.uint64(40)) | (bits >> np.uint64(24)), kind="stable")
+    ranks = owner.astype(np.uint64)
+    ranks <<= np.uint64(40)
+    ranks |= bits >> np.uint64(24)
+    return ranks
+
+
+def _lowest(owner: np.ndarray, budget: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """(U,) bool: in each sequence the `budget` units of the lowest rank; `owner` ascends."""
+    if not len(owner):
+        return np.zeros(0, bool)
+    ranks, units = _ranks(owner, bits), np.bincount(owner, minlength=len(budget))
+    taken = np.minimum(budget, units)
+    # numbers are sorted several times as fast as places: the last rank taken in a sequence says which are
+    last = (np.cumsum(units) - units + taken - 1).clip(min=0)
+    chosen = ranks <= np.sort(ranks)[last][owner]
+    if np.count_nonzero(chosen) != taken.sum():  # equal ranks at the border: the units that come first
+        rank = np.empty(len(owner), np.int64)
+        rank[np.argsort(ranks, kind="stable")] = np.arange(len(owner)) - (np.cumsum(units) - units)[owner]
+        chosen = rank < budget[owner]
+    return chosen
 
 
 def _run_lengths(most: int, drawn: np.ndarray, left: np.ndarray) -> np.ndarray:

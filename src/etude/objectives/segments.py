@@ -2,7 +2,8 @@
 
 A row walks through the corpus from a place of its own. At each stop it takes whole sentences of one document
 until they hold `target` tokens, makes one sequence of them, and goes on behind what it used, until the row is
-full. Row i is a pure function of (corpus, seed, i).
+full. Row i is a pure function of (corpus, seed, i); the rows of a step are built together, the k-th sequence of all of
+them at once, because one numpy call costs as much for a hundred rows as for one.
 
 What equals BERT's own construction of its data:
 - the target is the longest a sequence can hold, but with `short_rate` uniform from 2 up, drawn once for each
@@ -27,10 +28,8 @@ What differs, because rows are built alone and have a fixed size:
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from etude import chance
 from etude.errors import UserError
 from etude.objectives.base import IGNORE, Row
 from etude.objectives.sizes import name_of
+from etude.objectives.walks import Draws, Walks, high_product
 
 Sentence = Literal["none", "next", "order"]
 TRIES = 10  # BERT's number of attempts to draw another document
@@ -73,109 +73,23 @@ class SegmentRow(Row):
 
 
 @dataclass
-class Sequence:
-    """Where the text of one sequence lies in the corpus: (offset, tokens) a segment."""
+class Sequences:
+    """Where the text of sequences lies in the corpus: one or two segments each, behind whose end it begins anew."""
 
-    first: list[tuple[int, int]]
-    second: list[tuple[int, int]]
-    label: int = IGNORE
+    rows: np.ndarray  # (Q,) the row of each, counted among those that are built together
+    used: np.ndarray  # (Q,) tokens it takes of its row, markers included
+    first: np.ndarray  # (Q,) offset of A
+    first_size: np.ndarray
+    second: np.ndarray  # (Q,) offset of B
+    second_size: np.ndarray
+    two: np.ndarray  # (Q,) bool: has it a B?
+    labels: np.ndarray  # (Q,)
 
-    @property
-    def segments(self) -> int:
-        return 2 if self.second else 1
-
-    @property
-    def size(self) -> int:
-        return sum(size for _, size in self.first) + sum(size for _, size in self.second)
-
-
-class Draws:
-    """The endless draws of one row, in order: SplitMix64 in blocks, as Python integers."""
-
-    block = 64
-
-    def __init__(self, key: int) -> None:
-        self.key, self.taken = key, 0
-        self.ready: Iterator[int] = iter(())
-
-    def bits(self) -> int:
-        for value in self.ready:
-            return value
-        self.ready = iter(chance.bits(self.key, np.arange(self.taken, self.taken + self.block)).tolist())
-        self.taken += self.block
-        return next(self.ready)
-
-    def coin(self, share: float) -> bool:
-        return (self.bits() >> 11) < share * 2.0**53
-
-    def below(self, limit: int) -> int:
-        return (self.bits() * limit) >> 64
-
-    def heads(self, coins: int) -> int:
-        """How many of so many fair coins show heads."""
-        found = 0
-        for left in range(coins, 0, -64):
-            found += (self.bits() & ((1 << min(left, 64)) - 1)).bit_count()
-        return found
-
-
-class Walk:
-    """A place in the corpus that moves on by whole sentences, and around its end."""
-
-    window = 256  # sentences read at a time
-
-    def __init__(self, corpus: Any, offset: int) -> None:
-        self.corpus, self.read = corpus, 0
-        self._enter(corpus.sentences.find(offset))
-
-    def _enter(self, sentence: int) -> None:
-        """Stands at the start of a sentence."""
-        self.here = 0  # in the window
-        self.starts: list[int] = []  # global offsets of sentence starts, from this sentence on
-        self.next = sentence  # the first sentence behind the window
-        self._extend()
-        self._enter_document(self.corpus.documents.find(self.starts[0]))
-
-    def _enter_document(self, number: int) -> None:
-        self.document, self.end = number, int(self.corpus.documents[number + 1])
-
-    def _extend(self) -> None:
-        parts = len(self.corpus.sentences)
-        stop = min(self.next + self.window, parts + 1)
-        self.starts += self.corpus.sentences.slice(self.next, stop).tolist()
-        self.next = stop
-
-    def chunk(self, target: int) -> list[int]:
-        """Bounds (n+1) of the next n sentences: as many as hold `target` tokens, or what the document has left."""
-        goal = min(self.starts[self.here] + target, self.end)
-        while self.starts[-1] < goal:
-            self._extend()
-        return self.starts[self.here : bisect_left(self.starts, goal, self.here + 1) + 1]
-
-    def move(self, sentences: int) -> None:
-        """Behind the next so many sentences of this document."""
-        before = self.starts[self.here]
-        self.here += sentences
-        offset = self.starts[self.here]
-        self.read += offset - before
-        if offset == self.corpus.total:
-            self._enter(0)
-        elif offset == self.end:
-            self._enter_document(self.document + 1)
-
-    def plain(self, size: int) -> list[tuple[int, int]]:
-        """So many tokens from here on, across sentences and documents, and the place behind them."""
-        offset, pieces = self.starts[self.here], []
-        self.read += size
-        while size:
-            taken = min(size, self.corpus.total - offset)
-            pieces.append((offset, taken))
-            offset, size = (offset + taken) % self.corpus.total, size - taken
-        sentence = self.corpus.sentences.find(offset)
-        if self.corpus.sentences[sentence] < offset:
-            sentence = (sentence + 1) % len(self.corpus.sentences)
-        self._enter(sentence)
-        return pieces
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """All of them, row by row; within a row in the order in which they were made."""
+        order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
+        return cls(*(np.concatenate([getattr(part, one.name) for part in parts])[order] for one in fields(cls)))
 
 
 class SegmentRows:
@@ -194,12 +108,17 @@ class SegmentRows:
         return self.count
 
     def __getitem__(self, index: int) -> SegmentRow:
-        epoch, place = divmod(index, self.count)
+        return self.many(np.array([index]))[0]
+
+    def many(self, numbers: np.ndarray) -> list[SegmentRow]:
+        """The rows of these numbers, built together: each is what it is alone."""
+        total, (epochs, places) = self.corpus.total, np.divmod(numbers, self.count)
         # the first epoch begins at the first word, the others anywhere
-        cut = chance.fold(self.seed, epoch, "cut") % self.corpus.total if epoch else 0
-        offset = (cut + place * self.corpus.total // self.count) % self.corpus.total
-        draws, passes = chance.fold(self.seed, index, "segments"), chance.fold(self.seed, epoch, "short")
-        return self._assemble(index, self._sequences(Walk(self.corpus, offset), Draws(draws), passes))
+        cuts = np.where(epochs > 0, chance.folds(self.seed, epochs, "cut") % np.uint64(total), 0).astype(np.int64)
+        steps = [int(place) * total // self.count for place in places]  # their product may need more than 64 bits
+        walks = Walks(self.corpus, (cuts + np.array(steps)) % total, self.rules.row_tokens)
+        draws = Draws(chance.folds(self.seed, numbers, "segments"))
+        return self._assemble(numbers, self._sequences(walks, draws, chance.folds(self.seed, epochs, "short")))
 
     def _sample(self) -> tuple[int, int]:
         """Rows of an epoch and the most sequences of a row, from some rows at places drawn by hash, whatever the seed.
@@ -209,159 +128,186 @@ class SegmentRows:
         every sequence allowed, empty or not, so a quarter more than the sample holds is allowed, not what could be.
         """
         samples = min(64, max(4, 2**18 // self.rules.row_tokens))
-        read, most = 0, 0
-        for key in (chance.fold(number, "sample") for number in range(samples)):
-            walk = Walk(self.corpus, key % self.corpus.total)
-            most = max(most, len(self._sequences(walk, Draws(key), key)))
-            read += walk.read
-        count = max(1, round(self.corpus.total * samples / max(1, read)))
+        keys = chance.folds(np.arange(samples), "sample")
+        walks = Walks(self.corpus, (keys % np.uint64(self.corpus.total)).astype(np.int64), self.rules.row_tokens)
+        most = int(np.bincount(self._sequences(walks, Draws(keys), keys).rows).max())
+        count = max(1, round(self.corpus.total * samples / max(1, int(walks.read.sum()))))
         return count, min(most + most // 4 + 1, self.rules.row_tokens)
 
-    def _sequences(self, walk: Walk, draws: Draws, passes: int) -> list[Sequence]:
-        """The sequences of one row; `passes` is the key of what is drawn once for a pass over a document."""
+    def _sequences(self, walks: Walks, draws: Draws, passes: np.ndarray) -> Sequences:
+        """The sequences of all rows; `passes` are the keys of what is drawn once for a pass over a document."""
         rules, found = self.rules, []
         least = rules.overhead(2) + 2 if rules.two else rules.overhead(1) + 1
-        room, left = rules.row_tokens, self.most
-        while room:
-            length = min(rules.length, room)
+        targets = self._targets(passes[:, None], walks.names).ravel()
+        room = np.full(len(passes), rules.row_tokens)
+        left = self.most
+        while len(rows := np.flatnonzero(room)):
+            length = np.minimum(rules.length, room[rows])
             # whatever the next sequence leaves must fit the sequences still allowed
-            if length >= least and room <= (left - 1) * rules.length:
-                sequence = self._sequence(walk, draws, passes, length)
+            whole = (length >= least) & (room[rows] <= (left - 1) * rules.length)
+            if whole.all():
+                made = [self._next(walks, draws, targets, rows, length)]
             else:
-                sequence = Sequence(walk.plain(max(0, length - rules.overhead(1))), [])
-            found.append(sequence)
-            room -= min(length, sequence.size + rules.overhead(sequence.segments))
+                made = [self._next(walks, draws, targets, rows[whole], length[whole])] if whole.any() else []
+                made.append(self._plain(walks, rows[~whole], length[~whole]))
+            for part in made:
+                room[part.rows] -= part.used
+            found += made
             left -= 1
-        return found
+        return Sequences.joined(found)
 
-    def _sequence(self, walk: Walk, draws: Draws, passes: int, length: int) -> Sequence:
-        """One sequence of at most `length` tokens from where the walk stands; the walk moves on."""
+    def _plain(self, walks: Walks, rows: np.ndarray, length: np.ndarray) -> Sequences:
+        """One sequence a row, of whatever comes next."""
+        size, none = np.maximum(0, length - self.rules.overhead(1)), np.zeros(len(rows), np.int64)
+        first = walks.plain(rows, size)
+        return Sequences(rows, length, first, size, first, none, none > 0, none + IGNORE)
+
+    def _next(self, walks: Walks, draws: Draws, targets: np.ndarray, rows: np.ndarray, length: np.ndarray) -> Sequences:
+        """One sequence a row, of at most `length` tokens, from where its walk stands; the walks move on."""
         rules = self.rules
         room = length - rules.overhead(2 if rules.two else 1)
-        target = min(room, self._target(passes, walk.document))
-        bounds = walk.chunk(target)
-        sentences = len(bounds) - 1
-        lone, foreign, cut = sentences == 1, False, sentences  # `cut` sentences go to A
+        here, document = walks.here[rows], walks.document(rows)
+        target = np.minimum(room, targets[document])
+        first = walks.starts[here]
+        stop = walks.find(rows, np.minimum(first + target, walks.ends[document]))
+        sentences = stop - here
+        lone = sentences == 1
+        several = np.flatnonzero(~lone)
+        foreign, cut = np.zeros(len(rows), bool), sentences.copy()  # `cut` sentences go to A
         if rules.sentence != "none":
-            cut = 1 if lone else 1 + draws.below(sentences - 1)
-            always = lone and (rules.sentence == "next" or rules.lone == "random")
-            foreign = always or (rules.sentence == "next" and draws.coin(0.5))
-        elif not lone and draws.coin(rules.pair_rate):
-            cut = _near_half(bounds, target, draws)
-        label = IGNORE if rules.sentence == "none" or (lone and not foreign) else int(foreign)
-        first = (bounds[0], bounds[cut] - bounds[0])
-        second = (bounds[cut], bounds[-1] - bounds[cut])
-        if foreign:
-            second = self._elsewhere(walk.document, target - first[1], draws)
-        walk.move(cut if foreign else sentences)  # what was not used is put back
-        if rules.sentence == "order" and not lone and draws.coin(0.5):
-            first, second, label = second, first, 1
-        kept = (fit if rules.truncation == "random" else cut_end)(first[1], second[1], room)
-        pieces = [self._trim(piece, size, draws) for piece, size in zip((first, second), kept, strict=True)]
-        return Sequence(pieces[:1], pieces[1:] if second[1] else [], label)
+            cut[several] = 1 + draws.below(rows[several], sentences[several] - 1)
+            if rules.sentence == "next" or rules.lone == "random":
+                foreign |= lone
+            if rules.sentence == "next":
+                foreign[several] = draws.coin(rows[several], 0.5)
+        else:
+            pairs = several[draws.coin(rows[several], rules.pair_rate)]
+            if len(pairs):  # ELECTRA's split: sentences that end within half the target, the one across it by a coin
+                within = walks.find(rows[pairs], first[pairs] + target[pairs] // 2 + 1) - here[pairs] - 1
+                within += draws.coin(rows[pairs], 0.5)
+                cut[pairs] = np.minimum(np.maximum(1, within), sentences[pairs] - 1)
+        told = rules.sentence != "none"
+        labels = np.where(lone & ~foreign, IGNORE, foreign) if told else np.full(len(rows), IGNORE)
+        second = walks.starts[here + cut]
+        first_size, second_size = second - first, walks.starts[stop] - second
+        if foreign.any():
+            document, wanted = walks.names.ravel()[document[foreign]], target[foreign] - first_size[foreign]
+            second[foreign], second_size[foreign] = self._elsewhere(rows[foreign], document, wanted, draws)
+        walks.move(rows, np.where(foreign, here + cut, stop))  # what was not used is put back
+        if rules.sentence == "order":
+            turned = several[draws.coin(rows[several], 0.5)]
+            first[turned], second[turned] = second[turned], first[turned]
+            first_size[turned], second_size[turned] = second_size[turned], first_size[turned]
+            labels[turned] = 1
+        two = second_size > 0
+        if rules.truncation == "random":
+            kept, other = fit(first_size, second_size, room)
+            first = first + draws.heads(rows, first_size - kept)
+            second = second + draws.heads(rows, second_size - other)
+        else:
+            kept, other = cut_end(first_size, second_size, room)
+        used = kept + other + (0 if rules.markers is None else 2 + two)
+        return Sequences(rows, used, first, kept, second, other, two, labels)
 
-    def _target(self, passes: int, document: int) -> int:
+    def _targets(self, passes: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """Tokens wanted of the sequences of one pass over a document."""
         full = self.rules.length - self.rules.overhead(2 if self.rules.two else 1)
-        drawn = chance.fold(passes, document)
-        if full > 2 and (drawn >> 11) < self.rules.short_rate * 2.0**53:
-            return 2 + (chance.mix(drawn) * (full - 1) >> 64)
-        return full
+        if full <= 2 or not self.rules.short_rate:
+            return np.full(documents.shape, full)
+        drawn = chance.folds(np.broadcast_to(passes, documents.shape), documents)
+        short = np.flatnonzero((drawn >> np.uint64(11)).ravel() < self.rules.short_rate * 2.0**53)
+        targets = np.full(documents.size, full)
+        targets[short] = 2 + high_product(chance.mixes(drawn.ravel()[short]), np.uint64(full - 1))
+        return targets.reshape(documents.shape)
 
-    def _elsewhere(self, document: int, target: int, draws: Draws) -> tuple[int, int]:
+    def _elsewhere(
+        self, rows: np.ndarray, document: np.ndarray, target: np.ndarray, draws: Draws
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Whole sentences of another document, from any of its sentences on, until they hold `target` tokens."""
         documents, sentences = self.corpus.documents, self.corpus.sentences
+        other, again = np.empty(len(rows), np.int64), np.arange(len(rows))
         for _ in range(TRIES):
-            other = draws.below(len(documents))
-            if other != document:
+            other[again] = draws.below(rows[again], len(documents))
+            again = again[other[again] == document[again]]
+            if not len(again):
                 break
-        first = sentences.find(int(documents[other]))
-        last = sentences.find(int(documents[other + 1]) - 1)
-        begin = first + draws.below(last - first + 1)
-        # a sentence has at least one token: no more than `target` of them are needed
-        starts = sentences.slice(begin, min(last, begin + max(target, 1)) + 2)
-        stop = min(int(np.searchsorted(starts, starts[0] + max(target, 1))), len(starts) - 1)
-        return int(starts[0]), int(starts[stop] - starts[0])
+        ends = documents.at(np.concatenate([other, other + 1]))
+        ends[len(other) :] -= 1  # its last token
+        first, last = sentences.find_all(ends).reshape(2, -1)
+        begin = first + draws.below(rows, last + 1 - first)
+        start = sentences.at(begin)
+        # the first sentence that begins where there is enough, and none behind the document
+        stop = np.minimum(sentences.find_all(start + np.maximum(target, 1) - 1) + 1, last + 1)
+        return start, sentences.at(stop) - start
 
-    def _trim(self, piece: tuple[int, int], kept: int, draws: Draws) -> tuple[int, int]:
-        dropped = piece[1] - kept
-        front = draws.heads(dropped) if self.rules.truncation == "random" else 0
-        return piece[0] + front, kept
-
-    def _assemble(self, index: int, sequences: list[Sequence]) -> SegmentRow:
+    def _assemble(self, numbers: np.ndarray, made: Sequences) -> list[SegmentRow]:
         rules, size = self.rules, self.rules.row_tokens
-        tokens = np.empty(size, np.int32)
-        segments = np.zeros(size, np.uint8) if rules.two else None
-        bounds, starts, separators, pieces, place = [0], [], [], [], 0
-        for sequence in sequences:
-            if rules.markers:
-                starts.append(place)
-                place += 1
-            for segment in (sequence.first, sequence.second):
-                begin = place
-                for offset, length in segment:
-                    pieces.append((offset, length, place))
-                    place += length
-                if rules.markers and place < size and (segment or segment is sequence.first):
-                    separators.append(place)
-                    place += 1
-                if segments is not None and segment is sequence.second:
-                    segments[begin:place] = 1
-            bounds.append(place)
-        if rules.markers:
-            tokens[starts], tokens[separators] = rules.markers
-        words = self._fill(tokens, pieces)
-        labels = np.array([sequence.label for sequence in sequences], np.int64)
-        return SegmentRow(index, tokens, np.array(bounds, np.int32), segments, 0, words, labels, self.most)
+        marker = int(rules.markers is not None)
+        ends = np.cumsum(made.used)  # rows are full, so that they lie end to end
+        starts = ends - made.used
+        middle = starts + 2 * marker + made.first_size  # behind A and its separator
+        tokens = np.empty(len(numbers) * size, np.int32)
+        if rules.markers is not None:
+            start, separator = rules.markers
+            tokens[starts] = start
+            tokens[middle[middle <= ends] - 1] = separator  # a row may end behind [CLS]
+            tokens[ends[made.two] - 1] = separator
+        segments = None
+        if rules.two:
+            sizes = np.stack([np.where(made.two, middle, ends) - starts, np.where(made.two, ends - middle, 0)], 1)
+            segments = np.repeat(np.tile(np.array([0, 1], np.uint8), len(sizes)), sizes.ravel())
+        pieces = [(made.first, made.second), (made.first_size, made.second_size), (starts + marker, middle)]
+        words = self._fill(tokens, *(np.stack(pair, 1).ravel() for pair in pieces))
+        firsts = np.searchsorted(made.rows, np.arange(len(numbers) + 1)).tolist()
+        bounds = np.append(starts, ends[-1])
+        found = []
+        for row, (number, low, high) in enumerate(zip(numbers.tolist(), firsts[:-1], firsts[1:], strict=True)):
+            begin, stop = row * size, (row + 1) * size
+            found.append(
+                SegmentRow(
+                    number,
+                    tokens[begin:stop],
+                    (bounds[low : high + 1] - begin).astype(np.int32),
+                    None if segments is None else segments[begin:stop],
+                    0,
+                    None if words is None else words[begin:stop],
+                    made.labels[low:high],
+                    self.most,
+                )
+            )
+        return found
 
-    def _fill(self, tokens: np.ndarray, pieces: list[tuple[int, int, int]]) -> np.ndarray | None:
+    def _fill(
+        self, tokens: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, places: np.ndarray
+    ) -> np.ndarray | None:
         """Copies every piece of the corpus to its place; returns where words start, if that is wanted."""
-        words = np.ones(len(tokens), bool) if self.words else None
-        for low, stop, run in _runs(sorted(pieces), gap=len(tokens)):
-            text = self.corpus.tokens(low, stop)
-            for offset, size, place in run:
-                tokens[place : place + size] = text[offset - low : offset - low + size]
-            if words is not None:
-                starts = self.corpus.word_starts(low, stop)
-                for offset, size, place in run:
-                    words[place + 1 : place + size] = starts[offset - low + 1 : offset - low + size]
+        before = np.cumsum(sizes) - sizes
+        run = np.arange(int(sizes.sum()))
+        source, target = (np.repeat(one - before, sizes) + run for one in (offsets, places))
+        if len(source) and int((offsets + sizes).max()) > self.corpus.total:
+            source %= self.corpus.total
+        tokens[target] = self.corpus.tokens_at(source)
+        if not self.words:
+            return None
+        words = np.ones(len(tokens), bool)
+        words[target] = self.corpus.word_starts_at(source) | (source == 0)
+        words[places[sizes > 0]] = True
         return words
 
 
-def _runs(pieces: list[tuple[int, int, int]], gap: int) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
-    """Sorted pieces that lie close together, to be read at once: (first offset, end, pieces)."""
-    begin, stop = 0, 0
-    for number, (offset, size, _) in enumerate(pieces):
-        if number > begin and offset > stop + gap:
-            yield pieces[begin][0], stop, pieces[begin:number]
-            begin = number
-        stop = max(stop, offset + size) if number > begin else offset + size
-    if pieces:
-        yield pieces[begin][0], stop, pieces[begin:]
-
-
-def fit(first: int, second: int, room: int) -> tuple[int, int]:
+def fit(first: Any, second: Any, room: Any) -> tuple[Any, Any]:
     """The lengths left when the longer of two (the second when equal) loses one token until both fit."""
-    excess = max(0, first + second - room)
-    uneven = min(excess, abs(first - second))
-    if first > second:
-        first -= uneven
-    else:
-        second -= uneven
+    excess = np.maximum(0, first + second - room)
+    uneven = np.minimum(excess, np.abs(first - second))
     rest = excess - uneven
-    return first - rest // 2, second - (rest + 1) // 2
+    longer = np.greater(first, second)
+    return first - uneven * longer - rest // 2, second - uneven * ~longer - (rest + 1) // 2
 
 
-def cut_end(first: int, second: int, room: int) -> tuple[int, int]:
+def cut_end(first: Any, second: Any, room: Any) -> tuple[Any, Any]:
     """The lengths left when the end of both together is cut off; B keeps a token."""
-    first = min(first, room - bool(second))
-    return first, min(second, room - first)
-
-
-def _near_half(bounds: list[int], target: int, draws: Draws) -> int:
-    """ELECTRA's split: sentences that end within half the target, the one across it by a coin."""
-    within = bisect_left(bounds, bounds[0] + target // 2 + 1) - 1
-    return min(max(1, within + draws.coin(0.5)), len(bounds) - 2)
+    first = np.minimum(first, room - (np.asarray(second) > 0))
+    return first, np.minimum(second, room - first)
 
 
 def _check(corpus: Any, rules: Rules) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Self
 import numpy as np
 
 from etude.errors import UserError
+from etude.text.bounds import BOUND, Bounds, by_shard
 from etude.text.tokenizer import FILE as TOKENIZER_FILE
 from etude.text.tokenizer import Tokenizer
 
@@ -37,7 +38,6 @@ COUNTS = "counts.npy"
 FORMAT, VERSION = "etude corpus", 1
 PARTS = ("train", "valid")
 ALWAYS_HASHED = 1 << 25  # bytes of a part, 32 MB: some hundredths of a second
-BOUND = np.dtype("<u4")  # bounds are counted within a shard, which ends long before 2^32 tokens
 
 
 def token_type(vocab: int) -> np.dtype:
@@ -76,72 +76,10 @@ class _Shards(Sequence[Shard]):
                 path = self.folder / name
                 # numpy cannot map an empty file; a shard of unknown-free, letterless tokens may have one
                 empty = self.entries[number]["files"][name]["bytes"] == 0
-                arrays[array] = np.zeros(0, dtype) if empty else np.memmap(path, dtype=dtype, mode="r")
+                # as a plain array: every slice of a memmap object costs several times as much
+                arrays[array] = np.zeros(0, dtype) if empty else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
             shard = self.mapped[number] = Shard(**arrays)
         return shard
-
-
-class Bounds:
-    """Where parts (documents or sentences) start, over all shards: b[i] for i in 0..len(b), b[len(b)] the end."""
-
-    def __init__(self, shards: Sequence[Shard], field: str, parts: list[int], tokens: list[int]) -> None:
-        """`parts` and `tokens` are the running totals before each shard, and at the end."""
-        self._shards, self._field, self._parts, self._tokens = shards, field, parts, tokens
-
-    def __len__(self) -> int:
-        return self._parts[-1]
-
-    def __iter__(self) -> Iterator[int]:
-        for number in range(len(self) + 1):
-            yield self[number]
-
-    def __getitem__(self, index: int) -> int:
-        if not 0 <= index <= len(self):
-            raise IndexError(f"bound {index} of {len(self)} parts")
-        if index == len(self):
-            return self._tokens[-1]
-        number = bisect.bisect_right(self._parts, index) - 1
-        return self._tokens[number] + int(getattr(self._shards[number], self._field)[index - self._parts[number]])
-
-    def slice(self, start: int, stop: int) -> np.ndarray:
-        """b[start..stop) as int64; `stop` may be len(b) + 1 to include the end."""
-        if not 0 <= start <= stop <= len(self) + 1:
-            raise IndexError(f"bounds {start}..{stop} of {len(self)} parts")
-        end = [self._tokens[-1]] if start <= len(self) < stop else []
-        pieces = []
-        number = bisect.bisect_right(self._parts, start) - 1
-        while start < min(stop, len(self)):
-            first, last = self._parts[number], min(stop, self._parts[number + 1])
-            values = getattr(self._shards[number], self._field)[start - first : last - first]
-            pieces.append(values.astype(np.int64) + self._tokens[number])
-            start, number = last, number + 1
-        return np.concatenate([*pieces, np.array(end, np.int64)])
-
-    def find(self, offset: int, extra: int = 0) -> int:
-        """The largest i with b[i] + extra * i <= offset: the part a token lies in if each had `extra` tokens more."""
-        if offset < 0:
-            raise IndexError(f"offset {offset} lies before the first token")
-        if offset >= self._tokens[-1] + extra * len(self):
-            return len(self)
-        low, high = 0, len(self._tokens) - 1  # the last shard whose first part starts at or before the offset
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._tokens[middle] + extra * self._parts[middle] <= offset:
-                low = middle
-            else:
-                high = middle
-        starts = getattr(self._shards[low], self._field)
-        base, rest = self._parts[low], offset - self._tokens[low] - extra * self._parts[low]
-        if not extra:
-            return base + int(np.searchsorted(starts, BOUND.type(rest), side="right")) - 1
-        left, right = 0, len(starts)
-        while right - left > 1:
-            middle = (left + right) // 2
-            if int(starts[middle]) + extra * middle <= rest:
-                left = middle
-            else:
-                right = middle
-        return base + left
 
 
 class Corpus:
@@ -239,6 +177,21 @@ class Corpus:
             packed = np.asarray(shard.words[a // 8 : (b + 7) // 8])
             pieces.append(np.unpackbits(packed, bitorder="little")[a % 8 : a % 8 + b - a].astype(bool))
         return np.concatenate(pieces)
+
+    def tokens_at(self, places: np.ndarray) -> np.ndarray:
+        """int32: the tokens at any places, in their order."""
+        found = np.empty(len(places), np.int32)
+        for number, chosen in by_shard(self._tokens, places):
+            found[chosen] = self._shards[number].tokens[places[chosen] - self._tokens[number]]
+        return found
+
+    def word_starts_at(self, places: np.ndarray) -> np.ndarray:
+        """bool: does a word start at these places?"""
+        found = np.empty(len(places), bool)
+        for number, chosen in by_shard(self._tokens, places):
+            inside = places[chosen] - self._tokens[number]
+            found[chosen] = (self._shards[number].words[inside >> 3] >> (inside & 7).astype(np.uint8)) & 1
+        return found
 
     def surfaces(self, start: int, stop: int) -> list[bytes]:
         """The letters of each token as they stood in the text (word-level tokenizers only)."""

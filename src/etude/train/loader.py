@@ -17,8 +17,8 @@ import numpy as np
 
 from etude.chance import Chance, Permutation, fold
 from etude.errors import UserError
-from etude.objectives.base import Batch, Objective, Row, Rows
-from etude.train.workers import Pool
+from etude.objectives.base import Batch, Objective, Row, Rows, rows_of
+from etude.train.workers import SLOTS, Pool
 
 
 @dataclass
@@ -97,7 +97,8 @@ class Loader:
         numbers = self.numbers(number)
         share = len(numbers) // self.ranks
         slots = range(self.rank * share, (self.rank + 1) * share)
-        rows = [replace(self.rows[int(numbers[slot])], slot=slot) for slot in slots]
+        found = rows_of(self.rows, numbers[slots.start : slots.stop])
+        rows = [replace(row, slot=slot) for row, slot in zip(found, slots, strict=True)]
         chance = Chance(self.seed, number)
         batches = [self.objective.batch(group, chance) for group in split(rows, self.micro_tokens)]
         return Step(number, batches, add_counts(batches))
@@ -107,10 +108,11 @@ class Loader:
         if self.workers <= 0:
             yield from map(self._ready, map(self.step, range(start, stop)))
             return
-        ahead = self.workers + 1  # so that none of them idles while one waits to be used
-        pool = Pool(self.step, self.workers, ahead + 1) if self.processes else Threads(self.step, self.workers)
+        # so that none of them idles while one waits to be used; a process has a slot for each step under way
+        ahead = SLOTS * self.workers - 1 if self.processes else self.workers + 1
+        pool: Pool | Threads = Pool(self.step, self.workers) if self.processes else Threads(self.step, self.workers)
         try:
-            waiting: deque[Future[Any]] = deque()
+            waiting: deque[Any] = deque()
             for number in range(start, stop):
                 waiting.append(pool.submit(number))
                 if len(waiting) > ahead:

@@ -1,0 +1,122 @@
+"""Many places in a corpus that move on by whole sentences, and the draws that say how: one of each a row.
+
+The rows of a step are built together, the k-th sequence of all of them at once (`segments.py`). So everything here is
+an array over rows, and `rows` are always those that are asked about. What one row meets and draws does not depend on
+the others: it is the same alone. Letters: R rows, W places of a window.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from etude import chance
+
+ALL = np.uint64((1 << 64) - 1)
+LOW = np.uint64((1 << 32) - 1)
+
+
+class Draws:
+    """The endless draws of each row, in its own order (SplitMix64), made ahead in blocks."""
+
+    block = 64
+
+    def __init__(self, keys: np.ndarray) -> None:
+        self.keys, self.taken = keys[:, None], np.zeros(len(keys), np.int64)
+        self.made, self.asked = np.zeros((len(keys), 0), np.uint64), 0  # no row has taken more than were asked for
+
+    def bits(self, rows: np.ndarray) -> np.ndarray:
+        if self.asked == (made := self.made.shape[1]):
+            more = chance.bits(self.keys, np.arange(made, made + max(made, self.block)))
+            self.made = np.concatenate([self.made, more], 1)
+        taken = self.taken[rows]
+        self.asked += 1
+        self.taken[rows] = taken + 1
+        return self.made[rows, taken]
+
+    def coin(self, rows: np.ndarray, share: float) -> np.ndarray:
+        return (self.bits(rows) >> np.uint64(11)) < share * 2.0**53
+
+    def below(self, rows: np.ndarray, limit: np.ndarray | int) -> np.ndarray:
+        """int64 in [0, limit), limit < 2^32."""
+        return high_product(self.bits(rows), np.asarray(limit).astype(np.uint64))
+
+    def heads(self, rows: np.ndarray, coins: np.ndarray) -> np.ndarray:
+        """How many of so many fair coins show heads."""
+        found, left = np.zeros(len(rows), np.int64), coins
+        while len(some := np.flatnonzero(left > 0)):
+            unused = (64 - np.minimum(left[some], 64)).astype(np.uint64)
+            found[some] += ones(self.bits(rows[some]) & (ALL >> unused))
+            left = left - 64
+        return found
+
+
+def high_product(bits: np.ndarray, limit: Any) -> np.ndarray:
+    """(bits * limit) >> 64 without numbers of 128 bits; limit < 2^32."""
+    low = ((bits & LOW) * limit) >> np.uint64(32)
+    return (((bits >> np.uint64(32)) * limit + low) >> np.uint64(32)).astype(np.int64)
+
+
+def ones(bits: np.ndarray) -> np.ndarray:
+    """The ones among 64 bits."""
+    return np.unpackbits(bits[:, None].view(np.uint8), axis=1).sum(1, dtype=np.int64)
+
+
+class Walks:
+    """A place in the corpus for each row, at the start of a sentence.
+
+    Offsets go on behind the end of the corpus, where it begins anew: offset `total` is its first token again. A row
+    passes no more sentences than it has tokens, so that a window holds all it can meet.
+    """
+
+    def __init__(self, corpus: Any, offsets: np.ndarray, row_tokens: int) -> None:
+        self.total, count = corpus.total, len(corpus.documents)
+        first = corpus.sentences.find_all(offsets)
+        self.starts = _windows(corpus.sentences, first, row_tokens + 2, self.total)  # (R, W) of sentences
+        around, last = np.divmod(self.starts[:, -1], self.total)
+        low = corpus.documents.find_all(self.starts[:, 0])
+        wide = int((corpus.documents.find_all(last) + around * count - low).max()) + 2
+        starts = _windows(corpus.documents, low, wide, self.total)  # of documents
+        self.names = (low[:, None] + np.arange(wide)) % count  # (R, W) the number of each document
+        # all windows as one ascending list, each moved on by more than any of them holds: one search for all rows
+        self.apart = int(max(self.starts.max(), starts.max())) + row_tokens + 2
+        shifts = np.arange(len(offsets))[:, None] * self.apart
+        self.sentences, self.documents = (self.starts + shifts).ravel(), (starts + shifts).ravel()
+        self.ends = np.append(starts.ravel()[1:], 0)
+        self.starts = self.starts.ravel()
+        self.here = np.arange(len(offsets)) * (row_tokens + 2)  # (R,) the sentence of each row, in the flat windows
+        self.read = np.zeros(len(offsets), np.int64)  # (R,) tokens behind each row
+
+    def document(self, rows: np.ndarray) -> np.ndarray:
+        """The document each row stands in: its place in the flat windows, for `ends` and `names`."""
+        places = self.starts[self.here[rows]] + rows * self.apart
+        return np.searchsorted(self.documents, places, side="right") - 1
+
+    def find(self, rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """The first sentence of each row that begins at an offset or behind it."""
+        return np.searchsorted(self.sentences, offsets + rows * self.apart)
+
+    def move(self, rows: np.ndarray, sentences: np.ndarray) -> None:
+        self.read[rows] += self.starts[sentences] - self.starts[self.here[rows]]
+        self.here[rows] = sentences
+
+    def plain(self, rows: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Offsets of so many tokens from here on, across sentences and documents; rows move on behind them."""
+        offsets = self.starts[self.here[rows]]
+        self.read[rows] += size
+        self.here[rows] = self.find(rows, offsets + size)
+        return offsets
+
+
+def _windows(bounds: Any, first: np.ndarray, wide: int, total: int) -> np.ndarray:
+    """(R, wide) starts of parts from each first one on, and around the end of the corpus."""
+    found, parts = np.empty((len(first), wide), np.int64), len(bounds)
+    for row, part in zip(found, first.tolist(), strict=True):
+        filled = 0
+        while filled < wide:
+            around, begin = divmod(part + filled, parts)
+            starts = bounds.slice(begin, min(parts, begin + wide - filled))
+            row[filled : filled + len(starts)] = starts + around * total if around else starts
+            filled += len(starts)
+    return found
