@@ -129,28 +129,27 @@ def _fill(
     order: np.ndarray, starts: np.ndarray, sizes: np.ndarray, lengths: np.ndarray, budget: np.ndarray
 ) -> np.ndarray:
     """(U,) bool: units chosen one run at a time, the k-th of all sequences at once."""
-    chosen = np.zeros(len(order), bool)
-    upto = np.concatenate([[0], np.cumsum(sizes)])  # tokens before each unit
     longest = int(lengths.max(initial=1))
+    ahead = np.arange(longest)
+    chosen = np.zeros(len(order) + longest, bool)  # a run that would leave the text is looked at too, and never taken
+    upto = np.concatenate([[0], np.cumsum(sizes)])  # tokens before each unit
+    upto = np.concatenate([upto, np.full(longest, upto[-1])])
     left = budget.copy()
     going = np.flatnonzero(starts[:-1] < starts[1:])  # sequences with places left and units not yet tried
     turn = 0
     while len(going):
         unit = order[starts[going] + turn]
-        length, room = lengths[unit], left[going]
-        for _ in range(longest - 1):
-            length = length - ((upto[unit + length] - upto[unit] > room) & (length > 1))
-        size = upto[unit + length] - upto[unit]
-        fits = size <= room
-        for ahead in range(longest if longest > 1 else 0):  # single units are met once: none can be taken yet
-            fits &= ~((ahead < length) & chosen[np.minimum(unit + ahead, len(chosen) - 1)])
-        for ahead in range(longest):
-            taken = fits & (ahead < length)
-            chosen[unit[taken] + ahead] = True
-        left[going] -= size * fits
+        places = unit[:, None] + ahead  # (G, longest) the units of each run
+        held = upto[places + 1] - upto[unit][:, None]  # (G, longest) tokens of a run that ends there
+        run = ahead < lengths[unit][:, None]
+        run &= held <= left[going][:, None]  # a run that is too long is shortened
+        if longest > 1:  # single units are met once: none can be taken yet
+            run &= ~(run & chosen[places]).any(1)[:, None]
+        chosen[places[run]] = True
+        left[going] -= (held * run).max(1)
         turn += 1
         going = going[(left[going] > 0) & (starts[going] + turn < starts[going + 1])]
-    return chosen
+    return chosen[: len(order)]
 
 
 def replace(
