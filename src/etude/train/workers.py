@@ -12,7 +12,6 @@ and its own parent and never on disk). A pipe would hand over a batch in dozens 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import io
 import itertools
@@ -33,6 +32,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.train import heap
 
 SLOT = 2**27  # bytes; only what is written takes memory. A larger step goes through the pipe
 SLOTS = 2  # a process: it writes to one while the other waits to be taken
@@ -177,19 +177,8 @@ def _begin(parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     gc.freeze()  # what the parent had is never garbage here: looking through it would copy its pages
-    _keep_memory()
+    heap.keep()  # arrays come and go with every step: a thousand page faults each time otherwise
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _keep_memory() -> None:
-    """Arrays that come and go with every step keep their pages: a thousand page faults a step otherwise.
-
-    The C library would give large arrays back to the system one by one. Where it is not glibc, nothing is changed.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "gnu_get_libc_version"):
-        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at the most it takes: below it, from the heap
-        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap is not cut back
 
 
 def _watch(parent: int) -> None:
