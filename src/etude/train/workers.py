@@ -66,7 +66,7 @@ class Pool:
             worker.pipe.close()
             worker.process.kill()  # it holds nothing but memory
         for worker in self.workers:
-            worker.process.join()
+            worker.process.join(5)  # at most: it is gone at once unless the system is stuck
 
 
 class _Worker:
