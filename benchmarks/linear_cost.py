@@ -2,11 +2,11 @@
 
     python benchmarks/linear_cost.py [corpus] [--works gpt,bert] [--steps 60] [--factors]
 
-From a prepared corpus (or, without one, from text that `etude world` writes) a tenth is cut, by whole documents, into a
-corpus of its own. Then `etude pretrain` runs on both as it does for anyone: from files mapped into memory, with its
-log, with an evaluation and a checkpoint at the end. Each run is a process of its own. The small one runs
-before the large one and after it, so that a machine which slows down or speeds up in between is seen; `--factors` also
-changes the corpus alone and the steps alone.
+From a prepared corpus (or, without one, from text that `etude world` writes) every tenth document goes into a corpus of
+its own: every tenth, so that documents are as long in both. Then `etude pretrain` runs on both as it does for anyone:
+from files mapped into memory, with its log, with an evaluation and a checkpoint at the end. Each run is a process of
+its own. The small one runs before the large one and after it, so that a machine which slows down or speeds up in
+between is seen; `--factors` also changes the corpus alone and the steps alone.
 
 Tokens a second are those of the log, from the step START on: until then kernels compile and memory is touched first.
 On a CPU there is also the rate by processor time, `tokens/core s`, which other work on the machine disturbs less.
@@ -84,38 +84,38 @@ def invented(folder: Path, megabytes: float) -> Path:
     return folder / "large"
 
 
-def cut(whole: Path, out: Path, share: float) -> Path:
-    """The first documents of a corpus, up to this share of its tokens, as a corpus on disk; the same held-out part."""
-    corpus = Corpus.open(whole)
-    parts: dict[str, Any] = {}
-    for name in corpus.manifest["parts"]:
-        if not corpus.manifest["parts"][name]["tokens"]:
-            parts[name] = corpus.manifest["parts"][name]
-            continue
+def thinned(whole: Path, out: Path) -> Path:
+    """Every so many-th document of a corpus, as a corpus on disk; the same held-out part."""
+    manifest = Corpus.open(whole).manifest
+    parts: dict[str, Any] = dict(manifest["parts"])
+    for name in [name for name in parts if parts[name]["tokens"]]:
         part = Corpus.open(whole, part=name)
-        wanted = int(part.total * share) if name == "train" else part.total
-        last = max(1, part.documents.find(wanted)) if wanted < part.total else len(part.documents)
-        stop = part.documents[last]
         writer = PartWriter(out / name, part.tokenizer.vocab, np.dtype("<u4"), part.tokenizer.word_level)
-        sentences = part.sentences.slice(0, part.sentences.find(stop - 1) + 1)
-        letters = part.surfaces(0, stop) if part.tokenizer.word_level else []
-        sizes = np.array([len(word) for word in letters], np.int64)
-        writer.append(
-            Shard(
-                part.tokens(0, stop).astype("<u4"),
-                part.documents.slice(0, last).astype("<u4"),
-                sentences.astype("<u4"),
-                part.word_starts(0, stop).astype(np.uint8),
-                np.frombuffer(b"".join(letters), np.uint8) if letters else None,
-                (np.cumsum(sizes) - sizes).astype("<u4") if letters else None,
-            ),
-            round(part.bytes * stop / part.total),
-        )
+        for number in range(0, len(part.documents), TIMES if name == "train" else 1):
+            document = one_document(part, number)
+            writer.append(document, round(part.bytes * len(document.tokens) / part.total))
         parts[name] = writer.finish()
-    manifest = {"format": FORMAT, "version": VERSION, "tokenizer": corpus.manifest["tokenizer"], "parts": parts}
     (out / TOKENIZER_FILE).write_bytes((whole / TOKENIZER_FILE).read_bytes())
-    (out / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    kept = {"format": FORMAT, "version": VERSION, "tokenizer": manifest["tokenizer"], "parts": parts}
+    (out / MANIFEST).write_text(json.dumps(kept), encoding="utf-8")
     return out
+
+
+def one_document(corpus: Corpus, number: int) -> Shard:
+    start, stop = corpus.documents[number], corpus.documents[number + 1]
+    sentences = corpus.sentences.slice(corpus.sentences.find(start), corpus.sentences.find(stop - 1) + 1) - start
+    shard = Shard(
+        corpus.tokens(start, stop).astype("<u4"),
+        np.zeros(1, "<u4"),
+        sentences.astype("<u4"),
+        corpus.word_starts(start, stop).astype(np.uint8),
+    )
+    if corpus.tokenizer.word_level:
+        words = corpus.surfaces(start, stop)
+        sizes = np.array([len(word) for word in words], np.int64)
+        shard.surfaces = np.frombuffer(b"".join(words), np.uint8)
+        shard.letters = (np.cumsum(sizes) - sizes).astype("<u4")
+    return shard
 
 
 # --- one run, in a process of its own ---------------------------------------------------------------
@@ -138,12 +138,14 @@ class Watch(threading.Thread):
         self.seen: list[Look] = []
 
     def run(self) -> None:
-        lines = others = 0
+        lines = others = length = 0
         while not self.over.wait(SAMPLE):
             if len(self.seen) % LOADERS == 0:
                 others = sum(fields(child / "smaps_rollup").get("Private_Dirty", 0) for child in loaders())
             own = fields(Path("/proc/self/status"))
-            lines = self.log.read_bytes().count(b"\n") if self.log.exists() else lines
+            grown = self.log.stat().st_size if self.log.exists() else length
+            if grown != length:  # read when there is something new: the log of a long run is longer
+                lines, length = self.log.read_bytes().count(b"\n"), grown
             private = own["RssAnon"] + own["RssShmem"]
             self.seen.append(Look(lines, time.process_time(), private, others, own["RssFile"]))
 
@@ -255,7 +257,7 @@ def main() -> None:
         parser.error(f"--steps must be at least {2 * START}: the clock starts at step {START}")
     with tempfile.TemporaryDirectory() as folder:
         large = Path(asked.corpus) if asked.corpus else invented(Path(folder), asked.megabytes)
-        small = cut(large, Path(folder) / "small", 1 / TIMES)
+        small = thinned(large, Path(folder) / "small")
         totals = [Corpus.open(one).total for one in (small, large)]
         print(f"{hardware()}, {versions()}; {asked.steps} steps on {totals[0]:,} tokens, and each x {TIMES}")
         print(f"(the large corpus holds {totals[1]:,} tokens)", flush=True)
