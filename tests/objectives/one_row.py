@@ -141,9 +141,9 @@ class OneByOne:
         epoch, place = divmod(index, self.count)
         # the first epoch begins at the first word, the others anywhere
         cut = chance.fold(self.seed, epoch, "cut") % self.corpus.total if epoch else 0
-        offset = (cut + place * self.corpus.total // self.count) % self.corpus.total
+        offset = cut + place * self.corpus.total // (self.count * self.rules.places)
         draws, passes = chance.fold(self.seed, index, "segments"), chance.fold(self.seed, epoch, "short")
-        return self._assemble(index, self._sequences(Walk(self.corpus, offset), Draws(draws), passes))
+        return self._assemble(index, self._sequences(self._walks(offset), Draws(draws), passes))
 
     def _sample(self) -> tuple[int, int]:
         """Rows of an epoch and the most sequences of a row, from some rows at places drawn by hash, whatever the seed.
@@ -155,19 +155,24 @@ class OneByOne:
         samples = min(64, max(4, 2**18 // self.rules.row_tokens))
         read, most = 0, 0
         for key in (chance.fold(number, "sample") for number in range(samples)):
-            walk = Walk(self.corpus, key % self.corpus.total)
-            most = max(most, len(self._sequences(walk, Draws(key), key)))
-            read += walk.read
+            walks = self._walks(key % self.corpus.total)
+            most = max(most, len(self._sequences(walks, Draws(key), key)))
+            read += sum(walk.read for walk in walks)
         count = max(1, round(self.corpus.total * samples / max(1, read)))
         return count, min(most + most // 4 + 1, self.rules.row_tokens)
 
-    def _sequences(self, walk: Walk, draws: Draws, passes: int) -> list[Sequence]:
+    def _walks(self, offset: int) -> list[Walk]:
+        places, total = self.rules.places, self.corpus.total
+        return [Walk(self.corpus, (offset + place * total // places) % total) for place in range(places)]
+
+    def _sequences(self, walks: list[Walk], draws: Draws, passes: int) -> list[Sequence]:
         """The sequences of one row; `passes` is the key of what is drawn once for a pass over a document."""
         rules, found = self.rules, []
         least = rules.overhead(2) + 2 if rules.two else rules.overhead(1) + 1
         room, left = rules.row_tokens, self.most
         while room:
             length = min(rules.length, room)
+            walk = walks[len(found) % rules.places]
             # whatever the next sequence leaves must fit the sequences still allowed
             if length >= least and room <= (left - 1) * rules.length:
                 sequence = self._sequence(walk, draws, passes, length)

@@ -288,6 +288,7 @@ any_rules = st.builds(
     short_rate=st.sampled_from([0.0, 0.1, 1.0]),
     lone=st.sampled_from(["random", "unlabelled"]),
     truncation=st.sampled_from(["random", "end"]),
+    places=st.sampled_from([1, 2, 8]),
 )
 
 
@@ -340,10 +341,11 @@ def test_rows_are_pure_and_epochs_differ() -> None:
     assert not np.array_equal(one[0].tokens, SegmentRows(made.corpus, 8, rules(sentence="next"))[0].tokens)
 
 
+@pytest.mark.parametrize("places", [1, 8])
 @pytest.mark.parametrize("sentence", ["none", "next", "order"])
-def test_an_epoch_reads_the_corpus_about_once(sentence: Any) -> None:
+def test_an_epoch_reads_the_corpus_about_once(sentence: Any, places: int) -> None:
     made = Numbered(text(7, documents=150))
-    rows = SegmentRows(made.corpus, 1, rules(length=32, sentence=sentence, short_rate=0.0))
+    rows = SegmentRows(made.corpus, 1, rules(length=32, sentence=sentence, short_rate=0.0, places=places))
     seen = np.zeros(VOCAB, int)
     for index in range(len(rows)):
         for first, second, label in sequences(rows[index]):
@@ -352,6 +354,18 @@ def test_an_epoch_reads_the_corpus_about_once(sentence: Any) -> None:
     counts = seen[6 : 6 + made.corpus.total]
     assert 0.75 < counts.mean() < 1.1  # what truncation drops is not seen
     assert (counts == 0).mean() < 0.3
+
+
+def test_a_row_has_its_sequences_from_many_places() -> None:
+    """A sequence and the next are an eighth of the corpus apart, and in a walk one follows on the other."""
+    made = Numbered([[10] * 40] * 32)
+    rows = SegmentRows(made.corpus, 1, rules(length=32, places=8, short_rate=0.0))
+    apart = len(made.corpus.sentences) // 8
+    for index in (0, 5, len(rows) - 1):
+        firsts = [made.sentence[first[0]] for first, _, _ in list(sequences(rows[index]))[:-1]]
+        steps = np.diff(firsts) % len(made.corpus.sentences)
+        assert (abs(steps[:7] - apart) <= 1).all()
+        assert all(1 <= later - earlier <= 3 for earlier, later in zip(firsts, firsts[8:], strict=False))
 
 
 def test_a_stretch_of_tiny_documents_cannot_burst_a_row() -> None:

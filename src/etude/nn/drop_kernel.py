@@ -2,8 +2,8 @@
 
 Forward and backward passes, which go through a sequence in different tiles, must draw the same. So each row and each
 column of a (sequence, head) gets a well-mixed number, and the two of a weight are mixed once more. That costs a
-quarter of a Philox draw, which took more time than the attention around it (H200, 128 tokens, forward: 0.34 ms, and 0.10
-without dropout). Mixing by products and shifts is MurmurHash3's way (Appleby), with constants that Wellons searched for.
+quarter of a Philox draw, which took more time than the attention around it (H200, 128 tokens, forward: 0.34 ms, and
+0.10 without dropout). Products and shifts are MurmurHash3's way to mix (Appleby), with constants that Wellons found.
 """
 
 from __future__ import annotations

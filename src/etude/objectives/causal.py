@@ -7,8 +7,8 @@ stream is a target exactly once an epoch, and the places where rows begin differ
     documents: join     sequences of `length` tokens span documents, without a mask between them (GPT-2, GPT-3)
     documents: split    a sequence ends where a document does; the next begins with its end-of-text as the start
 
-A row is one sequence long unless told otherwise: sequences that follow on each other are alike, and a step that has four
-of each place learns less from as many tokens (0.06 nats after 200 steps of 4,096 tokens in sequences of 128).
+A row is one sequence long unless told otherwise: sequences that follow on each other are alike, and a step that has
+four of each place learns less from as many tokens (0.06 nats after 200 steps of 4,096 tokens in sequences of 128).
 
 With `start`, a start token follows each end-of-text, and it is what a document and a prompt stand behind (Llama).
 """
@@ -33,6 +33,7 @@ from etude.objectives.base import IGNORE, Batch, Objective, Row, Stat, Term, joi
 from etude.objectives.heads import CausalHead
 from etude.objectives.sizes import name_of, sequence_length, whole_rows
 from etude.settings import Strict
+
 
 class Settings(Strict):
     length: int | None = Field(default=None, ge=1, description="tokens of a sequence; the model's context unless given")

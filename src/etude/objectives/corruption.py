@@ -81,9 +81,11 @@ class Corruption:
             raise UserError("two segments need two kinds of segment: set model.segments to 2 (as BERT) or 0 (none).")
         self.settings, self.special, self.vocab = settings, special, model.vocab
         length = sequence_length(settings.length, model)
+        row_tokens = whole_rows(settings.row_tokens, length, ROW * length)
         self.making = segments.Rules(
             length=length,
-            row_tokens=whole_rows(settings.row_tokens, length, ROW * length),
+            row_tokens=row_tokens,
+            places=row_tokens // length,
             sentence=sentence,
             short_rate=settings.short_rate,
             pair_rate=settings.pair_rate,

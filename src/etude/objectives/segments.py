@@ -1,9 +1,12 @@
 """Sequences of one or two segments: [CLS] A [SEP] B [SEP] (BERT, section 3.1; ALBERT, section 3.1; ELECTRA).
 
-A row walks through the corpus from a place of its own. At each stop it takes whole sentences of one document
-until they hold `target` tokens, makes one sequence of them, and goes on behind what it used, until the row is
-full. Row i is a pure function of (corpus, seed, i); the rows of a step are built together, the k-th sequence of all of
-them at once, because one numpy call costs as much for a hundred rows as for one.
+A row walks through the corpus from some places of its own, far from each other, in turn. At each stop it takes whole
+sentences of one document until they hold `target` tokens, makes one sequence of them, and goes on there behind what it
+used, until the row is full. Row i is a pure function of (corpus, seed, i); the rows of a step are built together, the
+k-th sequence of all of them at once, because one numpy call costs as much for a hundred rows as for one.
+
+Sequences that follow on each other are alike, and BERT shuffles all of them: a step with eight of each place learns
+less from as many tokens. So a row has as many places as it holds full sequences.
 
 What equals BERT's own construction of its data:
 - the target is the longest a sequence can hold, but with `short_rate` uniform from 2 up, drawn once for each
@@ -55,6 +58,7 @@ class Rules:
     truncation: Literal["random", "end"] = "random"  # end: what is too much is cut off B, then off A
     lone: Literal["random", "unlabelled"] = "random"
     markers: tuple[int, int] | None = None  # [CLS] and [SEP]
+    places: int = 1  # of the corpus that a row reads in turn
 
     @property
     def two(self) -> bool:
@@ -115,10 +119,19 @@ class SegmentRows:
         total, (epochs, places) = self.corpus.total, np.divmod(numbers, self.count)
         # the first epoch begins at the first word, the others anywhere
         cuts = np.where(epochs > 0, chance.folds(self.seed, epochs, "cut") % np.uint64(total), 0).astype(np.int64)
-        steps = [int(place) * total // self.count for place in places]  # their product may need more than 64 bits
-        walks = Walks(self.corpus, (cuts + np.array(steps)) % total, self.rules.row_tokens)
+        share = self.count * self.rules.places  # each place has its own part of the corpus
+        steps = [int(place) * total // share for place in places]  # their product may need more than 64 bits
+        walks = self._walks(cuts + np.array(steps))
         draws = Draws(chance.folds(self.seed, numbers, "segments"))
         return self._assemble(numbers, self._sequences(walks, draws, chance.folds(self.seed, epochs, "short")))
+
+    def _walks(self, offsets: np.ndarray) -> Walks:
+        """Those of all rows, one after another: of each `places` walks, evenly apart, from its offset on."""
+        rules, total = self.rules, self.corpus.total
+        apart = np.array([place * total // rules.places for place in range(rules.places)])
+        # a sequence has at least a token of every sentence that it passes
+        reach = min(rules.row_tokens, -(-self.most // rules.places) * rules.length)
+        return Walks(self.corpus, ((offsets[:, None] + apart) % total).ravel(), reach)
 
     def _sample(self) -> tuple[int, int]:
         """Rows of an epoch and the most sequences of a row, from some rows at places drawn by hash, whatever the seed.
@@ -129,7 +142,7 @@ class SegmentRows:
         """
         samples = min(64, max(4, 2**18 // self.rules.row_tokens))
         keys = chance.folds(np.arange(samples), "sample")
-        walks = Walks(self.corpus, (keys % np.uint64(self.corpus.total)).astype(np.int64), self.rules.row_tokens)
+        walks = self._walks((keys % np.uint64(self.corpus.total)).astype(np.int64))
         most = int(np.bincount(self._sequences(walks, Draws(keys), keys).rows).max())
         count = max(1, round(self.corpus.total * samples / max(1, int(walks.read.sum()))))
         return count, min(most + most // 4 + 1, self.rules.row_tokens)
@@ -138,38 +151,42 @@ class SegmentRows:
         """The sequences of all rows; `passes` are the keys of what is drawn once for a pass over a document."""
         rules, found = self.rules, []
         least = rules.overhead(2) + 2 if rules.two else rules.overhead(1) + 1
-        targets = self._targets(passes[:, None], walks.names).ravel()
+        targets = self._targets(np.repeat(passes, rules.places)[:, None], walks.names).ravel()
         room = np.full(len(passes), rules.row_tokens)
         left = self.most
         while len(rows := np.flatnonzero(room)):
             length = np.minimum(rules.length, room[rows])
+            walking = rows * rules.places + (self.most - left) % rules.places
             # whatever the next sequence leaves must fit the sequences still allowed
             whole = (length >= least) & (room[rows] <= (left - 1) * rules.length)
             if whole.all():
-                made = [self._next(walks, draws, targets, rows, length)]
+                made = [self._next(walks, walking, draws, targets, rows, length)]
             else:
-                made = [self._next(walks, draws, targets, rows[whole], length[whole])] if whole.any() else []
-                made.append(self._plain(walks, rows[~whole], length[~whole]))
+                parts = (rows[whole], length[whole])
+                made = [self._next(walks, walking[whole], draws, targets, *parts)] if whole.any() else []
+                made.append(self._plain(walks, walking[~whole], rows[~whole], length[~whole]))
             for part in made:
                 room[part.rows] -= part.used
             found += made
             left -= 1
         return Sequences.joined(found)
 
-    def _plain(self, walks: Walks, rows: np.ndarray, length: np.ndarray) -> Sequences:
+    def _plain(self, walks: Walks, walking: np.ndarray, rows: np.ndarray, length: np.ndarray) -> Sequences:
         """One sequence a row, of whatever comes next."""
         size, none = np.maximum(0, length - self.rules.overhead(1)), np.zeros(len(rows), np.int64)
-        first = walks.plain(rows, size)
+        first = walks.plain(walking, size)
         return Sequences(rows, length, first, size, first, none, none > 0, none + IGNORE)
 
-    def _next(self, walks: Walks, draws: Draws, targets: np.ndarray, rows: np.ndarray, length: np.ndarray) -> Sequences:
-        """One sequence a row, of at most `length` tokens, from where its walk stands; the walks move on."""
+    def _next(
+        self, walks: Walks, walking: np.ndarray, draws: Draws, targets: np.ndarray, rows: np.ndarray, length: np.ndarray
+    ) -> Sequences:
+        """One sequence a row, of at most `length` tokens, from where its walk stands; these walks move on."""
         rules = self.rules
         room = length - rules.overhead(2 if rules.two else 1)
-        here, document = walks.here[rows], walks.document(rows)
+        here, document = walks.here[walking], walks.document(walking)
         target = np.minimum(room, targets[document])
         first = walks.starts[here]
-        stop = walks.find(rows, np.minimum(first + target, walks.ends[document]))
+        stop = walks.find(walking, np.minimum(first + target, walks.ends[document]))
         sentences = stop - here
         lone = sentences == 1
         several = np.flatnonzero(~lone)
@@ -183,7 +200,7 @@ class SegmentRows:
         else:
             pairs = several[draws.coin(rows[several], rules.pair_rate)]
             if len(pairs):  # ELECTRA's split: sentences that end within half the target, the one across it by a coin
-                within = walks.find(rows[pairs], first[pairs] + target[pairs] // 2 + 1) - here[pairs] - 1
+                within = walks.find(walking[pairs], first[pairs] + target[pairs] // 2 + 1) - here[pairs] - 1
                 within += draws.coin(rows[pairs], 0.5)
                 cut[pairs] = np.minimum(np.maximum(1, within), sentences[pairs] - 1)
         told = rules.sentence != "none"
@@ -193,7 +210,7 @@ class SegmentRows:
         if foreign.any():
             document, wanted = walks.names.ravel()[document[foreign]], target[foreign] - first_size[foreign]
             second[foreign], second_size[foreign] = self._elsewhere(rows[foreign], document, wanted, draws)
-        walks.move(rows, np.where(foreign, here + cut, stop))  # what was not used is put back
+        walks.move(walking, np.where(foreign, here + cut, stop))  # what was not used is put back
         if rules.sentence == "order":
             turned = several[draws.coin(rows[several], 0.5)]
             first[turned], second[turned] = second[turned], first[turned]

@@ -1,8 +1,8 @@
-"""Many places in a corpus that move on by whole sentences, and the draws that say how: one of each a row.
+"""Many places in a corpus that move on by whole sentences, and the draws that say how: a row has some of the former.
 
 The rows of a step are built together, the k-th sequence of all of them at once (`segments.py`). So everything here is
-an array over rows, and `rows` are always those that are asked about. What one row meets and draws does not depend on
-the others: it is the same alone. Letters: R rows, W places of a window.
+an array, over walks or over rows, and `walks` or `rows` are always those that are asked about. What one of them meets
+or draws does not depend on the others: it is the same alone. Letters: R walks, W places of a window.
 """
 
 from __future__ import annotations
@@ -64,48 +64,48 @@ def ones(bits: np.ndarray) -> np.ndarray:
 
 
 class Walks:
-    """A place in the corpus for each row, at the start of a sentence.
+    """Places in the corpus, each at the start of a sentence.
 
-    Offsets go on behind the end of the corpus, where it begins anew: offset `total` is its first token again. A row
-    passes no more sentences than it has tokens, so that a window holds all it can meet.
+    Offsets go on behind the end of the corpus, where it begins anew: offset `total` is its first token again. A walk
+    passes at most `reach` sentences, so that a window holds all it can meet.
     """
 
-    def __init__(self, corpus: Any, offsets: np.ndarray, row_tokens: int) -> None:
+    def __init__(self, corpus: Any, offsets: np.ndarray, reach: int) -> None:
         self.total, count = corpus.total, len(corpus.documents)
         first = corpus.sentences.find_all(offsets)
-        self.starts = _windows(corpus.sentences, first, row_tokens + 2, self.total)  # (R, W) of sentences
+        self.starts = _windows(corpus.sentences, first, reach + 2, self.total)  # (R, W) of sentences
         around, last = np.divmod(self.starts[:, -1], self.total)
         low = corpus.documents.find_all(self.starts[:, 0])
         wide = int((corpus.documents.find_all(last) + around * count - low).max()) + 2
         starts = _windows(corpus.documents, low, wide, self.total)  # of documents
         self.names = (low[:, None] + np.arange(wide)) % count  # (R, W) the number of each document
         # all windows as one ascending list, each moved on by more than any of them holds: one search for all rows
-        self.apart = int(max(self.starts.max(), starts.max())) + row_tokens + 2
+        self.apart = int(max(self.starts.max(), starts.max())) + reach + 2
         shifts = np.arange(len(offsets))[:, None] * self.apart
         self.sentences, self.documents = (self.starts + shifts).ravel(), (starts + shifts).ravel()
         self.ends = np.append(starts.ravel()[1:], 0)
         self.starts = self.starts.ravel()
-        self.here = np.arange(len(offsets)) * (row_tokens + 2)  # (R,) the sentence of each row, in the flat windows
-        self.read = np.zeros(len(offsets), np.int64)  # (R,) tokens behind each row
+        self.here = np.arange(len(offsets)) * (reach + 2)  # (R,) the sentence of each, in the flat windows
+        self.read = np.zeros(len(offsets), np.int64)  # (R,) tokens behind each
 
-    def document(self, rows: np.ndarray) -> np.ndarray:
-        """The document each row stands in: its place in the flat windows, for `ends` and `names`."""
-        places = self.starts[self.here[rows]] + rows * self.apart
+    def document(self, walks: np.ndarray) -> np.ndarray:
+        """The document each stands in: its place in the flat windows, for `ends` and `names`."""
+        places = self.starts[self.here[walks]] + walks * self.apart
         return np.searchsorted(self.documents, places, side="right") - 1
 
-    def find(self, rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """The first sentence of each row that begins at an offset or behind it."""
-        return np.searchsorted(self.sentences, offsets + rows * self.apart)
+    def find(self, walks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """The first sentence of each that begins at an offset or behind it."""
+        return np.searchsorted(self.sentences, offsets + walks * self.apart)
 
-    def move(self, rows: np.ndarray, sentences: np.ndarray) -> None:
-        self.read[rows] += self.starts[sentences] - self.starts[self.here[rows]]
-        self.here[rows] = sentences
+    def move(self, walks: np.ndarray, sentences: np.ndarray) -> None:
+        self.read[walks] += self.starts[sentences] - self.starts[self.here[walks]]
+        self.here[walks] = sentences
 
-    def plain(self, rows: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Offsets of so many tokens from here on, across sentences and documents; rows move on behind them."""
-        offsets = self.starts[self.here[rows]]
-        self.read[rows] += size
-        self.here[rows] = self.find(rows, offsets + size)
+    def plain(self, walks: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Offsets of so many tokens from here on, across sentences and documents; the walks move on behind them."""
+        offsets = self.starts[self.here[walks]]
+        self.read[walks] += size
+        self.here[walks] = self.find(walks, offsets + size)
         return offsets
 
 
