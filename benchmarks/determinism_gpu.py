@@ -24,7 +24,7 @@ VOCAB, STEPS = 4_000, 12
 
 
 def train(recipe: Recipe, folder: Path, device: torch.device, stop: int | None = None) -> dict[str, torch.Tensor]:
-    corpus = random_corpus(VOCAB, 200_000)
+    corpus = random_corpus(VOCAB, 200_000, documents=20)  # the sentence tasks need more than one
     model, objective = fresh(recipe, corpus.tokenizer)
     loop = Loop(folder, model, objective, objective.rows(corpus, 0), recipe.train, total=STEPS, device=device)
     if stop is not None:

@@ -63,8 +63,8 @@ SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True)
 # --- Etude ------------------------------------------------------------------------------------------
 
 
-def random_corpus(vocab: int, tokens: int) -> Corpus:
-    """Random words in one long document: full-length sequences, nothing to learn, everything to compute."""
+def random_corpus(vocab: int, tokens: int, documents: int = 1) -> Corpus:
+    """Random words; in one long document: full-length sequences, nothing to learn, everything to compute."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]", *(f"w{i}" for i in range(vocab - 6))]
     content = {
         "version": "1.0",
@@ -83,7 +83,7 @@ def random_corpus(vocab: int, tokens: int) -> Corpus:
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "[UNK]"},
     }
-    ids = np.random.default_rng(0).integers(6, vocab, (1, max(2, tokens // 100), 100))
+    ids = np.random.default_rng(0).integers(6, vocab, (documents, max(2, tokens // documents // 100), 100))
     return Corpus.from_documents(ids.tolist(), Tokenizer(json.dumps(content)))
 
 
@@ -110,7 +110,7 @@ def etude_speed(
         "train.precision": precision,
         "train.device": device.type,
         "train.log_every": 10**6,
-        "train.workers": 4 if device.type == "cuda" else 0,
+        "train.workers": None if device.type == "cuda" else 0,
     }
     if work.peer in ("bert", "albert"):  # what the peers train: the masked language model alone
         settings |= {"objective.sentence": "none", "model.pooler": False}

@@ -36,8 +36,7 @@ from etude.train.progress import Progress
 from etude.train.settings import Settings
 from etude.train.steady import steady
 from etude.train.tally import Outcome, Scorer, Tally
-
-WORKERS = (1, 4)  # that build batches ahead, on a CPU (a thread) and for a GPU (processes)
+from etude.train.workers import default_workers
 
 
 class Learner(nn.Module):
@@ -101,7 +100,7 @@ class Loop:
             micro_tokens=settings.micro_tokens,
             rank=self.ranks.rank,
             ranks=self.ranks.size,
-            workers=WORKERS[self.device.type == "cuda"] if settings.workers is None else settings.workers,
+            workers=self._workers() if settings.workers is None else settings.workers,
             processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
         )
@@ -127,6 +126,10 @@ class Loop:
         return len(sizes) == 1 and whole
 
     # --- the loop -----------------------------------------------------------------------------------
+
+    def _workers(self) -> int:
+        """That build batches ahead: a thread on a CPU, processes for a GPU."""
+        return default_workers(self.ranks.here) if self.device.type == "cuda" else 1
 
     def run(self) -> Outcome:
         """Trains to the last step, or until a signal; always leaves a checkpoint behind."""

@@ -23,6 +23,11 @@ class Ranks:
     local: int = 0  # the place on this machine: picks the GPU
 
     @property
+    def here(self) -> int:
+        """How many of them share this machine, as torchrun says; all of them if it does not."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+
+    @property
     def first(self) -> bool:
         """The rank that writes files and shows progress."""
         return self.rank == 0

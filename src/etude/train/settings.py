@@ -92,7 +92,7 @@ class Settings(Strict):
     seed: Whole = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 where the device is faster in it
     deterministic: bool = False  # only algorithms that repeat bit for bit on a GPU; slower
-    # build batches ahead; 0 builds each when it is needed, None: one thread on a CPU, four processes for a GPU
+    # build batches ahead; 0 builds each when it is needed, None: one thread on a CPU, some processes for a GPU
     workers: Annotated[int, Field(ge=0)] | None = None
     compile: bool | None = None  # None: on a GPU yes, on a CPU no (no compiler is assumed there)
     device: str | None = None  # None: a GPU if there is one
