@@ -11,9 +11,7 @@ def places_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     places = [word for word in words if word not in overrides]
     bare = next((word for word in places if "=" in word and "/" not in word), None)
     if bare is not None:
-        raise UserError(
-            f"'{bare}' is no setting: its name lacks the group, as in model.layers=4, train.lr=1e-3."
-        )
+        raise UserError(f"'{bare}' is no setting: its name lacks the group, as in model.layers=4, train.lr=1e-3.")
     return places, overrides
 
 
