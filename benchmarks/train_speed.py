@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from etude.bench import numbered_words
 from etude.recipes.schema import Recipe
 from etude.run import fresh
 from etude.text.corpus import Corpus
-from etude.text.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.loop import Loop
 
@@ -65,26 +65,8 @@ SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True)
 
 def random_corpus(vocab: int, tokens: int, documents: int = 1) -> Corpus:
     """Random words; in one long document: full-length sequences, nothing to learn, everything to compute."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]", *(f"w{i}" for i in range(vocab - 6))]
-    content = {
-        "version": "1.0",
-        "added_tokens": [
-            {
-                "id": i,
-                "content": w,
-                "special": True,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-            }
-            for i, w in enumerate(words[:6])
-        ],
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "[UNK]"},
-    }
     ids = np.random.default_rng(0).integers(6, vocab, (documents, max(2, tokens // documents // 100), 100))
-    return Corpus.from_documents(ids.tolist(), Tokenizer(json.dumps(content)))
+    return Corpus.from_documents(ids.tolist(), numbered_words(vocab))
 
 
 def etude_speed(

@@ -113,13 +113,8 @@ def plain_recipe() -> Recipe:
     return Recipe.load(name, settings)
 
 
-def random_words(recipe: Recipe) -> Corpus:
-    """A stand-in for a corpus: a vocabulary as large as the recipe's, in sentences and documents of many lengths."""
-    vocab = getattr(recipe.model, "vocab", None) or recipe.tokenizer_size
-    if vocab is None:
-        raise UserError(
-            f"{recipe.name} says no size of a vocabulary ({recipe.tokenizer}). Name a prepared corpus, too."
-        )
+def numbered_words(vocab: int) -> Tokenizer:
+    """The special tokens, then w0, w1, w2 ..."""
     words = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(vocab - len(TRAINED_SPECIALS)))]
     usual = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     content = {
@@ -128,6 +123,16 @@ def random_words(recipe: Recipe) -> Corpus:
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": {word: id for id, word in enumerate(words)}, "unk_token": "[UNK]"},
     }
+    return Tokenizer(json.dumps(content))
+
+
+def random_words(recipe: Recipe) -> Corpus:
+    """A stand-in for a corpus: a vocabulary as large as the recipe's, in sentences and documents of many lengths."""
+    vocab = getattr(recipe.model, "vocab", None) or recipe.tokenizer_size
+    if vocab is None:
+        raise UserError(
+            f"{recipe.name} says no size of a vocabulary ({recipe.tokenizer}). Name a prepared corpus, too."
+        )
     chance = np.random.default_rng(0)
     documents = [
         [
@@ -136,7 +141,7 @@ def random_words(recipe: Recipe) -> Corpus:
         ]
         for _ in range(DOCUMENTS)
     ]
-    return Corpus.from_documents(documents, Tokenizer(json.dumps(content)))
+    return Corpus.from_documents(documents, numbered_words(vocab))
 
 
 def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
