@@ -293,4 +293,5 @@ def test_a_row_is_a_sequence_unless_told_otherwise() -> None:
     assert objective(16).row_tokens == 16
     assert objective(16, length=10).row_tokens == 10
     assert objective(16, length=10, row_tokens=40).row_tokens == 40
+    assert objective(16, length=10, documents="split").row_tokens == 520  # a row's end cuts a document
     assert len(objective(16).rows(small_corpus([[[7, 8]]]), seed=0)) == 1  # far less text than a row

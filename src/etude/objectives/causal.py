@@ -7,8 +7,9 @@ stream is a target exactly once an epoch, and the places where rows begin differ
     documents: join     sequences of `length` tokens span documents, without a mask between them (GPT-2, GPT-3)
     documents: split    a sequence ends where a document does; the next begins with its end-of-text as the start
 
-A row is one sequence long unless told otherwise: sequences that follow on each other are alike, and a step that has
-four of each place learns less from as many tokens (0.06 nats after 200 steps of 4,096 tokens in sequences of 128).
+Joined, a row is one sequence long unless told otherwise: sequences that follow on each other are alike, and a step that
+has four of each place learns less from as many tokens (0.06 nats after 200 steps of 4,096 tokens in sequences of 128).
+Split, a row's ends cut documents where they need not be cut, so it holds 512 tokens or more.
 
 With `start`, a start token follows each end-of-text, and it is what a document and a prompt stand behind (Llama).
 """
@@ -34,10 +35,14 @@ from etude.objectives.heads import CausalHead
 from etude.objectives.sizes import name_of, sequence_length, whole_rows
 from etude.settings import Strict
 
+SPLIT_ROW = 512  # tokens at least, where documents are split
+
 
 class Settings(Strict):
     length: int | None = Field(default=None, ge=1, description="tokens of a sequence; the model's context unless given")
-    row_tokens: int | None = Field(default=None, ge=1, description="a multiple of length; length if None")
+    row_tokens: int | None = Field(
+        default=None, ge=1, description="a multiple of length; if None one, or where documents are split 512 tokens"
+    )
     documents: Literal["join", "split"] = "join"
     start: bool = Field(default=False, description="a text stands behind the tokenizer's start token, as in Llama")
     bias: bool = Field(default=False, description="a bias a token on the logits; no GPT has one")
@@ -182,8 +187,8 @@ class Causal(Objective):
                 "Set model.direction=causal, or objective.kind=masked."
             )
         self.length = sequence_length(settings.length, model)
-        self.row_tokens = whole_rows(settings.row_tokens, self.length, self.length)
         self.split, self.end = settings.documents == "split", special.end
+        self.row_tokens = whole_rows(settings.row_tokens, self.length, SPLIT_ROW if self.split else self.length)
         self.start = start_token(special) if settings.start else None
         self.head = CausalHead(model, settings.bias)
 
