@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import subprocess
@@ -92,6 +93,70 @@ def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
     (exactly,) = torch.autograd.grad(theirs, exact, slope.double())
     torch.testing.assert_close(by_x.double(), exactly, rtol=1e-5, atol=2e-6)
     torch.testing.assert_close(by_bias.double(), exactly.sum(0), rtol=1e-5, atol=1e-4)
+
+
+def fed(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
+    """What a feed-forward branch gives, and its gradients: of x, and of what it learns."""
+    out = pointwise.fed_forward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu)
+    learnt = [weight for layer in (up, down) for weight in layer.parameters()]
+    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
+
+
+def fed_exactly(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
+    """The same in float64, by formulas that are nobody's kernels."""
+    x, slope = x.detach().double().requires_grad_(), slope.double()
+    up, down = (copy.deepcopy(layer).double() for layer in (up, down))
+    raised = x @ up.weight.t() + up.bias
+    if tanh:
+        below = 0.5 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (raised + 0.044715 * raised**3)))
+    else:
+        below = 0.5 * (1 + torch.erf(raised / 2**0.5))
+    out = (raised * below) @ down.weight.t() + (0 if down.bias is None else down.bias)
+    learnt = [weight for layer in (up, down) for weight in layer.parameters()]
+    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("tokens", [1, 16, 71, 80])  # tiles of 16 rows: a part of one; one; groups of 2, the last less
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gelu_s_slope_within_the_product(
+    tokens: int, tanh: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32: the interpreter multiplies the bits of bf16 as if they were whole numbers."""
+    from etude.nn import lowered_kernel
+
+    for name, value in {"ROWS": 16, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
+        monkeypatch.setattr(lowered_kernel, name, value)
+    monkeypatch.setattr(pointwise, "own_lowered", lambda *_: lowered_kernel)
+    calls: list[int] = []
+    back = lowered_kernel.gelu_lowered_backward
+    monkeypatch.setattr(lowered_kernel, "gelu_lowered_backward", lambda *given: calls.append(1) or back(*given))
+    torch.manual_seed(1)
+    up, down = torch.nn.Linear(24, 96), torch.nn.Linear(96, 48, bias=bias)
+    x, slope = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
+    with torch.no_grad():
+        up.weight.mul_(4)  # into both tails
+    ours, again = (fed(x, up, down, tanh, slope) for _ in range(2))
+    assert len(calls) == 2
+    for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-5)
+        assert torch.equal(one, same)
+
+
+@needs_kernels
+def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.nn import lowered_kernel
+
+    monkeypatch.setattr(pointwise, "own_lowered", lambda *_: lowered_kernel)
+    monkeypatch.setattr(lowered_kernel, "gelu_lowered", None)  # cannot be called
+    torch.manual_seed(1)
+    for tokens, inner, width, bias in [(5, 96, 64, True), (5, 128, 48, True), (5, 128, 64, False), (0, 128, 64, True)]:
+        up, down = torch.nn.Linear(24, inner, bias=bias), torch.nn.Linear(inner, width)
+        x = torch.randn(tokens, 24)
+        expected = down(torch.nn.functional.gelu(up(x)))
+        torch.testing.assert_close(pointwise.fed_forward(x, up, down, pointwise.gelu), expected)
+    assert lowered_kernel.fits(768, 3072) and not lowered_kernel.fits(768, 3000)
 
 
 @needs_kernels

@@ -16,7 +16,7 @@ from etude.nn import norm as norms
 from etude.nn.attention import attend, attend_packed, attend_reference
 from etude.nn.cache import Cache
 from etude.nn.packed import Layout
-from etude.nn.pointwise import ACTIVATIONS, Activation, activated, drop
+from etude.nn.pointwise import ACTIVATIONS, Activation, activated, drop, fed_forward
 from etude.nn.rotary import Rotation, rotate
 
 Placement = Literal["pre", "post"]
@@ -121,13 +121,19 @@ class FeedForwardBranch(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         normed = self.norm(x) if self.placement == "pre" else x
-        if self.gate is None:
-            inner = activated(normed, self.up, self.activation)
-        else:
-            inner = self.activation(self.gate(normed)) * self.up(normed)
-        inner = drop(inner, self.inner_dropout, self.training)  # behind the activation: Baevski et al. 2019
-        branch = drop(self.down(inner), self.dropout, self.training)
+        branch = drop(self.feed(normed), self.dropout, self.training)
         return x + branch if self.placement == "pre" else self.norm(x + branch)
+
+    def feed(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, D), the branch itself."""
+        if self.gate is None and (self.inner_dropout == 0 or not self.training):
+            return fed_forward(x, self.up, self.down, self.activation)
+        if self.gate is None:
+            inner = activated(x, self.up, self.activation)
+        else:
+            inner = self.activation(self.gate(x)) * self.up(x)
+        inner = drop(inner, self.inner_dropout, self.training)  # behind the activation: Baevski et al. 2019
+        return self.down(inner)
 
 
 def first_places(layout: Layout, tokens: int) -> Tensor:

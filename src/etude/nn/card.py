@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-KERNELS = ("short_attention", "tiled_attention", "gelu_kernel")  # modules of this folder that need Triton
+# modules of this folder that need Triton
+KERNELS = ("short_attention", "tiled_attention", "gelu_kernel", "lowered_kernel")
 
 _CARDS: dict[int | None, tuple[int, int]] = {}
 _MODULES: dict[str, Any] = {}

@@ -9,7 +9,8 @@ The error function is that of Abramowitz and Stegun, 7.1.26, within 1.5e-7 of th
 2e-3 of what it stands for): one exponential, which the derivative needs anyway, in place of two. Kernels that work out
 erf itself wait for arithmetic and not for memory.
 
-Triton comes with torch where that is built for CUDA; only `nn/pointwise.py` imports this file, and only there.
+Triton comes with torch where that is built for CUDA; only `nn/pointwise.py` and `nn/lowered_kernel.py`
+import this file, and only there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROWS, COLUMNS, TILES, BACK_WARPS = 16, 128, 16, 4  # a backward program has TILE
 
 
 @triton.jit
-def _gelu(x, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
+def share_and_slope(x, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
     """The factor of x in a GELU, and the GELU's derivative."""
     if tanh:  # 0.5 (1 + tanh u) is the sigmoid of 2u = x (a + b x^2)
         square = x * x
@@ -46,10 +47,10 @@ def _gelu(x, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(x, out, count, tanh: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+def gelu_forward(x, out, count, tanh: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
-    share, _ = _gelu(value, tanh)
+    share, _ = share_and_slope(value, tanh)
     tl.store(out + at, (value * share).to(out.dtype.element_ty), mask=at < count)
 
 
@@ -65,7 +66,7 @@ def _backward(  # type: ignore[no-untyped-def]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         inside = (row < count)[:, None] & (column < width)[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        _, slope = _gelu(value, tanh)
+        _, slope = share_and_slope(value, tanh)
         slope = slope * tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(out + at, slope.to(out.dtype.element_ty), mask=inside)
         total += slope
@@ -77,7 +78,7 @@ def gelu_biased(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """(N, D) -> (N, D). `bias` (D,) is in x already, added as a constant: it is here for its gradient alone."""
     x = x.contiguous()
     out = torch.empty_like(x)
-    wrap_triton(_forward)[(triton.cdiv(x.numel(), LANES),)](x, out, x.numel(), tanh, LANES, num_warps=WARPS)
+    wrap_triton(gelu_forward)[(triton.cdiv(x.numel(), LANES),)](x, out, x.numel(), tanh, LANES, num_warps=WARPS)
     return out
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from etude.nn.card import has_flash, kernels
+from etude.nn.card import generation, has_flash, kernels
 from etude.nn.precision import product_dtype
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
@@ -56,10 +56,28 @@ def activated(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], T
     return result
 
 
+def fed_forward(x: Tensor, up: nn.Linear, down: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """down(activation(up(x))). A Hopper card multiplies by a GELU's slope within the product that comes before it."""
+    own = own_lowered(x.device, product_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
+    if own is None or up.bias is None or not own.fits(*down.weight.shape):
+        return down(activated(x, up, activation))
+    raised = F.linear(x, up.weight, up.bias.detach())
+    weight = down.weight.to(raised.dtype)  # an operator of our own has no autocast
+    bias = None if down.bias is None else down.bias.to(raised.dtype)
+    lowered: Tensor = own.gelu_lowered(raised, up.bias, weight, bias, activation is gelu_tanh)[0]
+    return lowered
+
+
 def own_gelu(device: torch.device, dtype: torch.dtype) -> Any:
     """The module of our kernels, where they serve."""
     serves = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and has_flash(device.index)
     return kernels("gelu_kernel") if serves else None
+
+
+def own_lowered(device: torch.device, dtype: torch.dtype) -> Any:
+    """The module of the kernel that joins a GELU's slope to a product: descriptors came with Hopper."""
+    serves = own_gelu(device, dtype) is not None and generation(device.index) >= (9, 0)
+    return kernels("lowered_kernel") if serves else None
 
 
 def drop(x: Tensor, rate: float, training: bool) -> Tensor:
