@@ -198,7 +198,7 @@ def take_apart(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str
                 with clock("backward", counts):
                     loss.backward()
             with clock("update", counts):
-                optim.clip_gradients([p for _, p in loop.named], recipe.train.clip)
+                optim.clip_gradients([p for _, p in loop.named], recipe.train.clip, loop.optimizer)
                 loop.optimizer.step()
                 loop.optimizer.zero_grad(set_to_none=True)
     return parts

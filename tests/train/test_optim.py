@@ -374,6 +374,24 @@ def test_clipping_scales_the_common_norm():
     assert optim.clip_gradients(Small().parameters(), 1.0).item() == 0.0
 
 
+def test_a_step_that_divides_by_itself_is_the_step_of_clipped_gradients(monkeypatch):
+    """As on a GPU: torch's fused AdamW has the same division on a CPU."""
+    one, other = Small(), Small()
+    other.load_state_dict(one.state_dict())
+    for small, own in ((one, False), (other, True)):
+        optimizer = optim.build(Settings(steps=10, optimizer="adamw", lr=0.1), small.named_parameters())
+        assert not optim.divides(optimizer, torch.device("cpu")) and optim.divides(optimizer, torch.device("cuda"))
+        for step in range(3):
+            gradients(small, step)
+            before = [p.grad.clone() for p in small.parameters()]
+            with monkeypatch.context() as patch:
+                patch.setattr(optim, "divides", lambda *_: True)
+                optim.clip_gradients(small.parameters(), 0.5, optimizer if own else None)
+            assert all(torch.equal(p.grad, b) for p, b in zip(small.parameters(), before, strict=True)) == own
+            optimizer.step()
+    torch.testing.assert_close(list(one.parameters()), list(other.parameters()), rtol=1e-6, atol=1e-7)
+
+
 def test_the_first_tensor_that_is_not_finite():
     good, bad = torch.ones(3), torch.tensor([1.0, math.nan])
     assert optim.first_nonfinite([("a", good), ("ids", torch.arange(3)), ("b", bad), ("c", bad)]) == "b"

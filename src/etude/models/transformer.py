@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_first
+from etude.nn import residual
+from etude.nn.block import AttentionBranch, FeedForwardBranch, pool_first
 from etude.nn.cache import Cache
 from etude.nn.embedding import Embedding, Positions
 from etude.nn.initial import Scaling, fresh_key, initialise, residual_scale
@@ -54,7 +55,7 @@ class Settings(Strict):
     segments: int = Field(default=0, ge=0, description="kinds of segment; 0 = none")
     embedding_norm: bool = False
 
-    norm: Placement = "pre"
+    norm: residual.Placement = "pre"
     norm_kind: Kind = "layer"
     first_norm: bool = Field(default=True, description="False: no norm before the first attention (ModernBERT)")
     epsilon: float = Field(default=1e-5, gt=0)
@@ -209,12 +210,16 @@ class Transformer(nn.Module):
         turns = self._turns(packed.positions)
         kept: list[Tensor] = [x]
         record: list[list[Tensor]] | None = [] if weights else None
+        stream: residual.Stream = x
+        if not layers:
+            dropout = settings.dropout if self.training else 0.0
+            stream = residual.stream_of(x, self.feedforward[0].norm, dropout)  # type: ignore[arg-type]
         for layer in range(settings.layers):
             window = self.window_of(layer)
             attention = self.attention[layer % len(self.attention)]
             feedforward = self.feedforward[layer % len(self.feedforward)]
-            x = attention(
-                x,
+            stream = attention(
+                stream,
                 layout,
                 causal=settings.direction == "causal",
                 window=window,
@@ -225,14 +230,13 @@ class Transformer(nn.Module):
                 layer=layer,
                 only=only if layer == settings.layers - 1 else None,
             )
-            x = feedforward(x)
+            stream = feedforward(stream)
             if layers:
-                kept.append(x)
+                assert isinstance(stream, Tensor)
+                kept.append(stream)
         if cache is not None:
             cache.finish()
-        if self.norm is not None:
-            x = self.norm(x)
-            kept[-1] = x
+        x = kept[-1] = residual.state(stream, self.norm)
         return States(last=x, layers=kept if layers else None, table=table, weights=record)
 
     def _turns(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:

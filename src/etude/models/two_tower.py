@@ -127,7 +127,10 @@ class TowerAttention(AttentionBranch):
         query, key, value = self.project(self.norm(x), None)
         dropout = self.attention_dropout if self.training else 0.0
         parts = [Keys(key, value, "past")]
-        return self.join(x, attend_union(query, parts, layout, slot=self.slot(), dropout=dropout, path=path))
+        mixed = attend_union(query, parts, layout, slot=self.slot(), dropout=dropout, path=path)
+        result = self.join(x, mixed)
+        assert isinstance(result, Tensor)
+        return result
 
 
 class Tower(nn.Module):

@@ -1,25 +1,20 @@
 """The two residual branches of a Transformer layer, each one module with its own norm.
 
-Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
-Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
-
-A branch with its norm is the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward j".
+How a branch reads the stream and adds to it, before or behind a norm, is in nn/residual.py. A branch with its norm is the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward j".
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
+from etude.nn import residual
 from etude.nn.attention import attend, attend_packed, attend_reference
 from etude.nn.cache import Cache
 from etude.nn.packed import Layout
 from etude.nn.pointwise import ACTIVATIONS, Activation, activated, drop, fed_forward
+from etude.nn.residual import Placement, Stream
 from etude.nn.rotary import Rotation, rotate
-
-Placement = Literal["pre", "post"]
 
 
 class AttentionBranch(nn.Module):
@@ -45,7 +40,7 @@ class AttentionBranch(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Stream,
         layout: Layout,
         *,
         causal: bool,
@@ -56,16 +51,16 @@ class AttentionBranch(nn.Module):
         cache: Cache | None = None,
         layer: int = 0,
         only: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Stream:
         """(N, D) -> (N, D). With `record`, the weights of this layer are appended to it (slow path).
 
         With `cache`, the tokens follow those kept of `layer` and see them too. With `only` (M,), the tokens at these
         places alone go on, (M, D): all are seen, and what nobody asks for is not computed.
         """
-        normed = self.norm(x) if self.placement == "pre" else x
+        x, normed = residual.read(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
         if cache is None and record is None and turn is None:
-            qkv = self.qkv(normed).view(x.shape[0], 3, self.heads, self.size)
+            qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
             mixed = attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
             return self.join(x, mixed, only)
         query, key, value = self.project(normed, turn)
@@ -87,12 +82,13 @@ class AttentionBranch(nn.Module):
             query, key = rotate(query, turn), rotate(key, turn)
         return query, key, value
 
-    def join(self, x: Tensor, mixed: Tensor, only: Tensor | None = None) -> Tensor:
+    def join(self, x: Stream, mixed: Tensor, only: Tensor | None = None) -> Stream:
         """The output projection, and back onto the residual stream."""
         if only is not None:
-            x, mixed = x.index_select(0, only), mixed.index_select(0, only)
-        branch = drop(self.out(mixed.reshape(x.shape[0], self.heads * self.size)), self.dropout, self.training)
-        return x + branch if self.placement == "pre" else self.norm(x + branch)
+            x, mixed = residual.at(x, only), mixed.index_select(0, only)
+        branch = residual.projected(x, self.out, mixed.reshape(-1, self.heads * self.size))
+        branch = drop(branch, self.dropout, self.training)
+        return residual.add(x, branch, self.out.bias, self.norm, self.placement)
 
 
 class FeedForwardBranch(nn.Module):
@@ -119,21 +115,22 @@ class FeedForwardBranch(nn.Module):
         self.gate = nn.Linear(width, inner, bias=bias) if gated else None
         self.down = nn.Linear(inner, width, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        normed = self.norm(x) if self.placement == "pre" else x
-        branch = drop(self.feed(normed), self.dropout, self.training)
-        return x + branch if self.placement == "pre" else self.norm(x + branch)
+    def forward(self, x: Stream) -> Stream:
+        """(N, D) -> (N, D)."""
+        x, normed = residual.read(x, self.norm, self.placement)
+        branch = drop(self.feed(x, normed), self.dropout, self.training)
+        return residual.add(x, branch, self.down.bias, self.norm, self.placement)
 
-    def feed(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, D), the branch itself."""
+    def feed(self, x: Stream, normed: Tensor) -> Tensor:
+        """The branch itself, (N, D) -> (N, D)."""
         if self.gate is None and (self.inner_dropout == 0 or not self.training):
-            return fed_forward(x, self.up, self.down, self.activation)
+            return fed_forward(normed, self.up, self.down, self.activation, residual.lent(x, self.down.bias))
         if self.gate is None:
-            inner = activated(x, self.up, self.activation)
+            inner = activated(normed, self.up, self.activation)
         else:
-            inner = self.activation(self.gate(x)) * self.up(x)
+            inner = self.activation(self.gate(normed)) * self.up(normed)
         inner = drop(inner, self.inner_dropout, self.training)  # behind the activation: Baevski et al. 2019
-        return self.down(inner)
+        return residual.projected(x, self.down, inner)
 
 
 def first_places(layout: Layout, tokens: int) -> Tensor:

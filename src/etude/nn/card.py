@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 # modules of this folder that need Triton
-KERNELS = ("short_attention", "tiled_attention", "gelu_kernel", "lowered_kernel")
+KERNELS = ("short_attention", "tiled_attention", "gelu_kernel", "lowered_kernel", "norm_kernel")
 
 _CARDS: dict[int | None, tuple[int, int]] = {}
 _MODULES: dict[str, Any] = {}
@@ -38,3 +38,8 @@ def kernels(name: str) -> Any:
         except ImportError:
             _MODULES[name] = None
     return _MODULES[name]
+
+
+def alone() -> bool:
+    """Whether this process trains by itself. In shards (FSDP2) a branch's weights are there while it runs, not after."""
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized())

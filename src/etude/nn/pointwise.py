@@ -56,14 +56,18 @@ def activated(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], T
     return result
 
 
-def fed_forward(x: Tensor, up: nn.Linear, down: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """down(activation(up(x))). A Hopper card multiplies by a GELU's slope within the product that comes before it."""
+def fed_forward(
+    x: Tensor, up: nn.Linear, down: nn.Linear, activation: Callable[[Tensor], Tensor], bias: Tensor | None
+) -> Tensor:
+    """down(activation(up(x))); `bias` is down's, or a constant in its place. A Hopper card multiplies by a GELU's slope within the product that comes before it."""
     own = own_lowered(x.device, product_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
     if own is None or up.bias is None or not own.fits(*down.weight.shape):
-        return down(activated(x, up, activation))
+        inner = activated(x, up, activation)
+        result: Tensor = down(inner) if bias is down.bias else F.linear(inner, down.weight, bias)
+        return result
     raised = F.linear(x, up.weight, up.bias.detach())
     weight = down.weight.to(raised.dtype)  # an operator of our own has no autocast
-    bias = None if down.bias is None else down.bias.to(raised.dtype)
+    bias = None if bias is None else bias.to(raised.dtype)
     lowered: Tensor = own.gelu_lowered(raised, up.bias, weight, bias, activation is gelu_tanh)[0]
     return lowered
 

@@ -197,8 +197,8 @@ class Loop:
 
     def _descend(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
         sums = self._backward(step, totals)
-        norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip)
         assert self.optimizer is not None
+        norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip, self.optimizer)
         self._guard(norm, step.number)
         optim.set_rate(self.optimizer, rate)
         self.optimizer.step()

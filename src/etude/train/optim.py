@@ -200,19 +200,31 @@ def _form(tensor: Tensor) -> str:
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> Tensor:
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], limit: float | None, optimizer: torch.optim.Optimizer | None = None
+) -> Tensor:
     """Scales all gradients so that their common norm is at most `limit`; returns the norm before, on the device.
 
     limit / max(norm, limit), as TensorFlow's clip_by_global_norm and so BERT; nothing waits for the device. A
-    norm that is not finite makes every gradient so: the caller looks at it before it takes the step.
+    norm that is not finite makes every gradient so: the caller looks at it before it takes the step. With an
+    `optimizer` whose step can divide by a number, its next step does so, and the gradients are passed over once less.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
     if hasattr(norm, "full_tensor"):  # gradients in shards (FSDP2): the norm over all of them
-        norm = norm.full_tensor()
+        norm, optimizer = norm.full_tensor(), None
     if limit is not None and gradients:
-        torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
+        if optimizer is not None and divides(optimizer, norm.device):
+            optimizer.grad_scale = norm.clamp(min=limit) / limit  # type: ignore[attr-defined]
+        else:
+            torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
     return norm
+
+
+def divides(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
+    """Whether its step divides gradients by `grad_scale` in the pass that it makes anyway: torch's fused AdamW."""
+    fused = isinstance(optimizer, torch.optim.AdamW) and getattr(optimizer, "_step_supports_amp_scaling", False)
+    return fused and device.type == "cuda"
 
 
 @torch.no_grad()

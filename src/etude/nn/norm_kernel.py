@@ -1,0 +1,223 @@
+"""A residual sum and the layer norm of it, forward and backward: two kernels, for a CUDA device.
+
+A compiler makes one kernel of sum and norm too. Backwards it leaves three more: the gradients of the norm's weight and
+bias, and of the bias of the branch that was added, are sums over all tokens. Here all three are taken while the
+gradient is at hand: every program adds up its rows in one order, and one sum over the programs follows, so results
+repeat to the bit. On an H200, 32,768 x 768 in bf16, that is 59 µs against 67 + 20 + 14.
+
+A row is read in two pieces whose lengths are powers of two (768 = 512 + 256), so no lane is idle, and the loads of the
+rows to come are under way while a row is worked on.
+
+Triton comes with torch where that is built for CUDA; only `nn/residual.py` imports this file, and only there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+# The fastest of those tried on an H200
+ROWS, WARPS = 4, 4  # of a forward program
+BACK_ROWS, BACK_WARPS, BACK_STAGES = 2, 2, 4
+PROGRAMS = 264  # of the backward pass: two for each of an H200's multiprocessors
+
+
+def pieces(width: int) -> tuple[int, int] | None:
+    """Two powers of two that make up a row, or None where there are none."""
+    low = 1 << max(0, (width - 1).bit_length() - 1)
+    rest = width - low
+    return (low, rest) if rest >= 16 and rest & (rest - 1) == 0 else None
+
+
+@triton.jit
+def _moments(left, right, epsilon: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    mean = (tl.sum(left, 1) + tl.sum(right, 1)) / width
+    left -= mean[:, None]
+    right -= mean[:, None]
+    variance = (tl.sum(left * left, 1) + tl.sum(right * right, 1)) / width
+    return mean, tl.rsqrt(variance + epsilon)
+
+
+@triton.jit
+def _forward(  # type: ignore[no-untyped-def]
+    residual, old_weight, old_bias, branch, weight, bias, total, normed, means, scales, count, epsilon: tl.constexpr,
+    low: tl.constexpr, rest: tl.constexpr, rows: tl.constexpr, renew: tl.constexpr,
+):  # fmt: skip
+    width: tl.constexpr = low + rest
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    inside = (row < count)[:, None]
+    l = tl.arange(0, low)  # noqa: E741
+    r = low + tl.arange(0, rest)
+    at_l = row.to(tl.int64)[:, None] * width + l[None, :]
+    at_r = row.to(tl.int64)[:, None] * width + r[None, :]
+    left = tl.load(residual + at_l, mask=inside, other=0.0).to(tl.float32)
+    right = tl.load(residual + at_r, mask=inside, other=0.0).to(tl.float32)
+    if renew:  # what came in is the sum before its norm
+        mean, scale = _moments(left, right, epsilon, width)
+        left = (left - mean[:, None]) * scale[:, None] * tl.load(old_weight + l)[None, :] + tl.load(old_bias + l)[
+            None, :
+        ]
+        right = (right - mean[:, None]) * scale[:, None] * tl.load(old_weight + r)[None, :] + tl.load(old_bias + r)[
+            None, :
+        ]
+        left = left.to(total.dtype.element_ty).to(tl.float32)
+        right = right.to(total.dtype.element_ty).to(tl.float32)
+    left = (left + tl.load(branch + at_l, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+    right = (right + tl.load(branch + at_r, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+    tl.store(total + at_l, left, mask=inside)
+    tl.store(total + at_r, right, mask=inside)
+    left = left.to(tl.float32)
+    right = right.to(tl.float32)
+    mean, scale = _moments(left, right, epsilon, width)
+    tl.store(means + row, mean, mask=row < count)
+    tl.store(scales + row, scale, mask=row < count)
+    left = (left - mean[:, None]) * scale[:, None] * tl.load(weight + l)[None, :] + tl.load(bias + l)[None, :]
+    right = (right - mean[:, None]) * scale[:, None] * tl.load(weight + r)[None, :] + tl.load(bias + r)[None, :]
+    tl.store(normed + at_l, left.to(normed.dtype.element_ty), mask=inside)
+    tl.store(normed + at_r, right.to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _both(a, b, c, d):  # type: ignore[no-untyped-def]
+    return a + c, b + d
+
+
+@triton.jit
+def _backward(  # type: ignore[no-untyped-def]
+    by_total, by_normed, total, means, scales, weight, out, sums, count, low: tl.constexpr, rest: tl.constexpr,
+    rows: tl.constexpr, programs: tl.constexpr, stages: tl.constexpr, post: tl.constexpr, alone: tl.constexpr,
+):  # fmt: skip
+    width: tl.constexpr = low + rest
+    l = tl.arange(0, low)  # noqa: E741
+    r = low + tl.arange(0, rest)
+    weight_l = tl.load(weight + l)[None, :]
+    weight_r = tl.load(weight + r)[None, :]
+    zero_l = tl.zeros([rows, low], tl.float32)
+    zero_r = tl.zeros([rows, rest], tl.float32)
+    by_weight_l = zero_l
+    by_weight_r = zero_r
+    by_bias_l = zero_l
+    by_bias_r = zero_r
+    by_branch_l = zero_l
+    by_branch_r = zero_r
+    blocks = tl.cdiv(count, rows)
+    each = tl.cdiv(blocks, programs)
+    first = tl.program_id(0) * each
+    for block in tl.range(first, tl.minimum(first + each, blocks), num_stages=stages):
+        row = block * rows + tl.arange(0, rows)
+        inside = (row < count)[:, None]
+        at_l = row.to(tl.int64)[:, None] * width + l[None, :]
+        at_r = row.to(tl.int64)[:, None] * width + r[None, :]
+        x_l = tl.load(total + at_l, mask=inside, other=0.0).to(tl.float32)
+        x_r = tl.load(total + at_r, mask=inside, other=0.0).to(tl.float32)
+        slope_l = tl.load(by_normed + at_l, mask=inside, other=0.0).to(tl.float32)
+        slope_r = tl.load(by_normed + at_r, mask=inside, other=0.0).to(tl.float32)
+        past_l = zero_l
+        past_r = zero_r
+        if not alone:
+            past_l = tl.load(by_total + at_l, mask=inside, other=0.0).to(tl.float32)
+            past_r = tl.load(by_total + at_r, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(means + row, mask=row < count, other=0.0)[:, None]
+        scale = tl.load(scales + row, mask=row < count, other=0.0)[:, None]
+        if post:  # the stream goes on from behind the norm
+            slope_l += past_l
+            slope_r += past_r
+            past_l = zero_l
+            past_r = zero_r
+        x_l = (x_l - mean) * scale
+        x_r = (x_r - mean) * scale
+        by_weight_l += slope_l * x_l
+        by_weight_r += slope_r * x_r
+        by_bias_l += slope_l
+        by_bias_r += slope_r
+        slope_l *= weight_l
+        slope_r *= weight_r
+        flat_l, along_l = tl.reduce((slope_l, slope_l * x_l), 1, _both)
+        flat_r, along_r = tl.reduce((slope_r, slope_r * x_r), 1, _both)
+        flat = ((flat_l + flat_r) / width)[:, None]
+        along = ((along_l + along_r) / width)[:, None]
+        past_l += scale * (slope_l - flat - x_l * along)
+        past_r += scale * (slope_r - flat - x_r * along)
+        by_branch_l += past_l
+        by_branch_r += past_r
+        tl.store(out + at_l, past_l.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + at_r, past_r.to(out.dtype.element_ty), mask=inside)
+    sums += tl.program_id(0) * 3 * width
+    tl.store(sums + l, tl.sum(by_weight_l, 0))
+    tl.store(sums + r, tl.sum(by_weight_r, 0))
+    tl.store(sums + width + l, tl.sum(by_bias_l, 0))
+    tl.store(sums + width + r, tl.sum(by_bias_r, 0))
+    tl.store(sums + 2 * width + l, tl.sum(by_branch_l, 0))
+    tl.store(sums + 2 * width + r, tl.sum(by_branch_r, 0))
+
+
+@triton_op("etude::add_norm", mutates_args={})
+def add_norm(
+    residual: Tensor, old_weight: Tensor | None, old_bias: Tensor | None, branch: Tensor, branch_bias: Tensor | None,
+    weight: Tensor, bias: Tensor, epsilon: float, post: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """(N, D), (N, D) -> their sum, its norm, and of each row its mean and what it was multiplied by (N,).
+
+    With `old_weight` and `old_bias` the residual is the sum before a norm, which is taken on the way.
+    `branch_bias` (D,) is in `branch` already: it is here for its gradient alone. With `post` the gradient that comes
+    for the sum is that of the norm: who goes on from the sum takes its norm anew.
+    """
+    residual, branch = residual.contiguous(), branch.contiguous()
+    found = pieces(residual.shape[1])
+    assert found is not None
+    count, renew = residual.shape[0], old_weight is not None
+    total, normed = torch.empty_like(residual), torch.empty_like(residual)
+    means = residual.new_empty(count, dtype=torch.float32)
+    scales = torch.empty_like(means)
+    wrap_triton(_forward)[(triton.cdiv(count, ROWS),)](
+        residual, old_weight if renew else weight, old_bias if renew else bias, branch, weight, bias, total, normed,
+        means, scales, count, epsilon, *found, ROWS, renew, num_warps=WARPS,
+    )  # fmt: skip
+    return total, normed, means, scales
+
+
+@triton_op("etude::add_norm_backward", mutates_args={})
+def add_norm_backward(
+    by_total: Tensor | None, by_normed: Tensor, total: Tensor, means: Tensor, scales: Tensor, weight: Tensor, post: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient by the sum, (N, D); and by weight, bias and branch's bias, of each program, (P, 3, D) float32."""
+    by_normed, total = by_normed.contiguous(), total.contiguous()
+    alone = by_total is None
+    by_total = by_normed if by_total is None else by_total.contiguous()
+    found = pieces(total.shape[1])
+    assert found is not None
+    out, sums = torch.empty_like(total), total.new_empty(PROGRAMS, 3, total.shape[1], dtype=torch.float32)
+    wrap_triton(_backward)[(PROGRAMS,)](
+        by_total, by_normed, total, means, scales, weight, out, sums, total.shape[0], *found, BACK_ROWS, PROGRAMS,
+        BACK_STAGES, post, alone, num_warps=BACK_WARPS,
+    )  # fmt: skip
+    return out, sums
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.weight_dtype, ctx.post = inputs[5].dtype, inputs[8]
+    ctx.branch_dtype = None if inputs[4] is None else inputs[4].dtype
+    total, _, means, scales = output
+    ctx.save_for_backward(total, means, scales, inputs[5])
+    ctx.mark_non_differentiable(means, scales)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(
+    ctx: Any, by_total: Tensor | None, by_normed: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    total, means, scales, weight = ctx.saved_tensors
+    if by_normed is None:
+        by_normed = torch.zeros_like(total)
+    out, sums = add_norm_backward(by_total, by_normed, total, means, scales, weight, ctx.post)
+    by_weight, by_bias, by_branch = sums.sum(0).to(ctx.weight_dtype).unbind(0)
+    owed = None if ctx.branch_dtype is None else by_branch.to(ctx.branch_dtype)
+    return out, None, None, out, owed, by_weight, by_bias, None, None
+
+
+add_norm.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,116 @@
+"""The residual stream between branches: where sums are taken, and what is normed when.
+
+Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
+Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
+
+The stream is a tensor, and the formulas are as they stand there. Where a GPU trains without dropout in half precision
+it is `Running`: a sum and the norm behind it are then one kernel (nn/norm_kernel.py), and the sums over all tokens of
+the gradients, of the norm's weight and bias and of the bias of the branch, come along. In the pre-LN order the sum has
+to wait for the norm of the next branch. In the post-LN order a branch and the sum behind it both read the same normed
+state, and a compiler would add their two gradients in a pass of its own; so the sum goes on from the state *before*
+the norm, which it takes anew on the way, and each of the two has a tensor to hand its gradient to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.nn.card import alone, has_flash, kernels
+from etude.nn.norm import Norm
+
+Placement = Literal["pre", "post"]
+
+
+class Running(NamedTuple):
+    """A stream between two kernels."""
+
+    total: Tensor  # (N, D)
+    norm: Norm | None = None  # post-LN: to be taken of `total`
+    normed: Tensor | None = None  # post-LN: what that gives, for the next branch
+    branch: Tensor | None = None  # pre-LN: (N, D) still to be added
+    bias: Tensor | None = None  # of that branch
+
+
+Stream = Tensor | Running
+
+
+def stream_of(x: Tensor, norm: Norm, dropout: float) -> Stream:
+    """The first state (N, D), to be read and added to by branches that drop so much and have norms of this kind."""
+    return Running(x) if own_norms(x.device, x.dtype, x.shape, norm, dropout) is not None else x
+
+
+def own_norms(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm, dropout: float) -> Any:
+    """The module of our kernels, where they serve."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not has_flash(device.index):
+        return None
+    # what is dropped, a compiler joins to the sum; and without a compiler kernels are too many for this to matter
+    learns = torch.compiler.is_compiling() and torch.is_grad_enabled() and dropout == 0 and alone()
+    if not learns or norm.kind != "layer" or norm.bias is None or not shape[0]:
+        return None
+    module = kernels("norm_kernel")
+    return module if module is not None and module.pieces(shape[1]) else None
+
+
+def read(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tensor]:
+    """The stream that passes a branch, and what the branch works on, (N, D)."""
+    if isinstance(x, Tensor):
+        return x, norm(x) if placement == "pre" else x
+    if placement == "post":
+        return x, x.total if x.normed is None else x.normed
+    if x.branch is None:
+        return x, norm(x.total)
+    assert isinstance(norm, Norm)
+    total, normed = _add_norm(x, x.branch, x.bias, norm, post=False)
+    return Running(total), normed
+
+
+def lent(x: Stream, bias: Tensor | None) -> Tensor | None:
+    """The bias of a branch, as a constant where `add` is to find its gradient."""
+    return bias if bias is None or isinstance(x, Tensor) else bias.detach()
+
+
+def projected(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
+    """The last product of a branch, (N, I) -> (N, D)."""
+    result: Tensor = linear(inner) if isinstance(x, Tensor) else F.linear(inner, linear.weight, lent(x, linear.bias))
+    return result
+
+
+def add(x: Stream, branch: Tensor, bias: Tensor | None, norm: nn.Module, placement: Placement) -> Stream:
+    """The stream behind a branch. `bias` is in `branch` already, as `lent` gave it."""
+    if isinstance(x, Tensor):
+        return x + branch if placement == "pre" else norm(x + branch)
+    if placement == "pre":
+        return Running(x.total, branch=branch, bias=bias)
+    assert isinstance(norm, Norm)
+    total, normed = _add_norm(x, branch, bias, norm, post=True)
+    return Running(total, norm=norm, normed=normed)
+
+
+def at(x: Stream, places: Tensor) -> Stream:
+    """The stream of these tokens alone, (M, D); nothing waits to be added."""
+    if isinstance(x, Tensor):
+        return x.index_select(0, places)
+    assert x.branch is None
+    return x._replace(total=x.total.index_select(0, places), normed=None)
+
+
+def state(x: Stream, norm: Norm | None) -> Tensor:
+    """What the stream comes to, (N, D): in the pre-LN order behind its last norm."""
+    if isinstance(x, Tensor):
+        return x if norm is None else norm(x)
+    if norm is None:
+        return x.total if x.normed is None else x.normed
+    return norm(x.total) if x.branch is None else _add_norm(x, x.branch, x.bias, norm, post=False)[1]
+
+
+def _add_norm(x: Running, branch: Tensor, bias: Tensor | None, norm: Norm, post: bool) -> tuple[Tensor, Tensor]:
+    assert x.norm is None or x.norm.epsilon == norm.epsilon
+    old = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
+    total, normed, *_ = kernels("norm_kernel").add_norm(
+        x.total, *old, branch, bias, norm.weight, norm.bias, norm.epsilon, post
+    )
+    return total, normed
