@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
 
 def fed(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
     """What a feed-forward branch gives, and its gradients: of x, and of what it learns."""
-    out = pointwise.fed_forward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu)
+    out = pointwise.fed_forward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
     learnt = [weight for layer in (up, down) for weight in layer.parameters()]
     return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
 
@@ -129,16 +130,21 @@ def test_a_gelu_s_slope_within_the_product(
     for name, value in {"ROWS": 16, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
         monkeypatch.setattr(lowered_kernel, name, value)
     monkeypatch.setattr(pointwise, "own_lowered", lambda *_: lowered_kernel)
-    calls: list[int] = []
+    calls: list[bool] = []
     back = lowered_kernel.gelu_lowered_backward
-    monkeypatch.setattr(lowered_kernel, "gelu_lowered_backward", lambda *given: calls.append(1) or back(*given))
+
+    def counted(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+        calls.append(tanh)
+        return back(grad, raised, weight, tanh)
+
+    monkeypatch.setattr(lowered_kernel, "gelu_lowered_backward", counted)
     torch.manual_seed(1)
     up, down = torch.nn.Linear(24, 96), torch.nn.Linear(96, 48, bias=bias)
     x, slope = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
     with torch.no_grad():
         up.weight.mul_(4)  # into both tails
     ours, again = (fed(x, up, down, tanh, slope) for _ in range(2))
-    assert len(calls) == 2
+    assert calls == [tanh, tanh]
     for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-5)
         assert torch.equal(one, same)
@@ -155,7 +161,7 @@ def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.Monk
         up, down = torch.nn.Linear(24, inner, bias=bias), torch.nn.Linear(inner, width)
         x = torch.randn(tokens, 24)
         expected = down(torch.nn.functional.gelu(up(x)))
-        torch.testing.assert_close(pointwise.fed_forward(x, up, down, pointwise.gelu), expected)
+        torch.testing.assert_close(pointwise.fed_forward(x, up, down, pointwise.gelu, down.bias), expected)
     assert lowered_kernel.fits(768, 3072) and not lowered_kernel.fits(768, 3000)
 
 
@@ -233,6 +239,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
         pytest.skip("Triton is not installed: graphs with our kernels are not checked here")
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
@@ -250,9 +257,10 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     device = torch.device("cuda", 0)
     monkeypatch.setitem(card._CARDS, 0, (9, 0))
     attention.look_up_kernels(device)
-    choose, choose_gelu = attention.own_path, pointwise.own_gelu
+    choose, choose_gelu, choose_lowered = attention.own_path, pointwise.own_gelu, pointwise.own_lowered
     monkeypatch.setattr(attention, "own_path", lambda _, *rest: choose(device, *rest))
     monkeypatch.setattr(pointwise, "own_gelu", lambda _, *rest: choose_gelu(device, *rest))
+    monkeypatch.setattr(pointwise, "own_lowered", lambda _, *rest: choose_lowered(device, *rest))
     found: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -263,13 +271,23 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 
         return make_boxed_func(stop)
 
+    both: list[str] = []  # forward and backward, before they are parted
+
+    def part(graph: torch.fx.GraphModule, inputs: object, **rest: Any) -> object:
+        both.extend(str(node.target) for node in graph.graph.nodes)
+        return default_partition(graph, inputs, **rest)
+
     torch._dynamo.reset()
     model = Transformer(Settings(layers=3, width=128, heads=2, vocab=50, context=512, attention_dropout=dropout))
-    model.compile(fullgraph=True, dynamic=False, backend=aot_autograd(fw_compiler=note, bw_compiler=note))
+    backend = aot_autograd(fw_compiler=note, bw_compiler=note, partition_fn=part)
+    model.compile(fullgraph=True, dynamic=False, backend=backend)
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     kernels = [name for name in found[0] if "triton_kernel" in name]
     assert kernels == ["triton_kernel_wrapper_functional"] * 6  # attention and activation of each layer
+    # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
+    assert both.count("etude.gelu_lowered_backward.default") == 3
+    assert both.count("aten.mm.default") == 3 * 7
     assert not any("copy_" in name for name in found[0])  # what is written is given back by a copy
 
 
@@ -377,6 +395,46 @@ def test_a_gelu_on_a_gpu(name: pointwise.Activation) -> None:
     ours, again = (results(x, projection) for _ in range(2))
     theirs = results(x.double(), projection.double())
     for one, same, other in zip(ours, again, theirs, strict=True):
+        assert torch.equal(one, same)
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["eager", "compiled", "recorded"])
+@pytest.mark.parametrize("tanh", [False, True])
+def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> None:
+    """In bf16 from float32 masters, against float64; the same to the bit again, compiled, and from a recording."""
+    torch.manual_seed(1)
+    up, down = (torch.nn.Linear(*shape, device="cuda") for shape in ((192, 640), (640, 192)))
+    x = torch.randn(1100, 192, device="cuda", requires_grad=True)  # 9 tiles of rows: a group of 8, and a part of one
+    slope = torch.randn(1100, 192, device="cuda", dtype=torch.bfloat16)
+    if pointwise.own_lowered(x.device, torch.bfloat16) is None:
+        pytest.skip("the kernel needs a Hopper card")
+    compiled = torch.compile(pointwise.fed_forward, fullgraph=True, dynamic=False)
+
+    def results(through: Any = pointwise.fed_forward) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a recording must not meet older copies
+            out = through(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
+        return [out.detach(), *torch.autograd.grad(out, [x, *up.parameters(), *down.parameters()], slope)]
+
+    if way == "eager":
+        ours, again = results(), results()
+    elif way == "compiled":
+        ours, again = results(compiled), results(compiled)
+    else:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            results()
+        torch.cuda.current_stream().wait_stream(aside)
+        recording = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recording):
+            ours = results()
+        with torch.no_grad():
+            x.copy_(torch.randn_like(x))  # numbers that were not there when it was recorded
+        recording.replay()
+        again = results()
+    for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
         assert torch.equal(one, same)
         assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
 

@@ -103,16 +103,17 @@ def _tiles(x: Tensor, rows: int, columns: int) -> Any:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    raised, raised_bias, weight, bias, ctx.tanh = inputs
-    ctx.raised_dtype, ctx.biased = raised_bias.dtype, bias is not None
+    raised, raised_bias, weight, _, ctx.tanh = inputs
+    ctx.raised_dtype = raised_bias.dtype
     ctx.save_for_backward(raised, weight, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # or (N, I) zeros are made for it all the same
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
     raised, weight, bent = ctx.saved_tensors
     by_raised, sums = gelu_lowered_backward(grad, raised, weight, ctx.tanh)
-    by_bias = grad.sum(0) if ctx.biased else None
+    by_bias = grad.sum(0) if ctx.needs_input_grad[3] else None  # a constant where its gradient is taken elsewhere
     return by_raised, sums.sum(0).to(ctx.raised_dtype), grad.t() @ bent, by_bias, None
 
 
