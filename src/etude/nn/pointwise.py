@@ -59,7 +59,10 @@ def activated(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], T
 def fed_forward(
     x: Tensor, up: nn.Linear, down: nn.Linear, activation: Callable[[Tensor], Tensor], bias: Tensor | None
 ) -> Tensor:
-    """down(activation(up(x))); `bias` is down's, or a constant in its place. A Hopper card multiplies by a GELU's slope within the product that comes before it."""
+    """down(activation(up(x))); `bias` is down's, or a constant in its place.
+
+    A Hopper card multiplies by a GELU's slope within the product that comes before it.
+    """
     own = own_lowered(x.device, product_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
     if own is None or up.bias is None or not own.fits(*down.weight.shape):
         inner = activated(x, up, activation)
