@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from etude.models.transformer import Settings, Transformer
-from etude.nn import attention, card, losses, pointwise
+from etude.nn import attention, card, losses, pointwise, residual
 from etude.nn.attention import attend, attend_packed
 from etude.nn.packed import Layout, pack
 
@@ -261,6 +262,8 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     monkeypatch.setattr(attention, "own_path", lambda _, *rest: choose(device, *rest))
     monkeypatch.setattr(pointwise, "own_gelu", lambda _, *rest: choose_gelu(device, *rest))
     monkeypatch.setattr(pointwise, "own_lowered", lambda _, *rest: choose_lowered(device, *rest))
+    choose_norms = residual.own_norms
+    monkeypatch.setattr(residual, "own_norms", lambda _, *rest: choose_norms(device, *rest))
     found: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -284,11 +287,56 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     kernels = [name for name in found[0] if "triton_kernel" in name]
-    assert kernels == ["triton_kernel_wrapper_functional"] * 6  # attention and activation of each layer
+    assert kernels == ["triton_kernel_wrapper_functional"] * 12  # attention, activation and both sums of each layer
     # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
     assert both.count("etude.gelu_lowered_backward.default") == 3
     assert both.count("aten.mm.default") == 3 * 7
     assert not any("copy_" in name for name in found[0])  # what is written is given back by a copy
+
+
+@needs_kernels
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("renew", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_residual_sum_and_its_norm(post: bool, renew: bool, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float64. With `post` the gradient that comes for the sum counts as one of the norm."""
+    from etude.nn import norm_kernel
+
+    monkeypatch.setattr(norm_kernel, "PROGRAMS", 3)  # 13 rows: unequal shares, and a last block that is not full
+    torch.manual_seed(1)
+    rows, width, epsilon = (13, 48), 48, 1e-5
+    assert norm_kernel.pieces(width) == (32, 16)
+    old = (torch.rand(width) + 0.5, torch.randn(width)) if renew else (None, None)
+    given = [torch.randn(shape) for shape in (rows, rows, (width,), (width,), (width,))]
+    by_total, by_normed = torch.randn(rows), torch.randn(rows)
+    x, branch, bias, weight, shift = ours = [one.clone().requires_grad_() for one in given]
+    total, normed, *_ = norm_kernel.add_norm(x, *old, branch, bias, weight, shift, epsilon, post)
+    exact = [one.double().requires_grad_() for one in given]
+    if renew:
+        begun = F.layer_norm(given[0].double(), (width,), *(one.double() for one in old), epsilon)
+        exact[0] = begun.requires_grad_()
+    summed = exact[0] + exact[1] + exact[2] - exact[2].detach()  # the branch has its bias already
+    theirs = F.layer_norm(summed, (width,), exact[3], exact[4], epsilon)
+    torch.testing.assert_close((total.double(), normed.double()), (summed, theirs), rtol=1e-5, atol=1e-5)
+
+    outputs, slopes = ([normed], [by_normed]) if alone else ([total, normed], [by_total, by_normed])
+    found = torch.autograd.grad(outputs, ours, slopes)
+    if post:
+        wanted = torch.autograd.grad(theirs, exact, sum(one.double() for one in slopes))
+    else:
+        wanted = torch.autograd.grad([summed, theirs][alone:], exact, [one.double() for one in slopes])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_rows_of_two_powers_of_two() -> None:
+    from etude.nn.norm_kernel import pieces
+
+    found = {width: pieces(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
+    assert found[768] == (512, 256) and found[1024] == (512, 512) and found[256] == (128, 128)
+    assert found[384] == (256, 128) and found[32] == (16, 16) and found[640] == (512, 128)
+    assert found[700] is None and found[31] is None and found[16] is None
 
 
 @needs_kernels
@@ -437,6 +485,41 @@ def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> Non
     for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
         assert torch.equal(one, same)
         assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_a_compiled_model_on_a_gpu(placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All our kernels at work: gradients in bf16 are those in float32, and the same to the bit again."""
+    attention.look_up_kernels(torch.device("cuda", 0))
+    torch.manual_seed(1)
+    settings = Settings(layers=3, width=384, heads=6, vocab=50, context=512, norm=placement, direction="both")
+    model = Transformer(settings).cuda()
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    draw = np.random.default_rng(0)
+    packed = pack([draw.integers(0, 50, length).tolist() for length in (300, 512, 7, 201)]).to("cuda")
+    only = torch.tensor([3, 1, 700, 1019, 820, 299], device="cuda")
+    slope = torch.randn(6, 384, device="cuda")
+    ran: list[bool] = []
+    choose = residual.own_norms
+
+    def noted(*values: Any) -> Any:
+        ran.append(choose(*values) is not None)
+        return choose(*values)
+
+    monkeypatch.setattr(residual, "own_norms", noted)
+
+    def results(through: Any, half: bool) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            last = through(packed, only=only).last
+        return [last.detach().float(), *torch.autograd.grad((last.float() * slope).sum(), list(model.parameters()))]
+
+    plain = results(model, False)
+    ours, again = results(compiled, True), results(compiled, True)
+    assert ran[0] is False and ran[1] is True
+    for one, same, other in zip(ours, again, plain, strict=True):
+        assert torch.equal(one, same)
+        assert float((one - other).norm() / other.norm()) < 3e-2
 
 
 @pytest.mark.gpu

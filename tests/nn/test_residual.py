@@ -1,4 +1,4 @@
-"""A stream that waits for its norms is the plain stream, with the same gradients. The kernel is in test_gpu_kernels.py."""
+"""A stream that waits for its norms is the plain stream, with its gradients. The kernel is in test_gpu_kernels.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class AddNorm(torch.autograd.Function):
     """nn/norm_kernel.py in plain steps."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, old: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Tensor, epsilon: float, post: bool) -> Any:  # fmt: skip
+    def forward(
+        ctx: Any, x: Tensor, old: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Tensor, epsilon: float,
+        post: bool,
+    ) -> Any:  # fmt: skip
         ctx.set_materialize_grads(False)
         ctx.epsilon, ctx.post, ctx.biased = epsilon, post, bias is not None
         if old is not None:

@@ -1,6 +1,7 @@
 """The two residual branches of a Transformer layer, each one module with its own norm.
 
-How a branch reads the stream and adds to it, before or behind a norm, is in nn/residual.py. A branch with its norm is the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward j".
+How a branch reads the stream and adds to it, before or behind a norm, is in nn/residual.py. A branch with its norm is
+the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward j".
 """
 
 from __future__ import annotations

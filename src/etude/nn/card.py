@@ -41,5 +41,5 @@ def kernels(name: str) -> Any:
 
 
 def alone() -> bool:
-    """Whether this process trains by itself. In shards (FSDP2) a branch's weights are there while it runs, not after."""
+    """Whether this process trains by itself: in shards (FSDP2) a branch's weights are there only while it runs."""
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())

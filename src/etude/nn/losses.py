@@ -79,8 +79,9 @@ def table_for(weight: Tensor, dtype: torch.dtype) -> Tensor:
     missing = -weight.shape[0] % _COLUMNS
     if not weight.is_cuda or not missing:
         return weight.to(dtype)
-    table = weight.new_zeros((weight.shape[0] + missing, weight.shape[1]), dtype=dtype)
+    table = weight.new_empty((weight.shape[0] + missing, weight.shape[1]), dtype=dtype)
     table[: weight.shape[0]] = weight
+    table[weight.shape[0] :] = 0.0
     return table
 
 
@@ -122,7 +123,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_states = torch.empty_like(states) if wants[0] else None
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         table = table_for(weight, dtype)
-        grad_weight = torch.zeros_like(table, dtype=wide) if wants[1] else None
+        empty = torch.empty_like if states.shape[0] else torch.zeros_like  # the first chunk is not added, but written
+        grad_weight = empty(table, dtype=wide) if wants[1] else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wants[2] else None
         total = torch.zeros((), dtype=wide, device=states.device)
         with torch.autocast(states.device.type, enabled=False):
@@ -138,7 +140,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if grad_states is not None:
                     grad_states[piece] = slope @ table
                 if grad_weight is not None:
-                    _add_product(grad_weight, slope.t(), part)
+                    _add_product(grad_weight, slope.t(), part, first=start == 0)
         ctx.gradients = (grad_states, None if grad_weight is None else grad_weight[:vocab], grad_bias)
         ctx.dtypes = (states.dtype, weight.dtype, bias.dtype if bias is not None else None)
         return total
@@ -153,10 +155,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right; on a GPU within the product, whose sums are in float32 and not rounded first."""
+def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """total += left @ right, where `first` there is nothing yet; on a GPU within the product, whose sums are in
+    float32 and not rounded first."""
     if total.is_cuda and total.dtype != right.dtype:
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+        if first:
+            torch.mm(left, right, out_dtype=total.dtype, out=total)
+        else:
+            torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    elif first:
+        total.copy_(left @ right)
     else:
         total += left @ right
 

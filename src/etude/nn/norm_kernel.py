@@ -44,6 +44,11 @@ def _moments(left, right, epsilon: tl.constexpr, width: tl.constexpr):  # type: 
 
 
 @triton.jit
+def _normed(x, mean, scale, weight, bias):  # type: ignore[no-untyped-def]
+    return (x - mean[:, None]) * scale[:, None] * weight[None, :] + bias[None, :]
+
+
+@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
     residual, old_weight, old_bias, branch, weight, bias, total, normed, means, scales, count, epsilon: tl.constexpr,
     low: tl.constexpr, rest: tl.constexpr, rows: tl.constexpr, renew: tl.constexpr,
@@ -51,35 +56,31 @@ def _forward(  # type: ignore[no-untyped-def]
     width: tl.constexpr = low + rest
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     inside = (row < count)[:, None]
-    l = tl.arange(0, low)  # noqa: E741
-    r = low + tl.arange(0, rest)
-    at_l = row.to(tl.int64)[:, None] * width + l[None, :]
-    at_r = row.to(tl.int64)[:, None] * width + r[None, :]
-    left = tl.load(residual + at_l, mask=inside, other=0.0).to(tl.float32)
-    right = tl.load(residual + at_r, mask=inside, other=0.0).to(tl.float32)
+    low_lane = tl.arange(0, low)
+    rest_lane = low + tl.arange(0, rest)
+    at_low = row.to(tl.int64)[:, None] * width + low_lane[None, :]
+    at_rest = row.to(tl.int64)[:, None] * width + rest_lane[None, :]
+    left = tl.load(residual + at_low, mask=inside, other=0.0).to(tl.float32)
+    right = tl.load(residual + at_rest, mask=inside, other=0.0).to(tl.float32)
     if renew:  # what came in is the sum before its norm
         mean, scale = _moments(left, right, epsilon, width)
-        left = (left - mean[:, None]) * scale[:, None] * tl.load(old_weight + l)[None, :] + tl.load(old_bias + l)[
-            None, :
-        ]
-        right = (right - mean[:, None]) * scale[:, None] * tl.load(old_weight + r)[None, :] + tl.load(old_bias + r)[
-            None, :
-        ]
+        left = _normed(left, mean, scale, tl.load(old_weight + low_lane), tl.load(old_bias + low_lane))
+        right = _normed(right, mean, scale, tl.load(old_weight + rest_lane), tl.load(old_bias + rest_lane))
         left = left.to(total.dtype.element_ty).to(tl.float32)
         right = right.to(total.dtype.element_ty).to(tl.float32)
-    left = (left + tl.load(branch + at_l, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
-    right = (right + tl.load(branch + at_r, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
-    tl.store(total + at_l, left, mask=inside)
-    tl.store(total + at_r, right, mask=inside)
+    left = (left + tl.load(branch + at_low, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+    right = (right + tl.load(branch + at_rest, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+    tl.store(total + at_low, left, mask=inside)
+    tl.store(total + at_rest, right, mask=inside)
     left = left.to(tl.float32)
     right = right.to(tl.float32)
     mean, scale = _moments(left, right, epsilon, width)
     tl.store(means + row, mean, mask=row < count)
     tl.store(scales + row, scale, mask=row < count)
-    left = (left - mean[:, None]) * scale[:, None] * tl.load(weight + l)[None, :] + tl.load(bias + l)[None, :]
-    right = (right - mean[:, None]) * scale[:, None] * tl.load(weight + r)[None, :] + tl.load(bias + r)[None, :]
-    tl.store(normed + at_l, left.to(normed.dtype.element_ty), mask=inside)
-    tl.store(normed + at_r, right.to(normed.dtype.element_ty), mask=inside)
+    left = _normed(left, mean, scale, tl.load(weight + low_lane), tl.load(bias + low_lane))
+    right = _normed(right, mean, scale, tl.load(weight + rest_lane), tl.load(bias + rest_lane))
+    tl.store(normed + at_low, left.to(normed.dtype.element_ty), mask=inside)
+    tl.store(normed + at_rest, right.to(normed.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -93,67 +94,67 @@ def _backward(  # type: ignore[no-untyped-def]
     rows: tl.constexpr, programs: tl.constexpr, stages: tl.constexpr, post: tl.constexpr, alone: tl.constexpr,
 ):  # fmt: skip
     width: tl.constexpr = low + rest
-    l = tl.arange(0, low)  # noqa: E741
-    r = low + tl.arange(0, rest)
-    weight_l = tl.load(weight + l)[None, :]
-    weight_r = tl.load(weight + r)[None, :]
-    zero_l = tl.zeros([rows, low], tl.float32)
-    zero_r = tl.zeros([rows, rest], tl.float32)
-    by_weight_l = zero_l
-    by_weight_r = zero_r
-    by_bias_l = zero_l
-    by_bias_r = zero_r
-    by_branch_l = zero_l
-    by_branch_r = zero_r
+    low_lane = tl.arange(0, low)
+    rest_lane = low + tl.arange(0, rest)
+    weight_low = tl.load(weight + low_lane)[None, :]
+    weight_rest = tl.load(weight + rest_lane)[None, :]
+    zero_low = tl.zeros([rows, low], tl.float32)
+    zero_rest = tl.zeros([rows, rest], tl.float32)
+    by_weight_low = zero_low
+    by_weight_rest = zero_rest
+    by_bias_low = zero_low
+    by_bias_rest = zero_rest
+    by_branch_low = zero_low
+    by_branch_rest = zero_rest
     blocks = tl.cdiv(count, rows)
     each = tl.cdiv(blocks, programs)
     first = tl.program_id(0) * each
     for block in tl.range(first, tl.minimum(first + each, blocks), num_stages=stages):
         row = block * rows + tl.arange(0, rows)
         inside = (row < count)[:, None]
-        at_l = row.to(tl.int64)[:, None] * width + l[None, :]
-        at_r = row.to(tl.int64)[:, None] * width + r[None, :]
-        x_l = tl.load(total + at_l, mask=inside, other=0.0).to(tl.float32)
-        x_r = tl.load(total + at_r, mask=inside, other=0.0).to(tl.float32)
-        slope_l = tl.load(by_normed + at_l, mask=inside, other=0.0).to(tl.float32)
-        slope_r = tl.load(by_normed + at_r, mask=inside, other=0.0).to(tl.float32)
-        past_l = zero_l
-        past_r = zero_r
+        at_low = row.to(tl.int64)[:, None] * width + low_lane[None, :]
+        at_rest = row.to(tl.int64)[:, None] * width + rest_lane[None, :]
+        x_low = tl.load(total + at_low, mask=inside, other=0.0).to(tl.float32)
+        x_rest = tl.load(total + at_rest, mask=inside, other=0.0).to(tl.float32)
+        slope_low = tl.load(by_normed + at_low, mask=inside, other=0.0).to(tl.float32)
+        slope_rest = tl.load(by_normed + at_rest, mask=inside, other=0.0).to(tl.float32)
+        past_low = zero_low
+        past_rest = zero_rest
         if not alone:
-            past_l = tl.load(by_total + at_l, mask=inside, other=0.0).to(tl.float32)
-            past_r = tl.load(by_total + at_r, mask=inside, other=0.0).to(tl.float32)
+            past_low = tl.load(by_total + at_low, mask=inside, other=0.0).to(tl.float32)
+            past_rest = tl.load(by_total + at_rest, mask=inside, other=0.0).to(tl.float32)
         mean = tl.load(means + row, mask=row < count, other=0.0)[:, None]
         scale = tl.load(scales + row, mask=row < count, other=0.0)[:, None]
         if post:  # the stream goes on from behind the norm
-            slope_l += past_l
-            slope_r += past_r
-            past_l = zero_l
-            past_r = zero_r
-        x_l = (x_l - mean) * scale
-        x_r = (x_r - mean) * scale
-        by_weight_l += slope_l * x_l
-        by_weight_r += slope_r * x_r
-        by_bias_l += slope_l
-        by_bias_r += slope_r
-        slope_l *= weight_l
-        slope_r *= weight_r
-        flat_l, along_l = tl.reduce((slope_l, slope_l * x_l), 1, _both)
-        flat_r, along_r = tl.reduce((slope_r, slope_r * x_r), 1, _both)
-        flat = ((flat_l + flat_r) / width)[:, None]
-        along = ((along_l + along_r) / width)[:, None]
-        past_l += scale * (slope_l - flat - x_l * along)
-        past_r += scale * (slope_r - flat - x_r * along)
-        by_branch_l += past_l
-        by_branch_r += past_r
-        tl.store(out + at_l, past_l.to(out.dtype.element_ty), mask=inside)
-        tl.store(out + at_r, past_r.to(out.dtype.element_ty), mask=inside)
+            slope_low += past_low
+            slope_rest += past_rest
+            past_low = zero_low
+            past_rest = zero_rest
+        x_low = (x_low - mean) * scale
+        x_rest = (x_rest - mean) * scale
+        by_weight_low += slope_low * x_low
+        by_weight_rest += slope_rest * x_rest
+        by_bias_low += slope_low
+        by_bias_rest += slope_rest
+        slope_low *= weight_low
+        slope_rest *= weight_rest
+        flat_low, along_low = tl.reduce((slope_low, slope_low * x_low), 1, _both)
+        flat_rest, along_rest = tl.reduce((slope_rest, slope_rest * x_rest), 1, _both)
+        flat = ((flat_low + flat_rest) / width)[:, None]
+        along = ((along_low + along_rest) / width)[:, None]
+        past_low += scale * (slope_low - flat - x_low * along)
+        past_rest += scale * (slope_rest - flat - x_rest * along)
+        by_branch_low += past_low
+        by_branch_rest += past_rest
+        tl.store(out + at_low, past_low.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + at_rest, past_rest.to(out.dtype.element_ty), mask=inside)
     sums += tl.program_id(0) * 3 * width
-    tl.store(sums + l, tl.sum(by_weight_l, 0))
-    tl.store(sums + r, tl.sum(by_weight_r, 0))
-    tl.store(sums + width + l, tl.sum(by_bias_l, 0))
-    tl.store(sums + width + r, tl.sum(by_bias_r, 0))
-    tl.store(sums + 2 * width + l, tl.sum(by_branch_l, 0))
-    tl.store(sums + 2 * width + r, tl.sum(by_branch_r, 0))
+    tl.store(sums + low_lane, tl.sum(by_weight_low, 0))
+    tl.store(sums + rest_lane, tl.sum(by_weight_rest, 0))
+    tl.store(sums + width + low_lane, tl.sum(by_bias_low, 0))
+    tl.store(sums + width + rest_lane, tl.sum(by_bias_rest, 0))
+    tl.store(sums + 2 * width + low_lane, tl.sum(by_branch_low, 0))
+    tl.store(sums + 2 * width + rest_lane, tl.sum(by_branch_rest, 0))
 
 
 @triton_op("etude::add_norm", mutates_args={})
