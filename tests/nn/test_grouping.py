@@ -54,7 +54,7 @@ def test_equal_lengths_are_reshaped_and_not_copied(monkeypatch: pytest.MonkeyPat
         return query.contiguous()
 
     monkeypatch.setattr(grouping, "attend_dense", watch)
-    attend_grouped(*parts.unbind(1), layout, causal=True)
+    attend_grouped(parts, layout, causal=True)
     assert seen == [True]
 
 
@@ -74,7 +74,7 @@ def test_the_plan_is_made_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "make_plan", lambda *given: calls.append(1) or original(*given))
     layout = Layout.of(bounds_of([3, 5]), 8)
     for _ in range(4):
-        attend_grouped(*torch.randn(8, 3, 1, 4).unbind(1), layout, causal=False)
+        attend_grouped(torch.randn(8, 3, 1, 4), layout, causal=False)
     assert len(calls) == 1
     assert plan_of(layout, CPU) is plan_of(layout, CPU)
     assert layout.to("cpu").cache == {}, "a moved layout makes its own plan"

@@ -61,6 +61,9 @@ def attend_packed(
     if path is None and window is None and qkv.shape[0]:
         path = own_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
     if path not in OWN:
+        chosen = path or choose_path(qkv.device, qkv.dtype, qkv.shape[-1], window=window, equal=layout.equal)
+        if chosen == "grouped" and not (layout.equal and window is None):
+            return _attend_grouped(qkv, layout, causal, window, dropout)
         query, key, value = qkv.unbind(1)
         return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
     if window is not None:
@@ -88,8 +91,7 @@ def attend(
     path: str | None = None,
 ) -> Tensor:
     """Mixes values within each sequence. (N, H, d) each, and so the result."""
-    if not torch.compiler.is_compiling() and query.shape[0] != layout.total:
-        raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
+    _check(query, layout)
     if path is None:
         path = choose_path(query.device, query.dtype, query.shape[-1], window=window, equal=layout.equal)
     if path == "varlen":
@@ -97,15 +99,25 @@ def attend(
     if path == "grouped":
         if layout.equal and window is None:  # a reshape: static, so part of a graph
             return attend_equal(query, key, value, layout.longest, causal, dropout)
-        grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
-        result: Tensor = grouped(query, key, value, layout, causal=causal, window=window, dropout=dropout)
-        return result
+        return _attend_grouped(torch.stack([query, key, value], 1), layout, causal, window, dropout)
     if path in OWN:
         qkv = torch.stack([query, key, value], 1)
         return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
     if path == "reference":
         return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
     raise UserError(f"no attention path '{path}'. Known: varlen, grouped, short, tiled, reference.")
+
+
+def _attend_grouped(qkv: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float) -> Tensor:
+    _check(qkv, layout)
+    grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
+    result: Tensor = grouped(qkv, layout, causal=causal, window=window, dropout=dropout)
+    return result
+
+
+def _check(tokens: Tensor, layout: Layout) -> None:
+    if not torch.compiler.is_compiling() and tokens.shape[0] != layout.total:
+        raise ValueError(f"{tokens.shape[0]} tokens, yet the layout ends at {layout.total}")
 
 
 def choose_path(

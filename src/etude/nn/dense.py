@@ -9,7 +9,7 @@ arm cores measured here: 3 against 30 GFLOP/s).
 In bf16 its fused backward pass is slower than in float32: a third of a whole step of a small BERT on two cores with
 AMX, whose matrix products pass it by.
 
-`_Products` is the plain form for both: batched products and a softmax. It draws 16 bits a weight, four to a random
+`mix` is the plain form for both: batched products and a softmax. It draws 16 bits a weight, four to a random
 number, and copies the small factors where another order is faster. What a softmax is taken of, the scores, and what
 its derivative subtracts from each other are float32 in any case, as in torch's kernels: in bf16 both would lose the
 digits that matter (with scores of deviation 4 the result is then off by 9 in a thousand, instead of by 2).
@@ -17,7 +17,8 @@ digits that matter (with scores of deviation 4 the result is then off by 9 in a 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ def attend_dense(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
     """(S, H, L, d) each -> (S, H, L, d). `mask` is added to the scores; with it, `causal` must be part of it."""
-    if not _prefers_products(query, key, value, dropout):
+    if not prefers_products((query, key, value), dropout):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
         )
@@ -44,52 +45,93 @@ def attend_dense(
     return result
 
 
-def _prefers_products(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
-    if query.device.type != "cpu":
+def prefers_products(parts: Sequence[Tensor], dropout: float) -> bool:
+    """Whether the plain form is the faster one for these queries, keys and values."""
+    first = parts[0]
+    if first.device.type != "cpu":
         return False
-    if query.dtype == torch.bfloat16 and not torch.compiler.is_compiling():
-        learns = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        return learns or dropout > 0
-    return dropout > 0 and query.dtype in (torch.float32, torch.float64)
+    if first.dtype == torch.bfloat16 and not torch.compiler.is_compiling():
+        return dropout > 0 or (torch.is_grad_enabled() and any(part.requires_grad for part in parts))
+    return dropout > 0 and first.dtype in (torch.float32, torch.float64)
+
+
+class Mask(NamedTuple):
+    """What is added to the scores of some sequences."""
+
+    sequences: slice
+    added: Tensor  # what (S, H, L, L) can be added to
+
+
+class Saved(NamedTuple):
+    """What the gradient needs beside queries, keys and values."""
+
+    weights: Tensor  # (S*H, L, L), before dropout
+    kept: Tensor | None  # the same shape: which were not dropped
+    scale: float  # of those
+
+
+def mix(
+    query: Tensor, key: Tensor, value: Tensor, masks: Sequence[Mask], dropout: float, out: Tensor | None = None
+) -> tuple[Tensor, Saved]:
+    """softmax(q k^T / sqrt(d) + mask), dropped, times v; (S, H, L, d) each, dense. Written to `out`, where given."""
+    sequences, heads, length, size = query.shape
+    flat_query, flat_key, flat_value = (part.view(-1, length, size) for part in (query, key, value))
+    scores = _product(wide(flat_query), _turned(wide(flat_key)), size**-0.5)
+    for mask in masks:
+        scores.view(sequences, heads, length, length)[mask.sequences].add_(mask.added)
+    weights = scores.softmax(-1).to(value.dtype)  # (S*H, L, L)
+    kept, scale = keep_mask(tuple(weights.shape), dropout) if dropout else (None, 1.0)
+    mixed = _product(weights if kept is None else weights * kept, flat_value, scale, out)
+    return mixed.view(query.shape), Saved(weights, kept, scale)
+
+
+def unmix(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    saved: Saved,
+    grad: Tensor,
+    out: Sequence[Tensor | None] = (None, None, None),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values, (S, H, L, d) each, from that of what `mix` gave."""
+    shape, (length, size) = query.shape, query.shape[2:]
+    query, key, value, grad = (part.view(-1, length, size) for part in (query, key, value, grad))
+    weights, kept, scale = saved
+    dropped = weights if kept is None else weights * kept
+    grad_value = _product(dropped.transpose(1, 2), grad, scale, out[2])
+    slope = _product(wide(grad), _turned(wide(value)), scale * size**-0.5)
+    if kept is not None:
+        slope.mul_(kept)
+    # The derivative of a softmax, w * (g - sum(g w)), in one pass
+    slope = torch.ops.aten._softmax_backward_data(slope, wide(weights), -1, slope.dtype).to(query.dtype)
+    grad_query, grad_key = _product(slope, key, 1.0, out[0]), _product(slope.transpose(1, 2), query, 1.0, out[1])
+    return grad_query.view(shape), grad_key.view(shape), grad_value.view(shape)
 
 
 class _Products(torch.autograd.Function):
-    """softmax(q k^T / sqrt(d) + mask), dropped, times v; and its gradient."""
-
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-        sequences, heads, length, size = ctx.shape = query.shape
-        query, key, value = (part.reshape(sequences * heads, length, size) for part in (query, key, value))
-        scores = _product(wide(query), _turned(wide(key)), size**-0.5)
-        if mask is not None:
-            scores.view(sequences, heads, length, length).add_(mask)
-        weights = scores.softmax(-1).to(value.dtype)  # (S*H, L, L)
-        kept, ctx.scale = keep_mask(tuple(weights.shape), dropout) if dropout else (None, 1.0)
-        ctx.save_for_backward(query, key, value, weights, kept)
-        return _product(weights if kept is None else weights * kept, value, ctx.scale).view(ctx.shape)
+        query, key, value = (part.contiguous() for part in (query, key, value))
+        masks = [] if mask is None else [Mask(slice(None), mask)]
+        mixed, saved = mix(query, key, value, masks, dropout)
+        ctx.save_for_backward(query, key, value, saved.weights, saved.kept)
+        ctx.scale = saved.scale
+        return mixed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         query, key, value, weights, kept = ctx.saved_tensors
-        grad = grad.reshape(query.shape)
-        dropped = weights if kept is None else weights * kept
-        grad_value = _product(dropped.transpose(1, 2), grad, ctx.scale)
-        slope = _product(wide(grad), _turned(wide(value)), ctx.scale * query.shape[-1] ** -0.5)
-        if kept is not None:
-            slope.mul_(kept)
-        # The derivative of a softmax, w * (g - sum(g w)), in one pass
-        slope = torch.ops.aten._softmax_backward_data(slope, wide(weights), -1, slope.dtype).to(query.dtype)
-        grad_query, grad_key = torch.bmm(slope, key), torch.bmm(slope.transpose(1, 2), query)
-        return grad_query.view(ctx.shape), grad_key.view(ctx.shape), grad_value.view(ctx.shape), None, None
+        return *unmix(query, key, value, Saved(weights, kept, ctx.scale), grad.contiguous()), None, None
 
 
-def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
+def _product(left: Tensor, right: Tensor, factor: float, out: Tensor | None = None) -> Tensor:
     """left @ right * factor, (B, N, K), (B, K, M) -> (B, N, M): multiplied within the product, before it is rounded.
 
     In place, for autocast would round float32 factors and leaves in-place forms alone.
     """
-    result = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    shape = (left.shape[0], left.shape[1], right.shape[2])
+    result = left.new_empty(shape) if out is None else out.view(shape)
     return result.baddbmm_(left, right, beta=0, alpha=factor)
 
 

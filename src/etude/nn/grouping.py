@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.dense import attend_dense
+from etude.nn.dense import attend_dense, prefers_products
 from etude.nn.packed import Layout
+from etude.nn.shared_rows import attend_shared
 
 # What one more bucket costs, in units of one padded score (of all heads): on a CPU core a call takes as long as about
 # a thousand; a GPU makes scores a thousand times faster and calls hardly so.
@@ -161,30 +162,21 @@ def _take(values: Tensor, index: Tensor) -> Tensor:
 
 
 def attend_grouped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    *,
-    causal: bool,
-    window: int | None = None,
-    dropout: float = 0.0,
+    qkv: Tensor, layout: Layout, *, causal: bool, window: int | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Attention within each sequence, over dense buckets. (N, H, d) each, and so the result."""
-    plan = plan_of(layout, query.device)
+    """Attention within each sequence, over dense batches. (N, 3, H, d) -> (N, H, d)"""
+    plan = plan_of(layout, qkv.device)
     if not plan.buckets:
-        return value.clone()  # no tokens, yet a part of the graph
-    heads, size = query.shape[1:]
+        return qkv[:, 0].clone()  # no tokens, yet a part of the graph
     if plan.token_of_slot is None:
-        return _dense(query, key, value, plan, 0, causal, window, dropout)
-    padded = [_Rearrange.apply(part, plan.token_of_slot, plan.slot_of_token) for part in (query, key, value)]
+        return _dense(qkv, plan, 0, causal, window, dropout)
+    if prefers_products((qkv,), dropout):
+        return attend_shared(qkv, layout, causal=causal, window=window, dropout=dropout)
+    padded = _Rearrange.apply(qkv, plan.token_of_slot, plan.slot_of_token)
     sizes = [len(bucket.lengths) * bucket.length for bucket in plan.buckets]
-    split = [part.split(sizes) for part in padded]
-    mixed = [
-        _dense(split[0][number], split[1][number], split[2][number], plan, number, causal, window, dropout)
-        for number in range(len(sizes))
-    ]
-    return _Rearrange.apply(torch.cat(mixed), plan.slot_of_token, plan.token_of_slot).view(-1, heads, size)
+    mixed = [_dense(part, plan, number, causal, window, dropout) for number, part in enumerate(padded.split(sizes))]
+    result: Tensor = _Rearrange.apply(torch.cat(mixed), plan.slot_of_token, plan.token_of_slot)
+    return result
 
 
 def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
@@ -194,13 +186,11 @@ def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal:
     return attend_dense(query, key, value, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
 
 
-def _dense(
-    query: Tensor, key: Tensor, value: Tensor, plan: Plan, number: int, causal: bool, window: int | None, dropout: float
-) -> Tensor:
-    """One bucket, tokens in rows of equal length: (S*L, H, d) -> (S*L, H, d)."""
-    heads, size = query.shape[1:]
+def _dense(qkv: Tensor, plan: Plan, number: int, causal: bool, window: int | None, dropout: float) -> Tensor:
+    """One bucket, tokens in rows of equal length: (S*L, 3, H, d) -> (S*L, H, d)."""
+    heads, size = qkv.shape[2:]
     length = plan.buckets[number].length
-    query, key, value = (part.view(-1, length, heads, size).transpose(1, 2) for part in (query, key, value))
-    mask = plan.mask(number, causal, window, query.dtype)
+    query, key, value = (part.view(-1, length, heads, size).transpose(1, 2) for part in qkv.unbind(1))
+    mask = plan.mask(number, causal, window, qkv.dtype)
     mixed = attend_dense(query, key, value, mask, causal, dropout)  # (S, H, L, d)
     return mixed.transpose(1, 2).reshape(-1, heads, size)
