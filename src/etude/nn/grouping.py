@@ -5,6 +5,8 @@ the sequences are sorted into a few buckets of similar length and padded to the 
 buckets come from the host's copy of the bounds, so a GPU is never asked for a number, and the plan is made
 once a batch: it is kept in the layout's cache and serves every layer.
 
+Where a CPU trains by plain products (nn/dense.py), few shapes matter more: nn/shared_rows.py lays out the sequences.
+
 Each token fills exactly one slot of one bucket. So padding is a gather, taking away the padding is another,
 and each is the other's derivative: no scatter-add, the same bits every time.
 """
