@@ -22,7 +22,7 @@ from tiled_attention import milliseconds
 from torch import Tensor
 
 from etude.nn.gelu_kernel import gelu_biased, gelu_biased_backward
-from etude.nn.lowered_kernel import gelu_lowered, gelu_lowered_backward
+from etude.nn.lowered_kernel import bent, gelu_lowered, gelu_lowered_backward
 
 SHOWN = 2048  # tokens that are computed in float64, too
 
@@ -34,8 +34,8 @@ def apart(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Ten
 
 def truth(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     exact = raised.double().requires_grad_()
-    bent = F.gelu(exact, approximate="tanh" if tanh else "none")
-    (by_raised,) = torch.autograd.grad(bent, exact, grad.double() @ weight.double())
+    curve = F.gelu(exact, approximate="tanh" if tanh else "none")
+    (by_raised,) = torch.autograd.grad(curve, exact, grad.double() @ weight.double())
     return by_raised, by_raised
 
 
@@ -51,7 +51,7 @@ def whole(fused: bool, tanh: bool) -> Callable[..., list[Tensor]]:
     @torch.compile(dynamic=False)
     def forward(raised: Tensor, raised_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if fused:
-            lowered: Tensor = gelu_lowered(raised, raised_bias, weight, bias, tanh)[0]
+            lowered: Tensor = gelu_lowered(raised, bent(raised.detach(), tanh), raised_bias, weight, bias, tanh)
             return lowered
         return F.linear(gelu_biased(raised, raised_bias, tanh), weight, bias)
 

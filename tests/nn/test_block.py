@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.nn import embedding as embeddings
 from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_first
 from etude.nn.embedding import Embedding, sinusoids
 from etude.nn.norm import Norm
@@ -152,6 +153,15 @@ def test_embedding_adds_normalises_and_projects_in_albert_s_order() -> None:
     normed = plain_norm(summed + embedding.segments.weight[segments], embedding.norm)
     torch.testing.assert_close(found, normed @ embedding.project.weight.T + embedding.project.bias)
     assert table is embedding.tokens.weight
+
+
+def test_a_row_of_two_is_chosen_as_it_is_looked_up() -> None:
+    table, index = torch.randn(2, 6, requires_grad=True), torch.tensor([1, 0, 0, 1, 1])
+    slope = torch.randn(5, 6)
+    found, expected = embeddings._chosen(index, table), F.embedding(index, table)
+    assert torch.equal(found, expected)
+    gradients = [torch.autograd.grad(one, table, slope)[0] for one in (found, expected)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_absent_segments_are_the_first() -> None:

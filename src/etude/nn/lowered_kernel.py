@@ -60,19 +60,24 @@ def fits(width: int, inner: int) -> bool:
     return width % DEPTH == 0 and inner % COLUMNS == 0
 
 
+@triton_op("etude::bent", mutates_args={})
+def bent(raised: Tensor, tanh: bool) -> Tensor:
+    """GELU(raised), (N, I). It has no gradient of its own: `gelu_lowered` knows that of `raised`."""
+    raised = raised.contiguous()
+    out, count = torch.empty_like(raised), raised.numel()
+    wrap_triton(gelu_forward)[(triton.cdiv(count, LANES),)](raised, out, count, tanh, LANES, num_warps=FORWARD_WARPS)
+    return out
+
+
 @triton_op("etude::gelu_lowered", mutates_args={})
 def gelu_lowered(
-    raised: Tensor, raised_bias: Tensor, weight: Tensor, bias: Tensor | None, tanh: bool
-) -> tuple[Tensor, Tensor]:
-    """(N, I), (I,), (D, I), (D,) -> (N, D), and GELU(raised), (N, I), which the gradient of the weight needs.
+    raised: Tensor, bent: Tensor, raised_bias: Tensor, weight: Tensor, bias: Tensor | None, tanh: bool
+) -> Tensor:
+    """(N, I), (N, I), (I,), (D, I), (D,) -> (N, D). `bent` is GELU(raised), without a gradient.
 
     `raised_bias` is in `raised` already, added as a constant: it is here for its gradient alone.
     """
-    raised = raised.contiguous()
-    bent = torch.empty_like(raised)
-    count = raised.numel()
-    wrap_triton(gelu_forward)[(triton.cdiv(count, LANES),)](raised, bent, count, tanh, LANES, num_warps=FORWARD_WARPS)
-    return F.linear(bent, weight, bias), bent
+    return F.linear(bent, weight, bias)
 
 
 @custom_op("etude::gelu_lowered_backward", mutates_args={})
@@ -102,19 +107,17 @@ def _tiles(x: Tensor, rows: int, columns: int) -> Any:
     return TensorDescriptor.from_tensor(x, [rows, columns])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    raised, raised_bias, weight, _, ctx.tanh = inputs
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    raised, bent, raised_bias, weight, _, ctx.tanh = inputs
     ctx.raised_dtype = raised_bias.dtype
-    ctx.save_for_backward(raised, weight, output[1])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # or (N, I) zeros are made for it all the same
+    ctx.save_for_backward(raised, weight, bent)
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     raised, weight, bent = ctx.saved_tensors
     by_raised, sums = gelu_lowered_backward(grad, raised, weight, ctx.tanh)
-    by_bias = grad.sum(0) if ctx.needs_input_grad[3] else None  # a constant where its gradient is taken elsewhere
-    return by_raised, sums.sum(0).to(ctx.raised_dtype), grad.t() @ bent, by_bias, None
+    by_bias = grad.sum(0) if ctx.needs_input_grad[4] else None  # a constant where its gradient is taken elsewhere
+    return by_raised, None, sums.sum(0).to(ctx.raised_dtype), grad.t() @ bent, by_bias, None
 
 
 gelu_lowered.register_autograd(_differentiate, setup_context=_keep)
