@@ -409,7 +409,7 @@ def test_a_gpu_does_the_same_and_nothing_waits_for_it(kind):
             gradients(small, step)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                optim.clip_gradients(small.parameters(), 0.5)
+                optim.clip_gradients(small.parameters(), 0.5, optimizer)  # within the step, where that can do it
                 optim.set_rate(optimizer, rate_at(step))
                 optimizer.step()
             finally:

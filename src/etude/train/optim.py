@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.train.optimizers import Adam, Groups, Lamb, MuonAdamW, start_adam
+from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW
 from etude.train.settings import Settings
 
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
@@ -114,9 +114,7 @@ def build(
 def _plain(settings: Settings, groups: Groups, fused: bool | None) -> torch.optim.Optimizer:
     lr, betas, epsilon = settings.lr, settings.betas, settings.epsilon
     if settings.optimizer == "adamw":
-        adamw = torch.optim.AdamW(groups, lr=lr, betas=betas, eps=epsilon, fused=fused)
-        start_adam(adamw)
-        return adamw
+        return AdamW(groups, lr=lr, betas=betas, eps=epsilon, fused=fused)
     if settings.optimizer == "adam":
         return Adam(groups, lr=lr, betas=betas, eps=epsilon, fused=fused)
     if settings.optimizer == "lamb":
@@ -222,7 +220,7 @@ def clip_gradients(
 
 
 def divides(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
-    """Whether its step divides gradients by `grad_scale` in the pass that it makes anyway: torch's fused AdamW."""
+    """Whether its step divides gradients by `grad_scale` in the pass that it makes anyway: AdamW's, fused."""
     fused = isinstance(optimizer, torch.optim.AdamW) and getattr(optimizer, "_step_supports_amp_scaling", False)
     return fused and device.type == "cuda"
 

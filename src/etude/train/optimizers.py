@@ -1,4 +1,4 @@
-"""The optimisers torch does not have: BERT's Adam, LAMB, and Muon with AdamW beside it.
+"""The optimisers torch does not have: BERT's Adam, LAMB, and Muon with AdamW beside it; and AdamW in one kernel.
 
 All state exists from the start (zeros), not from the first step: memory is known at launch, and a checkpoint
 of any step, also of step 0, holds the same names.
@@ -6,11 +6,15 @@ of any step, also of step 0, holds the same names.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from etude.nn import card
 
 Groups = list[dict[str, Any]]
 
@@ -32,20 +36,114 @@ def start_adam(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
             }
 
 
-class Adam(torch.optim.AdamW):
-    """Adam as BERT's and ELECTRA's code has it: no bias correction, decoupled decay.
+@functools.cache
+def _kernel() -> Any:
+    """train/adam_kernel.py, or None where there is no Triton to make it; looked up once."""
+    try:
+        return importlib.import_module("etude.train.adam_kernel")
+    except ImportError:
+        return None
 
-        m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   p = p - lr (m / (sqrt v + eps) + decay p)
 
-    The first step is therefore (1 - b1) / sqrt(1 - b2) = 3.2 times as long as a corrected one, which the warm-up
-    hides. It is torch's AdamW, with its fused kernel, aged until the correction is gone.
+def own_kernel(device: torch.device) -> Any:
+    """Our kernel for parameters on this device, or None where torch's has to do."""
+    return _kernel() if device.type == "cuda" and card.has_flash(device.index) else None
+
+
+def _plain(tensor: Any, device: torch.device) -> bool:
+    """Whether an address and a size say all about it: not a shard (FSDP2), not sparse, not turned."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.layout == torch.strided
+        and tensor.device == device
+        and tensor.is_contiguous()
+    )
+
+
+def _common(groups: Groups) -> bool:
+    """Whether the groups differ in rate and decay alone, and want nothing that our kernel does not do."""
+    wanted = ("amsgrad", "maximize", "capturable", "differentiable", "foreach")
+    return all(
+        group["fused"]
+        and not any(group[name] for name in wanted)
+        and not isinstance(group["lr"], Tensor)
+        and (group["betas"], group["eps"]) == (groups[0]["betas"], groups[0]["eps"])
+        for group in groups
+    )
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's, whose state exists from the start; on a GPU a step is one kernel of ours (train/adam_kernel.py).
+
+    The state is torch's to the last name, and any step may be either's: what ours does not take goes to torch.
     """
+
+    age = 0.0  # in steps, at the start
+    _seen: tuple[list[list[int]], list[int]] | None = None  # addresses of what was found plain, and sizes
 
     def __init__(
         self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, fused: bool | None = None
     ) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=fused)
-        start_adam(self, _SETTLED)
+        start_adam(self, self.age)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._step_at_once():
+            super().step()
+        return loss
+
+    def _step_at_once(self) -> bool:
+        """Takes the step by our kernel if that can; addresses are looked up each time, so that none is ever stale."""
+        learnt = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        kernel = own_kernel(learnt[0][0].device) if learnt else None
+        if kernel is None or not _common(self.param_groups):
+            return False
+        device, states = learnt[0][0].device, [self.state[parameter] for parameter, _ in learnt]
+        gradients = [parameter.grad for parameter, _ in learnt]
+        scale, found = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))  # set by clipping, the guard
+        given = [*gradients, *(number for number in (scale, found) if number is not None)]
+        # a parameter that came later has no state yet: torch starts it
+        if not all(states) or not all(_plain(tensor, device) for tensor in given):
+            return False
+        kept = [[parameter for parameter, _ in learnt]]
+        kept += [[state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")]
+        if not {type(parameter) for parameter in kept[0]} <= {Tensor, nn.Parameter}:
+            return False
+        addresses = [[tensor.data_ptr() for tensor in row] for row in kept]
+        if self._seen is None or self._seen[0] != addresses:
+            if not all(_plain(tensor, device) for row in kept for tensor in row):
+                return False
+            self._seen = addresses, [parameter.numel() for parameter in kept[0]]
+        kernel.step(
+            [addresses[0], [gradient.data_ptr() for gradient in gradients], *addresses[1:]],
+            self._seen[1],
+            [group["lr"] for _, group in learnt],
+            [group["weight_decay"] for _, group in learnt],
+            betas=self.param_groups[0]["betas"],
+            epsilon=self.param_groups[0]["eps"],
+            device=device,
+            scale=scale,
+            found=found,
+        )
+        return True
+
+
+class Adam(AdamW):
+    """Adam as BERT's and ELECTRA's code has it: no bias correction, decoupled decay.
+
+        m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   p = p - lr (m / (sqrt v + eps) + decay p)
+
+    The first step is therefore (1 - b1) / sqrt(1 - b2) = 3.2 times as long as a corrected one, which the warm-up
+    hides. It is AdamW, with its kernels, aged until the correction is gone.
+    """
+
+    age = _SETTLED
 
 
 class Lamb(torch.optim.Optimizer):
