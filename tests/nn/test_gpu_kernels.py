@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.models.transformer import Settings, Transformer
-from etude.nn import attention, card, losses, pointwise, raised_product, residual
+from etude.nn import attention, card, losses, pointwise, residual
 from etude.nn.attention import attend, attend_packed
 from etude.nn.packed import Layout, pack
 
@@ -230,9 +230,9 @@ def test_drops_of_rows_columns_and_programs_do_not_go_together() -> None:
     assert abs(float((corners[0] * corners[1] * corners[2] * corners[3]).mean()) - 1e-4) < 1e-4
 
 
-@pytest.mark.parametrize(("longest", "dropout", "joined"), [(512, 0.0, False), (512, 0.1, True), (128, 0.1, False)])
+@pytest.mark.parametrize(("longest", "dropout"), [(512, 0.0), (512, 0.1), (128, 0.1)])
 def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
-    longest: int, dropout: float, joined: bool, monkeypatch: pytest.MonkeyPatch
+    longest: int, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for a Hopper card, without one. A lookup that the compiler cannot follow breaks the graph at every layer;
     a kernel that seems to write its bounds forbids recording. Either makes a step ten times as slow."""
@@ -264,7 +264,6 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     monkeypatch.setattr(pointwise, "own_lowered", lambda _, *rest: choose_lowered(device, *rest))
     choose_norms = residual.own_norms
     monkeypatch.setattr(residual, "own_norms", lambda _, *rest: choose_norms(device, *rest))
-    monkeypatch.setattr(pointwise, "own_raised", lambda _: raised_product if joined else None)
     found: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -290,9 +289,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     kernels = [name for name in found[0] if "triton_kernel" in name]
-    # of each layer attention and both sums, and the activation where it is not part of a product
-    assert kernels == ["triton_kernel_wrapper_functional"] * (9 if joined else 12)
-    assert found[0].count("etude.raised_and_bent.default") == (3 if joined else 0)
+    assert kernels == ["triton_kernel_wrapper_functional"] * 12  # attention, activation and both sums of each layer
     # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
     assert both.count("etude.gelu_lowered_backward.default") == 3
     assert both.count("aten.mm.default") == 3 * 7

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-# modules of this folder that need Triton, or CUDA's libraries
-KERNELS = ("short_attention", "tiled_attention", "gelu_kernel", "lowered_kernel", "norm_kernel", "raised_product")
+# modules of this folder that need Triton
+KERNELS = ("short_attention", "tiled_attention", "gelu_kernel", "lowered_kernel", "norm_kernel")
 
 _CARDS: dict[int | None, tuple[int, int]] = {}
 _MODULES: dict[str, Any] = {}

@@ -69,14 +69,9 @@ def fed_forward(
         result: Tensor = down(inner) if bias is down.bias else F.linear(inner, down.weight, bias)
         return result
     dtype, tanh = product_dtype(x), activation is gelu_tanh  # operators of our own have no autocast
-    product = own_raised(x.device) if tanh else None
-    if product is not None:
-        raised, bent = product.raised_and_bent(x.to(dtype), up.weight.to(dtype), up.bias.detach().to(dtype))
-    else:
-        raised = F.linear(x, up.weight, up.bias.detach())
-        bent = own.bent(raised.detach(), tanh)
+    raised = F.linear(x, up.weight, up.bias.detach())
     weight, bias = down.weight.to(dtype), None if bias is None else bias.to(dtype)
-    lowered: Tensor = own.gelu_lowered(raised, bent, up.bias, weight, bias, tanh)
+    lowered: Tensor = own.gelu_lowered(raised, own.bent(raised.detach(), tanh), up.bias, weight, bias, tanh)
     return lowered
 
 
@@ -90,12 +85,6 @@ def own_lowered(device: torch.device, dtype: torch.dtype) -> Any:
     """The module of the kernel that joins a GELU's slope to a product: descriptors came with Hopper."""
     serves = own_gelu(device, dtype) is not None and generation(device.index) >= (9, 0)
     return kernels("lowered_kernel") if serves else None
-
-
-def own_raised(device: torch.device) -> Any:
-    """The module of the product with a GELU behind it, where there is cuBLASLt to compute it."""
-    module = kernels("raised_product") if device.type == "cuda" else None
-    return module if module is not None and module.SERVES else None
 
 
 def drop(x: Tensor, rate: float, training: bool) -> Tensor:
