@@ -135,6 +135,11 @@ def profiled(step: Callable[[], None]) -> None:
             step()
         torch.cuda.synchronize()
     print(found.key_averages().table(sort_by="self_device_time_total", row_limit=30, max_name_column_width=70))
+    spans = sorted((e.time_range.start, e.time_range.end) for e in found.events() if e.device_type.name == "CUDA")
+    busy, last = 0.0, spans[0][0]
+    for start, end in spans:
+        busy, last = busy + max(0.0, end - max(start, last)), max(last, end)
+    print(f"busy {busy / 1e3:.2f} ms of {(last - spans[0][0]) / 1e3:.2f} between the first kernel and the last")
 
 
 # --- the peers --------------------------------------------------------------------------------------
