@@ -135,7 +135,8 @@ def profiled(step: Callable[[], None]) -> None:
             step()
         torch.cuda.synchronize()
     print(found.key_averages().table(sort_by="self_device_time_total", row_limit=30, max_name_column_width=70))
-    spans = sorted((e.time_range.start, e.time_range.end) for e in found.events() if e.device_type.name == "CUDA")
+    kernels = [e for e in found.events() if e.device_type.name == "CUDA" and not e.is_user_annotation]
+    spans = sorted((kernel.time_range.start, kernel.time_range.end) for kernel in kernels)
     busy, last = 0.0, spans[0][0]
     for start, end in spans:
         busy, last = busy + max(0.0, end - max(start, last)), max(last, end)
