@@ -135,7 +135,9 @@ def profiled(step: Callable[[], None]) -> None:
             step()
         torch.cuda.synchronize()
     print(found.key_averages().table(sort_by="self_device_time_total", row_limit=30, max_name_column_width=70))
-    kernels = [e for e in found.events() if e.device_type.name == "CUDA" and not e.is_user_annotation]
+    kernels = [
+        e for e in found.events() if e.device_type.name == "CUDA" and not getattr(e, "is_user_annotation", False)
+    ]
     spans = sorted((kernel.time_range.start, kernel.time_range.end) for kernel in kernels)
     busy, last = 0.0, spans[0][0]
     for start, end in spans:

@@ -282,7 +282,16 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 
     torch._dynamo.reset()
     model = Transformer(
-        Settings(layers=3, width=128, heads=2, vocab=50, context=512, attention_dropout=dropout, activation="gelu_tanh")
+        Settings(
+            layers=3,
+            width=128,
+            heads=2,
+            vocab=50,
+            context=512,
+            dropout=dropout,
+            attention_dropout=dropout,
+            activation="gelu_tanh",
+        )
     )
     backend = aot_autograd(fw_compiler=note, bw_compiler=note, partition_fn=part)
     model.compile(fullgraph=True, dynamic=False, backend=backend)
@@ -300,7 +309,10 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 @pytest.mark.parametrize("post", [False, True])
 @pytest.mark.parametrize("renew", [False, True])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_residual_sum_and_its_norm(post: bool, renew: bool, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_residual_sum_and_its_norm(
+    post: bool, renew: bool, alone: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against float64. With `post` the gradient that comes for the sum counts as one of the norm."""
     from etude.nn import norm_kernel
 
@@ -312,12 +324,20 @@ def test_a_residual_sum_and_its_norm(post: bool, renew: bool, alone: bool, monke
     given = [torch.randn(shape) for shape in (rows, rows, (width,), (width,), (width,))]
     by_total, by_normed = torch.randn(rows), torch.randn(rows)
     x, branch, bias, weight, shift = ours = [one.clone().requires_grad_() for one in given]
-    total, normed, *_ = norm_kernel.add_norm(x, *old, branch, bias, weight, shift, epsilon, post)
+    seed = torch.tensor([7]) if dropout else None
+    total, normed, *_ = norm_kernel.add_norm(x, *old, branch, bias, weight, shift, seed, dropout, epsilon, post)
+    # which elements stay is read off a branch of ones on a stream of zeros
+    ones = (torch.zeros(rows), None, None, torch.ones(rows), None, weight.detach(), shift.detach())
+    stays = norm_kernel.add_norm(*ones, seed, dropout, epsilon, post)[0].double()
+    share = float((stays > 0).double().mean())
+    assert abs(share - (1 - dropout)) < 0.06 and torch.allclose(
+        stays[stays > 0], torch.tensor(1 / (1 - dropout)).double()
+    )
     exact = [one.double().requires_grad_() for one in given]
     if renew:
         begun = F.layer_norm(given[0].double(), (width,), *(one.double() for one in old), epsilon)
         exact[0] = begun.requires_grad_()
-    summed = exact[0] + exact[1] + exact[2] - exact[2].detach()  # the branch has its bias already
+    summed = exact[0] + (exact[1] + exact[2] - exact[2].detach()) * stays  # the branch has its bias already
     theirs = F.layer_norm(summed, (width,), exact[3], exact[4], epsilon)
     torch.testing.assert_close((total.double(), normed.double()), (summed, theirs), rtol=1e-5, atol=1e-5)
 

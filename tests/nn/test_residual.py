@@ -46,8 +46,9 @@ class AddNorm(torch.autograd.Function):
 
 def add_norm(
     x: Tensor, old_weight: Any, old_bias: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Tensor,
-    epsilon: float, post: bool,
+    seed: Tensor | None, dropout: float, epsilon: float, post: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    assert (seed is not None) == (dropout > 0)
     old = None if old_weight is None else (old_weight, old_bias)
     return AddNorm.apply(x, old, branch, bias, weight, shift, epsilon, post)  # type: ignore[no-any-return]
 
@@ -92,24 +93,42 @@ def test_a_model(placement: Any, share: Any, few: bool, first_norm: bool, monkey
         torch.testing.assert_close(running[1][name], gradient, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_kernels_serve_a_gpu_that_trains_compiled_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+
+    def noted(*values: Any) -> tuple[Tensor, ...]:
+        rates.append(values[8])
+        return add_norm(*values)
+
+    monkeypatch.setattr(residual, "own_norms", lambda *_: True)
+    monkeypatch.setattr(residual, "kernels", lambda _: SimpleNamespace(add_norm=noted))
+    monkeypatch.setattr(residual, "drop", None)  # cannot be called
+    model = Transformer(Settings(layers=2, width=16, heads=2, vocab=30, context=16, norm=placement, dropout=0.2))
+    packed = pack([[1, 2, 3], [4, 5]])
+    model(packed).last.sum().backward()
+    assert rates == [0.2] * 4
+    model.eval()(packed)
+    assert rates[4:] == [0.0] * 4
+
+
+def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     module, norm, shape = SimpleNamespace(pieces=lambda width: width == 768), Norm(768), torch.Size((8, 768))
     monkeypatch.setattr(residual, "kernels", lambda _: module)
     monkeypatch.setattr(residual, "has_flash", lambda _: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     cuda, half = torch.device("cuda", 0), torch.bfloat16
-    assert residual.own_norms(cuda, half, shape, norm, 0.0) is module
+    assert residual.own_norms(cuda, half, shape, norm) is module
     with torch.no_grad():
-        assert residual.own_norms(cuda, half, shape, norm, 0.0) is None
+        assert residual.own_norms(cuda, half, shape, norm) is None
     for refused in (
-        (torch.device("cpu"), half, shape, norm, 0.0),
-        (cuda, torch.float32, shape, norm, 0.0),
-        (cuda, half, torch.Size((8, 640)), norm, 0.0),
-        (cuda, half, torch.Size((0, 768)), norm, 0.0),
-        (cuda, half, shape, Norm(768, kind="rms"), 0.0),
-        (cuda, half, shape, Norm(768, bias=False), 0.0),
-        (cuda, half, shape, norm, 0.1),
+        (torch.device("cpu"), half, shape, norm),
+        (cuda, torch.float32, shape, norm),
+        (cuda, half, torch.Size((8, 640)), norm),
+        (cuda, half, torch.Size((0, 768)), norm),
+        (cuda, half, shape, Norm(768, kind="rms")),
+        (cuda, half, shape, Norm(768, bias=False)),
     ):
         assert residual.own_norms(*refused) is None
     monkeypatch.setattr(residual, "alone", lambda: False)
-    assert residual.own_norms(cuda, half, shape, norm, 0.0) is None
+    assert residual.own_norms(cuda, half, shape, norm) is None

@@ -212,8 +212,7 @@ class Transformer(nn.Module):
         record: list[list[Tensor]] | None = [] if weights else None
         stream: residual.Stream = x
         if not layers:
-            dropout = settings.dropout if self.training else 0.0
-            stream = residual.stream_of(x, self.feedforward[0].norm, dropout)  # type: ignore[arg-type]
+            stream = residual.stream_of(x, self.feedforward[0].norm)  # type: ignore[arg-type]
         for layer in range(settings.layers):
             window = self.window_of(layer)
             attention = self.attention[layer % len(self.attention)]

@@ -88,8 +88,8 @@ class AttentionBranch(nn.Module):
         if only is not None:
             x, mixed = residual.at(x, only), mixed.index_select(0, only)
         branch = residual.projected(x, self.out, mixed.reshape(-1, self.heads * self.size))
-        branch = drop(branch, self.dropout, self.training)
-        return residual.add(x, branch, self.out.bias, self.norm, self.placement)
+        dropout = self.dropout if self.training else 0.0
+        return residual.add(x, branch, self.out.bias, dropout, self.norm, self.placement)
 
 
 class FeedForwardBranch(nn.Module):
@@ -119,8 +119,8 @@ class FeedForwardBranch(nn.Module):
     def forward(self, x: Stream) -> Stream:
         """(N, D) -> (N, D)."""
         x, normed = residual.read(x, self.norm, self.placement)
-        branch = drop(self.feed(x, normed), self.dropout, self.training)
-        return residual.add(x, branch, self.down.bias, self.norm, self.placement)
+        dropout = self.dropout if self.training else 0.0
+        return residual.add(x, self.feed(x, normed), self.down.bias, dropout, self.norm, self.placement)
 
     def feed(self, x: Stream, normed: Tensor) -> Tensor:
         """The branch itself, (N, D) -> (N, D)."""

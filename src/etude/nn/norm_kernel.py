@@ -21,6 +21,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
+from etude.nn.drop_kernel import STEPS, kept, scrambled
+
 # The fastest of those tried on an H200
 ROWS, WARPS = 4, 4  # of a forward program
 BACK_ROWS, BACK_WARPS, BACK_STAGES = 2, 2, 4
@@ -50,8 +52,9 @@ def _normed(x, mean, scale, weight, bias):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    residual, old_weight, old_bias, branch, weight, bias, total, normed, means, scales, count, epsilon: tl.constexpr,
-    low: tl.constexpr, rest: tl.constexpr, rows: tl.constexpr, renew: tl.constexpr,
+    residual, old_weight, old_bias, branch, weight, bias, seed, total, normed, means, scales, count,
+    epsilon: tl.constexpr, low: tl.constexpr, rest: tl.constexpr, rows: tl.constexpr, renew: tl.constexpr,
+    drops: tl.constexpr,
 ):  # fmt: skip
     width: tl.constexpr = low + rest
     row = tl.program_id(0) * rows + tl.arange(0, rows)
@@ -68,8 +71,14 @@ def _forward(  # type: ignore[no-untyped-def]
         right = _normed(right, mean, scale, tl.load(old_weight + rest_lane), tl.load(old_bias + rest_lane))
         left = left.to(total.dtype.element_ty).to(tl.float32)
         right = right.to(total.dtype.element_ty).to(tl.float32)
-    left = (left + tl.load(branch + at_low, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
-    right = (right + tl.load(branch + at_rest, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+    branch_low = tl.load(branch + at_low, mask=inside, other=0.0).to(tl.float32)
+    branch_rest = tl.load(branch + at_rest, mask=inside, other=0.0).to(tl.float32)
+    if drops:
+        drawn = scrambled(tl.load(seed))
+        branch_low *= kept(drawn, row[:, None], low_lane[None, :], drops)
+        branch_rest *= kept(drawn, row[:, None], rest_lane[None, :], drops)
+    left = (left + branch_low).to(total.dtype.element_ty)
+    right = (right + branch_rest).to(total.dtype.element_ty)
     tl.store(total + at_low, left, mask=inside)
     tl.store(total + at_rest, right, mask=inside)
     left = left.to(tl.float32)
@@ -90,8 +99,9 @@ def _both(a, b, c, d):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    by_total, by_normed, total, means, scales, weight, out, sums, count, low: tl.constexpr, rest: tl.constexpr,
-    rows: tl.constexpr, programs: tl.constexpr, stages: tl.constexpr, post: tl.constexpr, alone: tl.constexpr,
+    by_total, by_normed, total, means, scales, weight, seed, out, by_branch, sums, count, low: tl.constexpr,
+    rest: tl.constexpr, rows: tl.constexpr, programs: tl.constexpr, stages: tl.constexpr, post: tl.constexpr,
+    alone: tl.constexpr, drops: tl.constexpr,
 ):  # fmt: skip
     width: tl.constexpr = low + rest
     low_lane = tl.arange(0, low)
@@ -104,8 +114,11 @@ def _backward(  # type: ignore[no-untyped-def]
     by_weight_rest = zero_rest
     by_bias_low = zero_low
     by_bias_rest = zero_rest
-    by_branch_low = zero_low
-    by_branch_rest = zero_rest
+    owed_low = zero_low
+    owed_rest = zero_rest
+    drawn = 0
+    if drops:
+        drawn = scrambled(tl.load(seed))
     blocks = tl.cdiv(count, rows)
     each = tl.cdiv(blocks, programs)
     first = tl.program_id(0) * each
@@ -144,29 +157,35 @@ def _backward(  # type: ignore[no-untyped-def]
         along = ((along_low + along_rest) / width)[:, None]
         past_low += scale * (slope_low - flat - x_low * along)
         past_rest += scale * (slope_rest - flat - x_rest * along)
-        by_branch_low += past_low
-        by_branch_rest += past_rest
         tl.store(out + at_low, past_low.to(out.dtype.element_ty), mask=inside)
         tl.store(out + at_rest, past_rest.to(out.dtype.element_ty), mask=inside)
+        if drops:
+            past_low *= kept(drawn, row[:, None], low_lane[None, :], drops)
+            past_rest *= kept(drawn, row[:, None], rest_lane[None, :], drops)
+            tl.store(by_branch + at_low, past_low.to(out.dtype.element_ty), mask=inside)
+            tl.store(by_branch + at_rest, past_rest.to(out.dtype.element_ty), mask=inside)
+        owed_low += past_low
+        owed_rest += past_rest
     sums += tl.program_id(0) * 3 * width
     tl.store(sums + low_lane, tl.sum(by_weight_low, 0))
     tl.store(sums + rest_lane, tl.sum(by_weight_rest, 0))
     tl.store(sums + width + low_lane, tl.sum(by_bias_low, 0))
     tl.store(sums + width + rest_lane, tl.sum(by_bias_rest, 0))
-    tl.store(sums + 2 * width + low_lane, tl.sum(by_branch_low, 0))
-    tl.store(sums + 2 * width + rest_lane, tl.sum(by_branch_rest, 0))
+    tl.store(sums + 2 * width + low_lane, tl.sum(owed_low, 0))
+    tl.store(sums + 2 * width + rest_lane, tl.sum(owed_rest, 0))
 
 
 @triton_op("etude::add_norm", mutates_args={})
 def add_norm(
     residual: Tensor, old_weight: Tensor | None, old_bias: Tensor | None, branch: Tensor, branch_bias: Tensor | None,
-    weight: Tensor, bias: Tensor, epsilon: float, post: bool,
+    weight: Tensor, bias: Tensor, seed: Tensor | None, dropout: float, epsilon: float, post: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(N, D), (N, D) -> their sum, its norm, and of each row its mean and what it was multiplied by (N,).
 
     With `old_weight` and `old_bias` the residual is the sum before a norm, which is taken on the way.
     `branch_bias` (D,) is in `branch` already: it is here for its gradient alone. With `post` the gradient that comes
-    for the sum is that of the norm: who goes on from the sum takes its norm anew.
+    for the sum is that of the norm: who goes on from the sum takes its norm anew. The branch is dropped at a rate of
+    `dropout`, by the number on the device in `seed`.
     """
     residual, branch = residual.contiguous(), branch.contiguous()
     found = pieces(residual.shape[1])
@@ -176,35 +195,40 @@ def add_norm(
     means = residual.new_empty(count, dtype=torch.float32)
     scales = torch.empty_like(means)
     wrap_triton(_forward)[(triton.cdiv(count, ROWS),)](
-        residual, old_weight if renew else weight, old_bias if renew else bias, branch, weight, bias, total, normed,
-        means, scales, count, epsilon, *found, ROWS, renew, num_warps=WARPS,
+        residual, old_weight if renew else weight, old_bias if renew else bias, branch, weight, bias,
+        weight if seed is None else seed, total, normed, means, scales, count, epsilon, *found, ROWS, renew,
+        round(dropout * STEPS), num_warps=WARPS,
     )  # fmt: skip
     return total, normed, means, scales
 
 
 @triton_op("etude::add_norm_backward", mutates_args={})
 def add_norm_backward(
-    by_total: Tensor | None, by_normed: Tensor, total: Tensor, means: Tensor, scales: Tensor, weight: Tensor, post: bool
-) -> tuple[Tensor, Tensor]:
-    """The gradient by the sum, (N, D); and by weight, bias and branch's bias, of each program, (P, 3, D) float32."""
+    by_total: Tensor | None, by_normed: Tensor, total: Tensor, means: Tensor, scales: Tensor, weight: Tensor,
+    seed: Tensor | None, dropout: float, post: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients by the sum, (N, D), and by the branch, nothing without dropout, for then it is the same; and by
+    weight, bias and branch's bias, of each program, (P, 3, D) float32."""
     by_normed, total = by_normed.contiguous(), total.contiguous()
     alone = by_total is None
     by_total = by_normed if by_total is None else by_total.contiguous()
     found = pieces(total.shape[1])
     assert found is not None
     out, sums = torch.empty_like(total), total.new_empty(PROGRAMS, 3, total.shape[1], dtype=torch.float32)
+    by_branch = torch.empty_like(total) if dropout else total.new_empty(0)
     wrap_triton(_backward)[(PROGRAMS,)](
-        by_total, by_normed, total, means, scales, weight, out, sums, total.shape[0], *found, BACK_ROWS, PROGRAMS,
-        BACK_STAGES, post, alone, num_warps=BACK_WARPS,
+        by_total, by_normed, total, means, scales, weight, weight if seed is None else seed, out, by_branch, sums,
+        total.shape[0], *found, BACK_ROWS, PROGRAMS, BACK_STAGES, post, alone, round(dropout * STEPS),
+        num_warps=BACK_WARPS,
     )  # fmt: skip
-    return out, sums
+    return out, by_branch, sums
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.weight_dtype, ctx.post = inputs[5].dtype, inputs[8]
-    ctx.branch_dtype = None if inputs[4] is None else inputs[4].dtype
+    *_, branch_bias, weight, _, seed, ctx.dropout, _, ctx.post = inputs
+    ctx.dtypes = weight.dtype, None if branch_bias is None else branch_bias.dtype
     total, _, means, scales = output
-    ctx.save_for_backward(total, means, scales, inputs[5])
+    ctx.save_for_backward(total, means, scales, weight, seed)
     ctx.mark_non_differentiable(means, scales)
     ctx.set_materialize_grads(False)
 
@@ -212,13 +236,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _differentiate(
     ctx: Any, by_total: Tensor | None, by_normed: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    total, means, scales, weight = ctx.saved_tensors
+    total, means, scales, weight, seed = ctx.saved_tensors
     if by_normed is None:
         by_normed = torch.zeros_like(total)
-    out, sums = add_norm_backward(by_total, by_normed, total, means, scales, weight, ctx.post)
-    by_weight, by_bias, by_branch = sums.sum(0).to(ctx.weight_dtype).unbind(0)
-    owed = None if ctx.branch_dtype is None else by_branch.to(ctx.branch_dtype)
-    return out, None, None, out, owed, by_weight, by_bias, None, None
+    out, by_branch, sums = add_norm_backward(
+        by_total, by_normed, total, means, scales, weight, seed, ctx.dropout, ctx.post
+    )
+    by_weight, by_bias, owed = sums.sum(0).to(ctx.dtypes[0]).unbind(0)
+    by_branch_bias = None if ctx.dtypes[1] is None else owed.to(ctx.dtypes[1])
+    by_branch = by_branch if ctx.dropout else out
+    return out, None, None, by_branch, by_branch_bias, by_weight, by_bias, None, None, None, None
 
 
 add_norm.register_autograd(_differentiate, setup_context=_keep)

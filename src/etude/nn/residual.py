@@ -3,7 +3,7 @@
 Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
 Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
 
-The stream is a tensor, and the formulas are as they stand there. Where a GPU trains without dropout in half precision
+The stream is a tensor, and the formulas are as they stand there. Where a GPU trains a compiled model in half precision
 it is `Running`: a sum and the norm behind it are then one kernel (nn/norm_kernel.py), and the sums over all tokens of
 the gradients, of the norm's weight and bias and of the bias of the branch, come along. In the pre-LN order the sum has
 to wait for the norm of the next branch. In the post-LN order a branch and the sum behind it both read the same normed
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from etude.nn.card import alone, has_flash, kernels
 from etude.nn.norm import Norm
+from etude.nn.pointwise import drop
 
 Placement = Literal["pre", "post"]
 
@@ -33,22 +34,23 @@ class Running(NamedTuple):
     normed: Tensor | None = None  # post-LN: what that gives, for the next branch
     branch: Tensor | None = None  # pre-LN: (N, D) still to be added
     bias: Tensor | None = None  # of that branch
+    dropout: float = 0.0  # of that branch
 
 
 Stream = Tensor | Running
 
 
-def stream_of(x: Tensor, norm: Norm, dropout: float) -> Stream:
-    """The first state (N, D), to be read and added to by branches that drop so much and have norms of this kind."""
-    return Running(x) if own_norms(x.device, x.dtype, x.shape, norm, dropout) is not None else x
+def stream_of(x: Tensor, norm: Norm) -> Stream:
+    """The first state (N, D), to be read and added to by branches that have norms of this kind."""
+    return Running(x) if own_norms(x.device, x.dtype, x.shape, norm) is not None else x
 
 
-def own_norms(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm, dropout: float) -> Any:
+def own_norms(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
     """The module of our kernels, where they serve."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not has_flash(device.index):
         return None
-    # what is dropped, a compiler joins to the sum; and without a compiler kernels are too many for this to matter
-    learns = torch.compiler.is_compiling() and torch.is_grad_enabled() and dropout == 0 and alone()
+    # without a compiler there are so many kernels that it does not matter
+    learns = torch.compiler.is_compiling() and torch.is_grad_enabled() and alone()
     if not learns or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None
     module = kernels("norm_kernel")
@@ -64,7 +66,7 @@ def read(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tens
     if x.branch is None:
         return x, norm(x.total)
     assert isinstance(norm, Norm)
-    total, normed = _add_norm(x, x.branch, x.bias, norm, post=False)
+    total, normed = _add_norm(x, x.branch, x.bias, x.dropout, norm, post=False)
     return Running(total), normed
 
 
@@ -79,14 +81,17 @@ def projected(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
     return result
 
 
-def add(x: Stream, branch: Tensor, bias: Tensor | None, norm: nn.Module, placement: Placement) -> Stream:
-    """The stream behind a branch. `bias` is in `branch` already, as `lent` gave it."""
+def add(
+    x: Stream, branch: Tensor, bias: Tensor | None, dropout: float, norm: nn.Module, placement: Placement
+) -> Stream:
+    """The stream behind a branch, which is dropped first. `bias` is in `branch` already, as `lent` gave it."""
     if isinstance(x, Tensor):
+        branch = drop(branch, dropout, training=True)
         return x + branch if placement == "pre" else norm(x + branch)
     if placement == "pre":
-        return Running(x.total, branch=branch, bias=bias)
+        return Running(x.total, branch=branch, bias=bias, dropout=dropout)
     assert isinstance(norm, Norm)
-    total, normed = _add_norm(x, branch, bias, norm, post=True)
+    total, normed = _add_norm(x, branch, bias, dropout, norm, post=True)
     return Running(total, norm=norm, normed=normed)
 
 
@@ -104,13 +109,16 @@ def state(x: Stream, norm: Norm | None) -> Tensor:
         return x if norm is None else norm(x)
     if norm is None:
         return x.total if x.normed is None else x.normed
-    return norm(x.total) if x.branch is None else _add_norm(x, x.branch, x.bias, norm, post=False)[1]
+    return norm(x.total) if x.branch is None else _add_norm(x, x.branch, x.bias, x.dropout, norm, post=False)[1]
 
 
-def _add_norm(x: Running, branch: Tensor, bias: Tensor | None, norm: Norm, post: bool) -> tuple[Tensor, Tensor]:
+def _add_norm(
+    x: Running, branch: Tensor, bias: Tensor | None, dropout: float, norm: Norm, post: bool
+) -> tuple[Tensor, Tensor]:
     assert x.norm is None or x.norm.epsilon == norm.epsilon
     old = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
+    seed = torch.randint(2**31, (1,), device=branch.device) if dropout else None
     total, normed, *_ = kernels("norm_kernel").add_norm(
-        x.total, *old, branch, bias, norm.weight, norm.bias, norm.epsilon, post
+        x.total, *old, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post
     )
     return total, normed
