@@ -1,4 +1,5 @@
 """Which attention weights stay, from their place alone: for our Triton kernels, which never hold all weights at once.
+The kernels of nn/norm_kernel.py drop elements of a branch the same way.
 
 Forward and backward passes, which go through a sequence in different tiles, must draw the same. So each row and each
 column of a (sequence, head) gets a well-mixed number, and the two of a weight are mixed once more. That costs a

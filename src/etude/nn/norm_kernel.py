@@ -6,7 +6,8 @@ gradient is at hand: every program adds up its rows in one order, and one sum ov
 repeat to the bit. On an H200, 32,768 x 768 in bf16, that is 59 µs against 67 + 20 + 14.
 
 A row is read in two pieces whose lengths are powers of two (768 = 512 + 256), so no lane is idle, and the loads of the
-rows to come are under way while a row is worked on.
+rows to come are under way while a row is worked on. What is dropped of the branch follows from a number and the place
+alone (nn/drop_kernel.py), so that nothing of it is kept for the backward pass.
 
 Triton comes with torch where that is built for CUDA; only `nn/residual.py` imports this file, and only there.
 """
