@@ -1,7 +1,11 @@
-"""What several tests share: prepared corpora of the built-in world, made once a test process."""
+"""What several tests share: prepared corpora of the built-in world, made once a test process; Triton's interpreter."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +15,6 @@ import pytest
 @pytest.fixture(autouse=True)
 def _libraries_as_they_were() -> Iterator[None]:
     """A bf16 product on a CPU without it switches oneDNN off for the whole process: not for the next test."""
-    import sys
-
     yield
     if "torch" in sys.modules:
         import torch
@@ -46,3 +48,21 @@ def prepared(world_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         return made[tokenizer]
 
     return prepare
+
+
+@pytest.fixture
+def in_the_interpreter() -> Callable[[str], None]:
+    """Runs the tests of a file in a process where Triton interprets: it must know that before it is imported."""
+
+    def run(path: str) -> None:
+        if os.environ.get("TRITON_INTERPRET") == "1" or importlib.util.find_spec("triton") is None:
+            pytest.skip("Triton is not installed: the GPU kernels are not checked here")
+        found = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", path],
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert found.returncode == 0, found.stdout
+
+    return run

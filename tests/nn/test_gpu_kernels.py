@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,17 +23,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_kernels = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
 
 
-def test_in_the_interpreter() -> None:
-    """The tests below, in a process where Triton interprets: it must know that before it is imported."""
-    if INTERPRETED or importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed: the GPU kernels are not checked here")
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(Path(__file__))],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stdout
+def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
+    in_the_interpreter(__file__)
 
 
 def layout_of(lengths: list[int], longest: int) -> Layout:

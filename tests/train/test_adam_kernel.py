@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +25,8 @@ STEPS = 5
 BETAS = (float(np.float32(0.9)), float(np.float32(0.98)))
 
 
-def test_in_the_interpreter() -> None:
-    """The tests below, in a process where Triton interprets: it must know that before it is imported."""
-    if INTERPRETED or importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed: the GPU kernels are not checked here")
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(Path(__file__))],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stdout
+def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
+    in_the_interpreter(__file__)
 
 
 def parameters(seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[nn.Parameter]:

@@ -36,6 +36,14 @@ def start_adam(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
             }
 
 
+def _loss(closure: Callable[[], Any] | None) -> Any:
+    """What a step is to return: torch lets a step ask for the loss first."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 @functools.cache
 def _kernel() -> Any:
     """train/adam_kernel.py, or None where there is no Triton to make it; looked up once."""
@@ -90,10 +98,7 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss(closure)
         if not self._step_at_once():
             super().step()
         return loss
@@ -166,10 +171,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
@@ -253,10 +255,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss(closure)
         for part in self._parts:
             part.step()
         return loss
