@@ -50,6 +50,11 @@ def prepared(world_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     return prepare
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("interpreted") and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("runs inside test_in_the_interpreter")
+
+
 @pytest.fixture
 def in_the_interpreter() -> Callable[[str], None]:
     """Runs the tests of a file in a process where Triton interprets: it must know that before it is imported."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.nn import attention
+from etude.nn import attention, card
 from etude.nn.attention import attend, attend_reference, attend_varlen, choose_path, varlen_arguments
 from etude.nn.packed import Layout
 
@@ -318,7 +318,7 @@ def test_an_unknown_path_is_named() -> None:
 def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cpu", torch.float32, 64) == "grouped"
     assert choose_path("cpu", torch.bfloat16, 64) == "grouped"
-    monkeypatch.setattr(attention, "has_flash", lambda index: True)
+    monkeypatch.setattr(card, "has_flash", lambda index: True)
     monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.float16, 64, window=128) == "varlen"
@@ -333,7 +333,7 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(None, frozenset())])
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
     monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
-    monkeypatch.setattr(attention, "has_flash", lambda index: False)
+    monkeypatch.setattr(card, "has_flash", lambda index: False)
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
 
 

@@ -64,7 +64,7 @@ def test_the_buckets_waste_little_and_are_few() -> None:
     padded = sum(len(bucket.lengths) * bucket.length**2 for bucket in plan.buckets)
     assert padded < 1.15 * (lengths**2).sum()
     assert len(plan.buckets) <= 16
-    on_gpu = grouping._cut(np.arange(128), np.sort(lengths), grouping._PRICE_GPU)
+    on_gpu = grouping.buckets_of(np.arange(128), np.sort(lengths), grouping._PRICE_GPU)
     assert len(on_gpu) <= 3  # there a further call costs more than padding
 
 

@@ -1,4 +1,4 @@
-"""A stream that waits for its norms is the plain stream, with its gradients. The kernel is in test_gpu_kernels.py."""
+"""A stream that waits for its norms is the plain stream, with its gradients. The kernel is in test_norm_kernel.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.models.transformer import Settings, Transformer
-from etude.nn import residual
+from etude.nn import card, residual
 from etude.nn.norm import Norm
 from etude.nn.packed import pack
 
@@ -115,7 +115,7 @@ def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: p
 def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     module, norm, shape = SimpleNamespace(pieces=lambda width: width == 768), Norm(768), torch.Size((8, 768))
     monkeypatch.setattr(residual, "kernels", lambda _: module)
-    monkeypatch.setattr(residual, "has_flash", lambda _: True)
+    monkeypatch.setattr(card, "has_flash", lambda _: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     cuda, half = torch.device("cuda", 0), torch.bfloat16
     assert residual.own_norms(cuda, half, shape, norm) is module

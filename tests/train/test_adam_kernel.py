@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from torch import Tensor, nn
 
 from etude.train import optim, optimizers
 from etude.train.optimizers import Adam, AdamW, start_adam
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-needs_kernels = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
 
 SIZES = [(1,), (5,), (4096,), (4097,), (100, 100), (0,)]
 STEPS = 5
@@ -106,7 +102,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     adam_kernel._chunks.cache_clear()
 
 
-@needs_kernels
+@pytest.mark.interpreted
 @pytest.mark.parametrize("kind", [AdamW, Adam])
 @pytest.mark.parametrize(("block", "epsilon"), [(1024, 1e-6), (4096, 1e-12)])
 def test_steps_are_adamws(
@@ -126,7 +122,7 @@ def test_steps_are_adamws(
     assert counts == ([5, 5, 5, 4, 5, 5] if kind is AdamW else [0] * 6)  # BERT's stands still
 
 
-@needs_kernels
+@pytest.mark.interpreted
 def test_gradients_are_divided_and_left_alone(calls: list[Any]) -> None:
     learnt = parameters()
     optimizer = AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
@@ -141,7 +137,7 @@ def test_gradients_are_divided_and_left_alone(calls: list[Any]) -> None:
     assert len(calls) == STEPS
 
 
-@needs_kernels
+@pytest.mark.interpreted
 def test_clipping_rides_along(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optim, "divides", lambda *_: True)
     one, other = parameters(), parameters()
@@ -155,7 +151,7 @@ def test_clipping_rides_along(calls: list[Any], monkeypatch: pytest.MonkeyPatch)
     assert [bool(call["scale"] is not None) for call in calls] == [True] * STEPS + [False] * STEPS
 
 
-@needs_kernels
+@pytest.mark.interpreted
 @pytest.mark.parametrize("kind", [AdamW, Adam])
 def test_a_step_with_bad_gradients_is_none(kind: type[AdamW], calls: list[Any]) -> None:
     learnt = parameters()
@@ -177,7 +173,7 @@ def test_a_step_with_bad_gradients_is_none(kind: type[AdamW], calls: list[Any]) 
     assert len(calls) == STEPS + 1
 
 
-@needs_kernels
+@pytest.mark.interpreted
 @pytest.mark.parametrize("kind", [AdamW, Adam])
 def test_loaded_state_goes_on_bit_for_bit(
     kind: type[AdamW], calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +212,7 @@ def test_loaded_state_goes_on_bit_for_bit(
             close(left[key], value)
 
 
-@needs_kernels
+@pytest.mark.interpreted
 def test_addresses_need_not_be_round(calls: list[Any]) -> None:
     learnt, rounder = parameters(), parameters()
     for own, values in ((True, learnt), (False, rounder)):

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.nn.card import KERNELS, generation, has_flash, kernels
+from etude.nn.card import KERNELS, generation, has_flash, kernels, serves
 from etude.nn.grouping import attend_equal, attend_grouped
 from etude.nn.packed import Layout
 
@@ -130,8 +130,8 @@ def choose_path(
 ) -> Path:
     """The path `attend` takes when none is named. Never "reference": that one is asked for."""
     device = torch.device(device)
-    fits = dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256  # flash kernels
-    if device.type != "cuda" or not fits or not has_flash(device.index) or (equal and window is None):
+    fits = head_size % 8 == 0 and head_size <= 256  # flash kernels
+    if not serves(device, dtype) or not fits or (equal and window is None):
         return "grouped"
     varlen = _varlen()
     usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
@@ -140,7 +140,7 @@ def choose_path(
 
 def own_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int) -> Path | None:
     """Which of our own kernels serve best, if any does."""
-    if device.type != "cuda" or not has_flash(device.index) or kernels("short_attention") is None:
+    if not serves(device, dtype) or kernels("short_attention") is None:
         return None
     if kernels("short_attention").fits(longest, head_size, dtype):
         return "short"

@@ -12,8 +12,9 @@ from etude.nn import norm as norms
 from etude.nn import residual
 from etude.nn.attention import attend, attend_packed, attend_reference
 from etude.nn.cache import Cache
+from etude.nn.feedforward import activated, fed_forward
 from etude.nn.packed import Layout
-from etude.nn.pointwise import ACTIVATIONS, Activation, activated, drop, fed_forward
+from etude.nn.pointwise import ACTIVATIONS, Activation, drop
 from etude.nn.residual import Placement, Stream
 from etude.nn.rotary import Rotation, rotate
 

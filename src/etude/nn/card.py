@@ -30,11 +30,16 @@ def has_flash(index: int | None) -> bool:
     return generation(index) >= (8, 0)
 
 
-def kernels(name: str) -> Any:
-    """One of KERNELS, or None where there is no Triton to make them."""
+def serves(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether kernels in half precision, flash's and ours, are of use there."""
+    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and has_flash(device.index)
+
+
+def kernels(name: str, room: str = "nn") -> Any:
+    """A module that needs Triton, such as one of KERNELS, or None where there is none to make them."""
     if name not in _MODULES:
         try:
-            _MODULES[name] = importlib.import_module(f"etude.nn.{name}")
+            _MODULES[name] = importlib.import_module(f"etude.{room}.{name}")
         except ImportError:
             _MODULES[name] = None
     return _MODULES[name]

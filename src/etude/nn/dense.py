@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,9 +39,7 @@ def attend_dense(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
         )
     if causal and mask is None:
-        length = query.shape[2]
-        low = torch.finfo(query.dtype).min / 2  # finite: a weight of exactly 0, never NaN
-        mask = torch.full((length, length), low, dtype=wide(query[:0]).dtype).triu_(1)
+        mask = hiding(np.tri(query.shape[2], dtype=bool), wide(query[:0]).dtype)
     result: Tensor = _Products.apply(query, key, value, mask, dropout)
     return result
 
@@ -53,6 +52,13 @@ def prefers_products(parts: Sequence[Tensor], dropout: float) -> bool:
     if first.dtype == torch.bfloat16 and not torch.compiler.is_compiling():
         return dropout > 0 or (torch.is_grad_enabled() and any(part.requires_grad for part in parts))
     return dropout > 0 and first.dtype in (torch.float32, torch.float64)
+
+
+def hiding(seen: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """What is added to scores so that only those are left that are seen: 0, or a number so low that its weight is
+    exactly 0. Finite, so that a query which may see nothing gives an average in place of NaN."""
+    low = torch.finfo(dtype).min / 2  # half, because a score is added to it
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), low)
 
 
 class Mask(NamedTuple):

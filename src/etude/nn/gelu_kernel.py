@@ -9,7 +9,7 @@ The error function is that of Abramowitz and Stegun, 7.1.26, within 1.5e-7 of th
 2e-3 of what it stands for): one exponential, which the derivative needs anyway, in place of two. Kernels that work out
 erf itself wait for arithmetic and not for memory.
 
-Triton comes with torch where that is built for CUDA; only `nn/pointwise.py` and `nn/lowered_kernel.py`
+Triton comes with torch where that is built for CUDA; only `nn/feedforward.py` and `nn/lowered_kernel.py`
 import this file, and only there.
 """
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.dense import attend_dense, prefers_products
+from etude.nn.dense import attend_dense, hiding, prefers_products
+from etude.nn.lengths import cheapest_runs, rounded
 from etude.nn.packed import Layout
 from etude.nn.shared_rows import attend_shared
 
@@ -54,10 +55,7 @@ class Plan:
     masks: dict[Any, Tensor | None] = field(default_factory=dict)
 
     def mask(self, number: int, causal: bool, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores of a bucket: 0, or a finite number so low that its weight is exactly 0.
-
-        Finite, so that a padded query, which may see nothing, gives an average in place of NaN. (S|1, 1, L|1, L)
-        """
+        """What is added to the scores of a bucket, (S|1, 1, L|1, L)."""
         key = (number, causal, window, dtype)
         if key not in self.masks:
             self.masks[key] = self._mask(self.buckets[number], causal, window, dtype)
@@ -76,8 +74,7 @@ class Plan:
             return None
         if causal:
             allowed = allowed & (place[None, :] <= place[:, None])[None, None]
-        low = torch.finfo(dtype).min / 2  # half, because a score is added to it
-        return torch.from_numpy(np.where(allowed, 0.0, low)).to(dtype).to(self.device)
+        return hiding(allowed, dtype).to(self.device)
 
 
 def plan_of(layout: Layout, device: torch.device) -> Plan:
@@ -99,7 +96,7 @@ def make_plan(bounds: np.ndarray, device: torch.device) -> Plan:
 
     order = real[np.argsort(lengths[real], kind="stable")]
     buckets, tokens = [], []
-    for members, length in _cut(order, lengths[order], _PRICE_CPU if device.type == "cpu" else _PRICE_GPU):
+    for members, length in buckets_of(order, lengths[order], _PRICE_CPU if device.type == "cpu" else _PRICE_GPU):
         place = np.arange(length)[None, :]
         inside = place < lengths[members][:, None]
         tokens.append(np.where(inside, bounds[members].astype(np.int64)[:, None] + place, -1).ravel())
@@ -115,28 +112,15 @@ def _send(array: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
-def _cut(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:
-    """Cuts sequences sorted by length into buckets of least cost: padded scores plus a price for each bucket.
+def buckets_of(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:
+    """Cuts sequences sorted by length into buckets of least cost: padded scores plus a price for each bucket."""
+    sizes, starts = rounded(lengths, _GRAIN)
 
-    Dynamic programming over the distinct (rounded) lengths; few after rounding, so this is microseconds each.
-    """
-    rounded = -(-lengths // _GRAIN) * _GRAIN
-    sizes, first = np.unique(rounded, return_index=True)
-    starts = np.append(first, len(lengths))  # (K+1,)
-    best = np.zeros(len(sizes) + 1)
-    cut_at = np.zeros(len(sizes) + 1, np.int64)
-    for end in range(1, len(sizes) + 1):
-        cost = best[:end] + (starts[end] - starts[:end]) * float(sizes[end - 1]) ** 2 + price
-        cut_at[end] = int(cost.argmin())
-        best[end] = cost[cut_at[end]]
-    pieces: list[tuple[np.ndarray, int]] = []
-    end = len(sizes)
-    while end:
-        begin = int(cut_at[end])
-        members = slice(int(starts[begin]), int(starts[end]))
-        pieces.append((order[members], int(lengths[members].max())))
-        end = begin
-    return pieces[::-1]
+    def cost(end: int) -> np.ndarray:
+        return (starts[end] - starts[:end]) * float(sizes[end - 1]) ** 2 + price
+
+    runs = [slice(int(starts[begin]), int(starts[end])) for begin, end in cheapest_runs(len(sizes), cost)]
+    return [(order[members], int(lengths[members].max())) for members in runs]
 
 
 class _Rearrange(torch.autograd.Function):
@@ -171,13 +155,13 @@ def attend_grouped(
     qkv: Tensor, layout: Layout, *, causal: bool, window: int | None = None, dropout: float = 0.0
 ) -> Tensor:
     """Attention within each sequence, over dense batches. (N, 3, H, d) -> (N, H, d)"""
+    if prefers_products((qkv,), dropout) and len(np.unique(layout.lengths[layout.lengths > 0])) > 1:
+        return attend_shared(qkv, layout, causal=causal, window=window, dropout=dropout)
     plan = plan_of(layout, qkv.device)
     if not plan.buckets:
         return qkv[:, 0].clone()  # no tokens, yet a part of the graph
     if plan.token_of_slot is None:
         return _dense(qkv, plan, 0, causal, window, dropout)
-    if prefers_products((qkv,), dropout):
-        return attend_shared(qkv, layout, causal=causal, window=window, dropout=dropout)
     padded = _Rearrange.apply(qkv, plan.token_of_slot, plan.slot_of_token)
     sizes = [len(bucket.lengths) * bucket.length for bucket in plan.buckets]
     mixed = [_dense(part, plan, number, causal, window, dropout) for number, part in enumerate(padded.split(sizes))]

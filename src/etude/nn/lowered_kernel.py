@@ -10,7 +10,7 @@ The kernel reads and writes by tensor descriptors, with which the hardware fetch
 later): it reads zeros behind the last row and writes nothing there. torch cannot trace a kernel that is given such
 descriptors, so this one is an operator that a compiler calls and does not look into.
 
-Triton comes with torch where that is built for CUDA; only `nn/pointwise.py` imports this file, and only there.
+Triton comes with torch where that is built for CUDA; only `nn/feedforward.py` imports this file, and only there.
 """
 
 from __future__ import annotations

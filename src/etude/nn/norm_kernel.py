@@ -38,11 +38,11 @@ def pieces(width: int) -> tuple[int, int] | None:
 
 
 @triton.jit
-def _moments(left, right, epsilon: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
-    mean = (tl.sum(left, 1) + tl.sum(right, 1)) / width
-    left -= mean[:, None]
-    right -= mean[:, None]
-    variance = (tl.sum(left * left, 1) + tl.sum(right * right, 1)) / width
+def _moments(x_low, x_rest, epsilon: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    mean = (tl.sum(x_low, 1) + tl.sum(x_rest, 1)) / width
+    x_low -= mean[:, None]
+    x_rest -= mean[:, None]
+    variance = (tl.sum(x_low * x_low, 1) + tl.sum(x_rest * x_rest, 1)) / width
     return mean, tl.rsqrt(variance + epsilon)
 
 
@@ -64,33 +64,33 @@ def _forward(  # type: ignore[no-untyped-def]
     rest_lane = low + tl.arange(0, rest)
     at_low = row.to(tl.int64)[:, None] * width + low_lane[None, :]
     at_rest = row.to(tl.int64)[:, None] * width + rest_lane[None, :]
-    left = tl.load(residual + at_low, mask=inside, other=0.0).to(tl.float32)
-    right = tl.load(residual + at_rest, mask=inside, other=0.0).to(tl.float32)
+    x_low = tl.load(residual + at_low, mask=inside, other=0.0).to(tl.float32)
+    x_rest = tl.load(residual + at_rest, mask=inside, other=0.0).to(tl.float32)
     if renew:  # what came in is the sum before its norm
-        mean, scale = _moments(left, right, epsilon, width)
-        left = _normed(left, mean, scale, tl.load(old_weight + low_lane), tl.load(old_bias + low_lane))
-        right = _normed(right, mean, scale, tl.load(old_weight + rest_lane), tl.load(old_bias + rest_lane))
-        left = left.to(total.dtype.element_ty).to(tl.float32)
-        right = right.to(total.dtype.element_ty).to(tl.float32)
+        mean, scale = _moments(x_low, x_rest, epsilon, width)
+        x_low = _normed(x_low, mean, scale, tl.load(old_weight + low_lane), tl.load(old_bias + low_lane))
+        x_rest = _normed(x_rest, mean, scale, tl.load(old_weight + rest_lane), tl.load(old_bias + rest_lane))
+        x_low = x_low.to(total.dtype.element_ty).to(tl.float32)
+        x_rest = x_rest.to(total.dtype.element_ty).to(tl.float32)
     branch_low = tl.load(branch + at_low, mask=inside, other=0.0).to(tl.float32)
     branch_rest = tl.load(branch + at_rest, mask=inside, other=0.0).to(tl.float32)
     if drops:
         drawn = scrambled(tl.load(seed))
         branch_low *= kept(drawn, row[:, None], low_lane[None, :], drops)
         branch_rest *= kept(drawn, row[:, None], rest_lane[None, :], drops)
-    left = (left + branch_low).to(total.dtype.element_ty)
-    right = (right + branch_rest).to(total.dtype.element_ty)
-    tl.store(total + at_low, left, mask=inside)
-    tl.store(total + at_rest, right, mask=inside)
-    left = left.to(tl.float32)
-    right = right.to(tl.float32)
-    mean, scale = _moments(left, right, epsilon, width)
+    x_low = (x_low + branch_low).to(total.dtype.element_ty)
+    x_rest = (x_rest + branch_rest).to(total.dtype.element_ty)
+    tl.store(total + at_low, x_low, mask=inside)
+    tl.store(total + at_rest, x_rest, mask=inside)
+    x_low = x_low.to(tl.float32)
+    x_rest = x_rest.to(tl.float32)
+    mean, scale = _moments(x_low, x_rest, epsilon, width)
     tl.store(means + row, mean, mask=row < count)
     tl.store(scales + row, scale, mask=row < count)
-    left = _normed(left, mean, scale, tl.load(weight + low_lane), tl.load(bias + low_lane))
-    right = _normed(right, mean, scale, tl.load(weight + rest_lane), tl.load(bias + rest_lane))
-    tl.store(normed + at_low, left.to(normed.dtype.element_ty), mask=inside)
-    tl.store(normed + at_rest, right.to(normed.dtype.element_ty), mask=inside)
+    x_low = _normed(x_low, mean, scale, tl.load(weight + low_lane), tl.load(bias + low_lane))
+    x_rest = _normed(x_rest, mean, scale, tl.load(weight + rest_lane), tl.load(bias + rest_lane))
+    tl.store(normed + at_low, x_low.to(normed.dtype.element_ty), mask=inside)
+    tl.store(normed + at_rest, x_rest.to(normed.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.card import alone, has_flash, kernels
+from etude.nn.card import alone, kernels, serves
 from etude.nn.norm import Norm
 from etude.nn.pointwise import drop
 
@@ -47,10 +47,8 @@ def stream_of(x: Tensor, norm: Norm) -> Stream:
 
 def own_norms(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
     """The module of our kernels, where they serve."""
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not has_flash(device.index):
-        return None
     # without a compiler there are so many kernels that it does not matter
-    learns = torch.compiler.is_compiling() and torch.is_grad_enabled() and alone()
+    learns = serves(device, dtype) and torch.compiler.is_compiling() and torch.is_grad_enabled() and alone()
     if not learns or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None
     module = kernels("norm_kernel")

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.dense import Mask, Saved, mix, unmix
+from etude.nn.dense import Mask, Saved, hiding, mix, unmix
+from etude.nn.lengths import cheapest_runs, rounded
 from etude.nn.packed import Layout
 
 # What one more size of rows costs, in units of one score of all heads: about twenty calls, and now and then a shape
@@ -76,10 +77,7 @@ class Plan:
         return self.exchanges[parts, heads]
 
     def mask(self, number: int, causal: bool, window: int | None, dtype: torch.dtype) -> list[Mask]:
-        """What is added to which scores: 0, or a finite number so low that its weight is exactly 0.
-
-        Finite, so that a padded query, which may see nothing, gives an average in place of NaN.
-        """
+        """What is added to which scores."""
         key = (number, causal, window, dtype)
         if key not in self.masks:
             rows = self.rows[number]
@@ -94,16 +92,11 @@ class Plan:
             if shared:
                 # distances within a sequence are those within its row
                 same = rows.owners[:, :, None] == rows.owners[:, None, :]
-                masks.append(Mask(slice(0, shared), added(same & seen, dtype)[:, None]))
+                masks.append(Mask(slice(0, shared), hiding(same & seen, dtype)[:, None]))
             if shared < len(rows.tokens) and not seen.all():
-                masks.append(Mask(slice(shared, None), added(seen, dtype)))
+                masks.append(Mask(slice(shared, None), hiding(seen, dtype)))
             self.masks[key] = masks
         return self.masks[key]
-
-
-def added(seen: np.ndarray, dtype: torch.dtype) -> Tensor:
-    low = torch.finfo(dtype).min / 2  # half, because a score is added to it
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), low)
 
 
 def plan_of(layout: Layout) -> Plan:
@@ -119,31 +112,21 @@ def make_plan(bounds: np.ndarray) -> Plan:
     order = np.argsort(lengths, kind="stable")
     order = order[lengths[order] > 0]  # empty sequences hold no token and need no slot
     starts = bounds[:-1].astype(np.int64)
-    return Plan([fill_rows(order[some], starts, lengths, length) for some, length in cut(lengths[order], _PRICE)])
+    return Plan([fill_rows(order[some], starts, lengths, length) for some, length in sizes_of(lengths[order])])
 
 
-def cut(lengths: np.ndarray, price: float) -> list[tuple[slice, int]]:
+def sizes_of(lengths: np.ndarray) -> list[tuple[slice, int]]:
     """Which of the sequences, sorted by length, go into rows of which size, for the least cost: scores, and a price
-    for every size.
-
-    Dynamic programming over the distinct (rounded) lengths. Rows are taken to be full.
-    """
-    sizes, first = np.unique(-(-lengths // _GRAIN) * _GRAIN, return_index=True)
-    starts = np.append(first, len(lengths))  # (K+1,)
+    for every size. Rows are taken to be full."""
+    sizes, starts = rounded(lengths, _GRAIN)
     tokens = np.append(0, np.cumsum(lengths))[starts]
-    best, cut_at = np.zeros(len(sizes) + 1), np.zeros(len(sizes) + 1, np.int64)
-    for end in range(1, len(sizes) + 1):
+
+    def cost(end: int) -> np.ndarray:
         length = int(sizes[end - 1])
-        cost = best[:end] + -(-(tokens[end] - tokens[:end]) // length) * float(length) ** 2 + price
-        cut_at[end] = int(cost.argmin())
-        best[end] = cost[cut_at[end]]
-    pieces: list[tuple[slice, int]] = []
-    end = len(sizes)
-    while end:
-        begin = int(cut_at[end])
-        pieces.append((slice(int(starts[begin]), int(starts[end])), int(sizes[end - 1])))
-        end = begin
-    return pieces
+        return -(-(tokens[end] - tokens[:end]) // length) * float(length) ** 2 + _PRICE
+
+    runs = cheapest_runs(len(sizes), cost)[::-1]  # the long rows first
+    return [(slice(int(starts[begin]), int(starts[end])), int(sizes[end - 1])) for begin, end in runs]
 
 
 def fill_rows(members: np.ndarray, starts: np.ndarray, lengths: np.ndarray, length: int) -> Rows:
@@ -195,7 +178,7 @@ class _Shared(torch.autograd.Function):
         kept: list[Tensor | None] = []
         ctx.plan, ctx.heads, ctx.scale = plan, heads, 1.0
         scores_dtype = torch.promote_types(qkv.dtype, torch.float32)
-        sides = (_cut(filled, plan, 3, heads), _cut(result, plan, 1, heads))
+        sides = (_in_rows(filled, plan, 3, heads), _in_rows(result, plan, 1, heads))
         for number, (inside, out) in enumerate(zip(*sides, strict=True)):
             masks = plan.mask(number, causal, window, scores_dtype)
             query, key, value = inside.unbind(0)
@@ -213,7 +196,7 @@ class _Shared(torch.autograd.Function):
         tokens, _, size = grad.shape
         steep = plan.exchange(1, heads).fill(grad.reshape(-1, size))
         slopes = torch.empty_like(filled)
-        sides = (_cut(filled, plan, 3, heads), _cut(steep, plan, 1, heads), _cut(slopes, plan, 3, heads))
+        sides = (_in_rows(filled, plan, 3, heads), _in_rows(steep, plan, 1, heads), _in_rows(slopes, plan, 3, heads))
         for number, (inside, out, slope) in enumerate(zip(*sides, strict=True)):
             query, key, value = inside.unbind(0)
             saved = Saved(kept[2 * number], kept[2 * number + 1], ctx.scale)
@@ -221,7 +204,7 @@ class _Shared(torch.autograd.Function):
         return plan.exchange(3, heads).drain(slopes).view(tokens, 3, heads, size), None, None, None, None
 
 
-def _cut(slots: Tensor, plan: Plan, parts: int, heads: int) -> list[Tensor]:
+def _in_rows(slots: Tensor, plan: Plan, parts: int, heads: int) -> list[Tensor]:
     """(slots, d) -> (parts, R, H, L, d) of each size of rows."""
     sizes = [(parts, len(rows.tokens), heads, rows.length) for rows in plan.rows]
     pieces = slots.split([int(np.prod(size)) for size in sizes])

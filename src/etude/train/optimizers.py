@@ -6,8 +6,6 @@ of any step, also of step 0, holds the same names.
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -44,18 +42,9 @@ def _loss(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-@functools.cache
-def _kernel() -> Any:
-    """train/adam_kernel.py, or None where there is no Triton to make it; looked up once."""
-    try:
-        return importlib.import_module("etude.train.adam_kernel")
-    except ImportError:
-        return None
-
-
 def own_kernel(device: torch.device) -> Any:
     """Our kernel for parameters on this device, or None where torch's has to do."""
-    return _kernel() if device.type == "cuda" and card.has_flash(device.index) else None
+    return card.kernels("adam_kernel", "train") if device.type == "cuda" and card.has_flash(device.index) else None
 
 
 def _plain(tensor: Any, device: torch.device) -> bool:

@@ -1,0 +1,170 @@
+"""A GELU between two products by our Triton kernels, against formulas: on a GPU by name, elsewhere interpreted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from etude.nn import feedforward, pointwise
+
+
+def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
+    in_the_interpreter(__file__)
+
+
+def fed(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
+    """What a feed-forward branch gives, and its gradients: of x, and of what it learns."""
+    out = feedforward.fed_forward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
+    learnt = [weight for layer in (up, down) for weight in layer.parameters()]
+    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
+
+
+def fed_exactly(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
+    """The same in float64, by formulas that are nobody's kernels."""
+    x, slope = x.detach().double().requires_grad_(), slope.double()
+    up, down = (copy.deepcopy(layer).double() for layer in (up, down))
+    raised = x @ up.weight.t() + up.bias
+    if tanh:
+        below = 0.5 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (raised + 0.044715 * raised**3)))
+    else:
+        below = 0.5 * (1 + torch.erf(raised / 2**0.5))
+    out = (raised * below) @ down.weight.t() + (0 if down.bias is None else down.bias)
+    learnt = [weight for layer in (up, down) for weight in layer.parameters()]
+    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("tanh", [False, True])
+def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
+    from etude.nn.gelu_kernel import COLUMNS, ROWS, TILES, gelu_biased
+
+    torch.manual_seed(1)
+    count, width = ROWS * TILES + 3, COLUMNS + 40  # more than one program both ways, the last of them not full
+    x = torch.cat([torch.randn(count, width - 40), torch.linspace(-12, 12, 40 * count).view(count, 40)], 1)
+    bias, slope = torch.randn(width, requires_grad=True), torch.randn(count, width)
+    x.requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    ours = gelu_biased(x, bias, tanh)
+    theirs = torch.nn.functional.gelu(exact, approximate="tanh" if tanh else "none")
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-6)
+    by_x, by_bias = torch.autograd.grad(ours, (x, bias), slope)
+    (exactly,) = torch.autograd.grad(theirs, exact, slope.double())
+    torch.testing.assert_close(by_x.double(), exactly, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(by_bias.double(), exactly.sum(0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("tokens", [1, 16, 71, 80])  # tiles of 16 rows: a part of one; one; groups of 2, the last less
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gelu_s_slope_within_the_product(
+    tokens: int, tanh: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32: the interpreter multiplies the bits of bf16 as if they were whole numbers."""
+    from etude.nn import lowered_kernel
+
+    for name, value in {"ROWS": 16, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
+        monkeypatch.setattr(lowered_kernel, name, value)
+    monkeypatch.setattr(feedforward, "own_lowered", lambda *_: lowered_kernel)
+    calls: list[bool] = []
+    back = lowered_kernel.gelu_lowered_backward
+
+    def counted(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+        calls.append(tanh)
+        return back(grad, raised, weight, tanh)
+
+    monkeypatch.setattr(lowered_kernel, "gelu_lowered_backward", counted)
+    torch.manual_seed(1)
+    up, down = torch.nn.Linear(24, 96), torch.nn.Linear(96, 48, bias=bias)
+    x, slope = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
+    with torch.no_grad():
+        up.weight.mul_(4)  # into both tails
+    ours, again = (fed(x, up, down, tanh, slope) for _ in range(2))
+    assert calls == [tanh, tanh]
+    for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-5)
+        assert torch.equal(one, same)
+
+
+@pytest.mark.interpreted
+def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.nn import lowered_kernel
+
+    monkeypatch.setattr(feedforward, "own_lowered", lambda *_: lowered_kernel)
+    monkeypatch.setattr(lowered_kernel, "gelu_lowered", None)  # cannot be called
+    torch.manual_seed(1)
+    for tokens, inner, width, bias in [(5, 96, 64, True), (5, 128, 48, True), (5, 128, 64, False), (0, 128, 64, True)]:
+        up, down = torch.nn.Linear(24, inner, bias=bias), torch.nn.Linear(inner, width)
+        x = torch.randn(tokens, 24)
+        expected = down(torch.nn.functional.gelu(up(x)))
+        torch.testing.assert_close(feedforward.fed_forward(x, up, down, pointwise.gelu, down.bias), expected)
+    assert lowered_kernel.fits(768, 3072) and not lowered_kernel.fits(768, 3000)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_a_gelu_on_a_gpu(name: pointwise.Activation) -> None:
+    """Value and gradients in bf16, against float64, and the same to the bit again."""
+    torch.manual_seed(1)
+    projection = torch.nn.Linear(32, 640, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(301, 32, device="cuda", dtype=torch.bfloat16)
+    slope = torch.randn(301, 640, device="cuda", dtype=torch.bfloat16)
+
+    def results(x: Tensor, projection: torch.nn.Linear) -> list[Tensor]:
+        out = feedforward.activated(x, projection, pointwise.ACTIVATIONS[name])
+        return [
+            out.detach().double(),
+            *torch.autograd.grad(out, [projection.weight, projection.bias], slope.to(out.dtype)),
+        ]
+
+    assert feedforward.own_gelu(x.device, x.dtype) is not None
+    ours, again = (results(x, projection) for _ in range(2))
+    theirs = results(x.double(), projection.double())
+    for one, same, other in zip(ours, again, theirs, strict=True):
+        assert torch.equal(one, same)
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["eager", "compiled", "recorded"])
+@pytest.mark.parametrize("tanh", [False, True])
+def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> None:
+    """In bf16 from float32 masters, against float64; the same to the bit again, compiled, and from a recording."""
+    torch.manual_seed(1)
+    up, down = (torch.nn.Linear(*shape, device="cuda") for shape in ((192, 640), (640, 192)))
+    x = torch.randn(1100, 192, device="cuda", requires_grad=True)  # 9 tiles of rows: a group of 8, and a part of one
+    slope = torch.randn(1100, 192, device="cuda", dtype=torch.bfloat16)
+    if feedforward.own_lowered(x.device, torch.bfloat16) is None:
+        pytest.skip("the kernel needs a Hopper card")
+    compiled = torch.compile(feedforward.fed_forward, fullgraph=True, dynamic=False)
+
+    def results(through: Any = feedforward.fed_forward) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a recording must not meet older copies
+            out = through(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
+        return [out.detach(), *torch.autograd.grad(out, [x, *up.parameters(), *down.parameters()], slope)]
+
+    if way == "eager":
+        ours, again = results(), results()
+    elif way == "compiled":
+        ours, again = results(compiled), results(compiled)
+    else:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            results()
+        torch.cuda.current_stream().wait_stream(aside)
+        recording = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recording):
+            ours = results()
+        with torch.no_grad():
+            x.copy_(torch.randn_like(x))  # numbers that were not there when it was recorded
+        recording.replay()
+        again = results()
+    for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
+        assert torch.equal(one, same)
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
