@@ -22,7 +22,7 @@ def test_no_other_cut_is_cheaper(table: list[list[int]], count: int) -> None:
     inner = range(1, count)
     ways = [[0, *cut, count] for size in range(count) for cut in combinations(inner, size)] if count else [[0]]
     assert total(runs) == min(total(list(zip(way[:-1], way[1:], strict=True))) for way in ways)
-    assert [begin for begin, _ in runs] + [count] == [0] + [end for _, end in runs], "end to end, from first to last"
+    assert [*(begin for begin, _ in runs), count] == [0, *(end for _, end in runs)], "end to end, from first to last"
 
 
 def test_lengths_are_rounded_up_and_counted() -> None:
