@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from hypothesis import given
@@ -21,7 +21,7 @@ def test_no_other_cut_is_cheaper(table: list[list[int]], count: int) -> None:
     runs = cheapest_runs(count, lambda end: costs[end, :end])
     inner = range(1, count)
     ways = [[0, *cut, count] for size in range(count) for cut in combinations(inner, size)] if count else [[0]]
-    assert total(runs) == min(total(list(zip(way[:-1], way[1:], strict=True))) for way in ways)
+    assert total(runs) == min(total(list(pairwise(way))) for way in ways)
     assert [*(begin for begin, _ in runs), count] == [0, *(end for _, end in runs)], "end to end, from first to last"
 
 
