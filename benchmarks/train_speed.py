@@ -18,6 +18,7 @@ import json
 import platform
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,22 +128,29 @@ def etude_speed(
 
 
 def profiled(step: Callable[[], None]) -> None:
-    """Where the time of three steps goes, by kernel."""
+    """Where the time of three steps goes: by kernel, and where none was at work."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         for _ in range(3):
             step()
         torch.cuda.synchronize()
-    print(found.key_averages().table(sort_by="self_device_time_total", row_limit=30, max_name_column_width=70))
-    kernels = [
-        e for e in found.events() if e.device_type.name == "CUDA" and not getattr(e, "is_user_annotation", False)
-    ]
-    spans = sorted((kernel.time_range.start, kernel.time_range.end) for kernel in kernels)
-    busy, last = 0.0, spans[0][0]
-    for start, end in spans:
-        busy, last = busy + max(0.0, end - max(start, last)), max(last, end)
-    print(f"busy {busy / 1e3:.2f} ms of {(last - spans[0][0]) / 1e3:.2f} between the first kernel and the last")
+    kernels = sorted(
+        (e.time_range.start, e.time_range.end, e.name[:60])
+        for e in found.events()
+        if e.device_type.name == "CUDA" and not e.name.startswith("##")  # those are what a compiled graph did in all
+    )
+    taken, waited = defaultdict(list), defaultdict(list)
+    last, before = kernels[0][0], ""
+    for start, end, name in kernels:
+        taken[name].append(max(0.0, end - max(start, last)))
+        waited[f"{before} -> {name}"].append(max(0.0, start - last))
+        last, before = max(last, end), name
+    for title, found_times, most in (("kernels", taken, 45), ("nothing at work", waited, 15)):
+        total = sum(sum(times) for times in found_times.values())
+        print(f"{title}: {total / 3e3:.2f} ms a step, {sum(map(len, found_times.values())) / 3:.0f} times")
+        for name, times in sorted(found_times.items(), key=lambda item: -sum(item[1]))[:most]:
+            print(f"  {sum(times) / 3e3:8.3f} ms {len(times) / 3:6.1f} x  {name}")
 
 
 # --- the peers --------------------------------------------------------------------------------------

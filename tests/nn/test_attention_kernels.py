@@ -48,13 +48,30 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
     from etude.nn import tiled_attention
 
     for kernel in ("FORWARD", "BY_QUERY", "BY_KEY"):
-        monkeypatch.setattr(tiled_attention, kernel, (*tiles, 4, 2))
+        monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0))
     torch.manual_seed(1)
     layout = layout_of([16, 1, 0, 33, 64, 31, 0], 64)
     qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
     slope = torch.randn(layout.total, 2, size)
     ours, theirs = (attention_of(qkv, layout, causal, path, slope) for path in ("tiled", "reference"))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # the interpreter's: that is the test
+def test_scores_beyond_any_sum(causal: bool, dtype: torch.dtype) -> None:
+    """Exponentials relative to a query's score with its own key overflow where another one is far higher."""
+    torch.manual_seed(1)
+    layout = layout_of([70, 0, 64, 130], 192)
+    qkv = torch.randn(layout.total, 3, 2, 16)
+    qkv[:200, :2] *= 14  # scores of up to a thousand; the last sequence has them, and small ones, too
+    qkv = qkv.to(dtype)
+    wanted = attend(*qkv.float().unbind(1), layout, causal=causal, path="reference")
+    found = attend(*qkv.unbind(1), layout, causal=causal, path="tiled").float()
+    error = 2e-5 if dtype == torch.float32 else 5e-3
+    torch.testing.assert_close(found, wanted, rtol=error, atol=error)
 
 
 @pytest.mark.interpreted
@@ -66,7 +83,7 @@ def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: p
     from etude.nn.short_attention import attend_short
 
     for kernel, tiles in (("FORWARD", (16, 32)), ("BY_QUERY", (32, 16)), ("BY_KEY", (16, 16))):
-        monkeypatch.setattr(tiled_attention, kernel, (*tiles, 4, 2))
+        monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0))
     bounds, seed = torch.tensor([0, 40, 49], dtype=torch.int32), torch.tensor([5])
 
     def ours(qkv: Tensor, seed: Tensor = seed) -> Tensor:

@@ -2,10 +2,12 @@
 
 A program has one row. It reads its logits once for their log-sum-exp, in running form (Milakov, Gimelshein 2018), and
 once more to write softmax - one-hot over them. Of a tile of four stretches every lane takes its highest logit first,
-so the running sum is put to a new scale once for four logits: 0.62 ms against 0.70 for one stretch at a time (H200,
-8,192 x 50,304 in bf16). The second pass runs backwards, for what was read last is still in the cache, and nothing of it
-is read again: 0.59 ms, where reading and writing once take 0.39. A compiler's form of the formula takes half as long
-again and needs twice the memory.
+so the running sum is put to a new scale once for four logits. The second pass runs backwards, for what was read last
+is still in the cache, and nothing of it is read again. Tiles that lie within the vocabulary need no mask: a mask that
+may end anywhere makes the compiler read number by number. The true logit, of which 1 is taken away, is seen to last.
+
+16,384 rows of 50,304 in bf16 take 0.94 ms on an H200, where reading and writing them once takes 0.78. A compiler's
+form of the formula takes twice as long and needs twice the memory.
 
 Triton comes with torch where that is built for CUDA; nothing else imports this file.
 """
@@ -17,37 +19,55 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LANES, STRETCHES, WARPS = 2048, 4, 8  # the fastest of those tried on an H200
+LANES, STRETCHES, WARPS, REGISTERS = 2048, 4, 8, 64  # the fastest of those tried on an H200
 _PER_NAT = tl.constexpr(1.4426950408889634)  # log2(e): the hardware has powers of two
+_LOW = tl.constexpr(-1e30)  # finite: the difference of two infinities is no number
+
+
+@triton.jit
+def _add(highest, total, logits):  # type: ignore[no-untyped-def]
+    """Adds a tile (stretches, lanes) to the running sums of all lanes."""
+    higher = tl.maximum(highest, tl.max(logits, 0))
+    shift = higher * _PER_NAT
+    total *= tl.exp2(highest * _PER_NAT - shift)
+    return higher, total + tl.sum(tl.exp2(logits * _PER_NAT - shift[None, :]), 0)
 
 
 @triton.jit
 def _kernel(rows, targets, losses, columns, vocab, lanes: tl.constexpr, stretches: tl.constexpr):  # type: ignore[no-untyped-def]
+    tile: tl.constexpr = lanes * stretches
     row = tl.program_id(0).to(tl.int64)
     rows += row * columns
     target = tl.load(targets + row)
     used = target >= 0
     place = (tl.arange(0, stretches) * lanes)[:, None] + tl.arange(0, lanes)[None, :]
-    highest = tl.full([lanes], -1e30, tl.float32)  # finite: the difference of two infinities is no number
+    highest = tl.full([lanes], _LOW, tl.float32)
     total = tl.zeros([lanes], tl.float32)
-    for start in range(0, columns, lanes * stretches):
+    whole = vocab // tile * tile
+    for start in range(0, whole, tile):
+        logits = tl.load(rows + start + place, eviction_policy="evict_last")
+        highest, total = _add(highest, total, logits.to(tl.float32))
+    for start in range(whole, columns, tile):
         column = start + place
-        logits = tl.load(rows + column, mask=column < vocab, other=-float("inf"), eviction_policy="evict_last")
-        logits = logits.to(tl.float32) * _PER_NAT
-        higher = tl.maximum(highest, tl.max(logits, 0))
-        total = total * tl.exp2(highest - higher) + tl.sum(tl.exp2(logits - higher[None, :]), 0)
-        highest = higher
+        logits = tl.load(rows + column, mask=column < columns, other=0.0, eviction_policy="evict_last")
+        highest, total = _add(highest, total, tl.where(column < vocab, logits.to(tl.float32), _LOW))
     peak = tl.max(highest, 0)
-    normaliser = peak + tl.log2(tl.sum(total * tl.exp2(highest - peak), 0))
+    normaliser = peak * _PER_NAT + tl.log2(tl.sum(total * tl.exp2((highest - peak) * _PER_NAT), 0))
     truth = tl.load(rows + target, mask=used, other=0.0).to(tl.float32)
     tl.store(losses + row, tl.where(used, normaliser / _PER_NAT - truth, 0.0))
+    normaliser = tl.where(used, normaliser, float("inf"))  # shares of 0
     tl.debug_barrier()  # the true logit is read before its place is written
-    last = (columns - 1) // (lanes * stretches) * (lanes * stretches)
-    for before in range(0, columns, lanes * stretches):
-        column = last - before + place
-        logits = tl.load(rows + column, mask=column < vocab, other=-float("inf"), eviction_policy="evict_first")
-        slope = tl.exp2(logits.to(tl.float32) * _PER_NAT - normaliser) - tl.where(column == target, 1.0, 0.0)
-        tl.store(rows + column, tl.where(used, slope, 0.0), mask=column < columns, eviction_policy="evict_first")
+    for start in range(whole, columns, tile):
+        column = start + place
+        logits = tl.load(rows + column, mask=column < columns, other=0.0, eviction_policy="evict_first")
+        share = tl.where(column < vocab, tl.exp2(logits.to(tl.float32) * _PER_NAT - normaliser), 0.0)
+        tl.store(rows + column, share, mask=column < columns, eviction_policy="evict_first")
+    for behind in range(tile, whole + tile, tile):
+        at = rows + (whole - behind) + place
+        logits = tl.load(at, eviction_policy="evict_first")
+        tl.store(at, tl.exp2(logits.to(tl.float32) * _PER_NAT - normaliser), eviction_policy="evict_first")
+    tl.debug_barrier()  # the place is written before it is written again
+    tl.store(rows + target, tl.exp2(truth * _PER_NAT - normaliser) - 1.0, mask=used)
 
 
 def surprise_and_slope_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
@@ -66,5 +86,6 @@ def surprise_and_slope_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
             LANES,
             STRETCHES,
             num_warps=WARPS,
+            maxnreg=REGISTERS,
         )
     return losses

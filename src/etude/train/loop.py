@@ -84,7 +84,7 @@ class Loop:
             look_up_kernels(self.device)
             for trunk in (model, *objective.trunks()):
                 # rows are static, so one shape is compiled, once
-                trunk.compile(dynamic=False, mode="reduce-overhead" if self._replays() else None)
+                trunk.compile(dynamic=False, options=compiling.options(self.device, self._replays()))
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
             if objective.updates_itself:
