@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from etude.train import compiling
 from etude.train.progress import Progress
@@ -67,37 +66,6 @@ def test_torch_counts_what_it_finds_and_keeps() -> None:
         counters["inductor"]["fxgraph_cache_hit"] -= 2
         counters["inductor"]["fxgraph_cache_miss"] -= 1
     assert compiling.folder().name.startswith("torchinductor") or compiling.folder().is_dir()
-
-
-def graph_of(device: str, dtype: torch.dtype) -> torch.fx.Graph:
-    """Two products of which one is widened and leaves; of the other something else is made first."""
-    aten, graph = torch.ops.aten, torch.fx.Graph()
-    with FakeTensorMode():
-        narrow, wide = (torch.empty(4, 4, device=device, dtype=kind) for kind in (dtype, torch.float32))
-    given = graph.placeholder("given")
-    leaving, staying = (graph.call_function(aten.mm.default, (given, given)) for _ in range(2))
-    widened = [
-        graph.call_function(torch.ops.prims.convert_element_type.default, (one, torch.float32))
-        for one in (leaving, staying)
-    ]
-    graph.output((widened[0], graph.call_function(aten.mul.Tensor, (widened[1], 2.0))))
-    for node in graph.nodes:
-        node.meta["val"] = wide if node in widened else narrow
-    return graph
-
-
-@pytest.mark.parametrize("device, dtype", [("cuda", torch.bfloat16), ("cuda", torch.float16), ("cpu", torch.bfloat16)])
-def test_a_product_that_is_widened_to_leave_comes_out_wide(device: str, dtype: torch.dtype) -> None:
-    graph = graph_of(device, dtype)
-    compiling.widen(graph)
-    graph.lint()
-    names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
-    wide = names.count("aten.mm.dtype")
-    assert wide == (device == "cuda")  # a CPU has no such product
-    assert names.count("aten.mm.default") == 2 - wide == names.count("prims.convert_element_type.default")
-    first = next(node for node in graph.nodes if node.op == "output").args[0][0]
-    assert first.meta["val"].dtype == torch.float32
-    assert not wide or first.args[2] == torch.float32
 
 
 def test_what_a_gpu_compiles_with_is_known_to_the_cache() -> None:
