@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from etude.train import optim, optimizers
+from etude.train import many_tensors, optim, optimizers
 from etude.train.optimizers import Adam, AdamW, start_adam
 
 SIZES = [(1,), (5,), (4096,), (4097,), (100, 100), (0,)]
@@ -99,7 +99,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     monkeypatch.setattr(adam_kernel, "step", step)
     monkeypatch.setattr(optimizers, "own_kernel", lambda device: adam_kernel)
     yield seen
-    adam_kernel._chunks.cache_clear()
+    many_tensors.cut.cache_clear()
 
 
 @pytest.mark.interpreted

@@ -16,7 +16,6 @@ only `train/optimizers.py` imports this file, and only there.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -25,6 +24,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from etude.train.many_tensors import cut, sent
 
 BLOCK = 1024  # elements of a program's chunk
 WARPS = 4  # 8 elements a thread: loads of 128 bytes under way, few enough registers for 9 programs a multiprocessor
@@ -119,23 +120,6 @@ def _step(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=8)  # parameters without a gradient are left out, so that sets of them may take turns
-def _chunks(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
-    """(3, C) int32: of each program its tensor, its number in that, and how many elements it has."""
-    each = np.array([-(-size // block) for size in sizes], dtype=np.int64)
-    tensor = np.repeat(np.arange(len(sizes)), each)
-    number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    left = np.minimum(np.array(sizes, dtype=np.int64)[tensor] - number * block, block)
-    return _sent(np.stack([tensor, number, left]).astype(np.int32), device)
-
-
-def _sent(values: np.ndarray, device: torch.device) -> Tensor:
-    """On the device without a wait. Pinned memory is new each time: torch keeps it until the copy is done."""
-    host = torch.empty(values.shape, dtype=torch.from_numpy(values).dtype, pin_memory=device.type == "cuda")
-    host.numpy()[...] = values
-    return host.to(device, non_blocking=True)
-
-
 def _log(beta: float) -> float:
     """log2 of the float32 that the averages are made with: their correction must be that of the same number."""
     return math.log2(float(np.float32(beta))) if beta else -math.inf
@@ -163,13 +147,13 @@ def step(
     table[: 5 * count] = [address for row in addresses for address in row]
     table[5 * count :].view(np.float64)[:] = [*rates, *decays, *map(_log, betas)]
     aligned = not (table[: 4 * count] % 16).any()  # all but always: an allocator gives round addresses
-    sent, chunks = _sent(table, device), _chunks(tuple(sizes), BLOCK, device)
+    on_device, chunks = sent(table, device), cut(tuple(sizes), BLOCK, device)
     plan = torch.empty(3 * count, dtype=torch.float32, device=device)
     guard, divisor = plan if found is None else found, plan if scale is None else scale
     with torch.cuda.device_of(plan):  # Triton launches on the current device
-        _count[(triton.cdiv(count, _LANES),)](sent, plan, guard, count, found is not None, _LANES, num_warps=4)
+        _count[(triton.cdiv(count, _LANES),)](on_device, plan, guard, count, found is not None, _LANES, num_warps=4)
         if chunks.shape[1]:
             _step[(chunks.shape[1],)](
-                sent, plan, chunks, divisor, guard, count, chunks.shape[1], *betas, epsilon, BLOCK, aligned,
+                on_device, plan, chunks, divisor, guard, count, chunks.shape[1], *betas, epsilon, BLOCK, aligned,
                 scale is not None, found is not None, num_warps=WARPS,
             )  # fmt: skip

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW
+from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW, common_norm
 from etude.train.settings import Settings
 
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
@@ -208,7 +208,7 @@ def clip_gradients(
     `optimizer` whose step can divide by a number, its next step does so, and the gradients are passed over once less.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
+    norm = common_norm(gradients)
     if hasattr(norm, "full_tensor"):  # gradients in shards (FSDP2): the norm over all of them
         norm, optimizer = norm.full_tensor(), None
     if limit is not None and gradients:

@@ -43,8 +43,27 @@ def _loss(closure: Callable[[], Any] | None) -> Any:
 
 
 def own_kernel(device: torch.device) -> Any:
-    """Our kernel for parameters on this device, or None where torch's has to do."""
-    return card.kernels("adam_kernel", "train") if device.type == "cuda" and card.has_flash(device.index) else None
+    """Our step of AdamW for parameters on this device, or None where torch's has to do."""
+    return _own("adam_kernel", device)
+
+
+def own_length(device: torch.device) -> Any:
+    """Our norm of gradients on this device, or None."""
+    return _own("length_kernel", device)
+
+
+def _own(name: str, device: torch.device) -> Any:
+    return card.kernels(name, "train") if device.type == "cuda" and card.has_flash(device.index) else None
+
+
+def common_norm(gradients: list[Tensor]) -> Tensor:
+    """Of all of them together, as torch has it; on a GPU by two kernels of ours where those can."""
+    device = gradients[0].device if gradients else torch.device("cpu")
+    kernel = own_length(device)
+    if kernel is not None and all(_plain(gradient, device) for gradient in gradients):
+        norm: Tensor = kernel.length(gradients)
+        return norm
+    return nn.utils.get_total_norm(gradients)
 
 
 def _plain(tensor: Any, device: torch.device) -> bool:
