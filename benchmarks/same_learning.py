@@ -1,6 +1,6 @@
 """Does the fast path learn the same? Held-out loss after a few hundred steps, fast and plain, over two seeds.
 
-    python benchmarks/same_learning.py corpus [--steps 300] [--works bert,gpt]
+    python benchmarks/same_learning.py corpus [--steps 300] [--length 128] [--works bert,gpt]
 
     fast    what `etude pretrain` does on this device: bf16, compiled, recorded, our kernels, many sequences a row
     plain   float32, nothing compiled, torch's own kernels; and in a row as many sequences as it takes to fill one: one
@@ -24,7 +24,6 @@ from etude import pretraining
 from etude.card import hardware, versions
 from etude.text.corpus import Corpus
 
-LENGTH = 128
 NONE = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.embedding_dropout": 0.0}
 WORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert-small", NONE | {"objective.sentence": "none", "model.pooler": False, "train.lr": 5e-4}),
@@ -33,9 +32,9 @@ WORKS: dict[str, tuple[str, dict[str, Any]]] = {
 PLAIN = {"train.precision": "float32", "train.compile": False}
 
 
-def held_out(corpus: Corpus, work: str, seed: int, steps: int, tokens: int, plain: bool) -> float:
-    recipe, settings = WORKS[work]
-    settings = settings | {"model.context": LENGTH, "objective.length": LENGTH, "train.batch_tokens": tokens}
+def held_out(corpus: Corpus, work: str, seed: int, asked: argparse.Namespace, plain: bool) -> float:
+    (recipe, settings), length, steps = WORKS[work], asked.length, asked.steps
+    settings = settings | {"model.context": length, "objective.length": length, "train.batch_tokens": asked.tokens}
     settings |= {"train.steps": steps, "train.seed": seed, "train.save_every": 0, "train.eval_every": steps}
     settings |= {"train.warmup": 0.1, "train.eval_tokens": 2**18, "train.log_every": steps}
     with tempfile.TemporaryDirectory() as folder:
@@ -52,14 +51,17 @@ def main() -> None:
     parser.add_argument("corpus")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--tokens", type=int, default=16_384, help="of a step")
+    parser.add_argument("--length", type=int, default=128, help="of a sequence: beyond 128 other kernels are at work")
     parser.add_argument("--works", default="bert,gpt")
     asked = parser.parse_args()
     corpus = Corpus.open(asked.corpus)
-    print(f"{hardware()}, {versions()}; {asked.steps} steps of {asked.tokens:,} tokens", flush=True)
+    print(
+        f"{hardware()}, {versions()}; {asked.steps} steps of {asked.tokens:,} tokens, length {asked.length}", flush=True
+    )
     good = True
     for work in asked.works.split(","):
-        plain = [held_out(corpus, work, seed, asked.steps, asked.tokens, True) for seed in (0, 1)]
-        fast = [held_out(corpus, work, seed, asked.steps, asked.tokens, False) for seed in (0, 1)]
+        plain = [held_out(corpus, work, seed, asked, True) for seed in (0, 1)]
+        fast = [held_out(corpus, work, seed, asked, False) for seed in (0, 1)]
         spread = abs(plain[0] - plain[1])
         apart = max(abs(one - other) for one, other in zip(plain, fast, strict=True))
         good &= apart <= spread
