@@ -27,7 +27,7 @@ from etude.nn.attention import attend_reference
 from etude.nn.packed import Layout
 
 HEADS, SIZE, TOKENS = 12, 64, 32_768
-# rows, columns, warps, stages, stages of masked loops, registers (0: as many as the compiler likes)
+# rows, columns, warps, stages, stages of masked loops, registers (0: as many as the compiler likes), held in registers
 TILES = {
     "FORWARD": [(64, 64, 4, 3, 1, 128), (64, 64, 4, 3, 1, 0), (64, 64, 4, 3, 3, 128), (64, 64, 4, 4, 1, 128),
                 (64, 64, 4, 2, 1, 128), (64, 32, 4, 3, 1, 96), (64, 128, 4, 2, 1, 168), (128, 64, 8, 3, 1, 128),
@@ -35,7 +35,7 @@ TILES = {
     "BY_QUERY": [(64, 32, 4, 3, 3, 0), (64, 32, 4, 3, 1, 0), (64, 32, 4, 4, 3, 0), (64, 64, 4, 3, 3, 0),
                  (64, 64, 4, 3, 1, 128), (64, 64, 4, 2, 3, 0), (128, 64, 8, 3, 1, 128), (128, 32, 8, 3, 3, 0)],
     "BY_KEY": [(32, 64, 4, 3, 1, 128), (32, 64, 4, 3, 1, 0), (32, 64, 4, 3, 3, 0), (32, 64, 4, 4, 1, 0),
-               (64, 64, 4, 3, 1, 168), (64, 64, 4, 2, 1, 0), (32, 128, 8, 3, 1, 128), (64, 128, 8, 2, 1, 168)],
+               (64, 64, 4, 3, 1, 168), (64, 64, 4, 2, 1, 0), (32, 128, 8, 3, 1, 128), (32, 64, 4, 3, 1, 168, True)],
 }  # fmt: skip
 
 
@@ -117,9 +117,9 @@ def search(name: str) -> list[dict[str, Any]]:
     from etude.nn import tiled_attention
 
     rows = []
-    kept = getattr(tiled_attention, name)
+    kept = cut(name, ())
     for tile in TILES[name]:
-        setattr(tiled_attention, name, tiled_attention.Tiles(*tile))
+        cut(name, tile)
         row: dict[str, Any] = {"kernel": name, "tile": tile}
         for case, (lengths, longest, causal) in cases().items():
             qkv, grad, layout = inputs(lengths)
@@ -146,15 +146,23 @@ def search(name: str) -> list[dict[str, Any]]:
                 row[case] = float("nan")
                 row["problem"] = repr(problem)[:80]
         rows.append(row)
-    setattr(tiled_attention, name, kept)
+    vars(tiled_attention).update(kept)
     return rows
+
+
+def cut(name: str, tile: tuple[int, ...]) -> dict[str, Any]:
+    """How a kernel was cut, causal or not; then it is cut so, if anything is given."""
+    from etude.nn import tiled_attention
+
+    before = {one: value for one, value in vars(tiled_attention).items() if one in (name, f"{name}_CAUSAL")}
+    if tile:
+        vars(tiled_attention).update(dict.fromkeys(before, tiled_attention.Tiles(*tile)))
+    return before
 
 
 def compile_ahead(task: tuple[str, tuple[int, ...]]) -> None:
     """One tile into Triton's cache, in a process of its own: compiling is the slow part."""
-    from etude.nn import tiled_attention
-
-    setattr(tiled_attention, task[0], tiled_attention.Tiles(*task[1]))
+    cut(*task)
     for causal in (False, True):
         qkv, grad, layout = inputs([256])
         with contextlib.suppress(Exception):  # told by the search itself

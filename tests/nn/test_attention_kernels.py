@@ -47,8 +47,9 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
     """Lengths at, before and behind the edges of tiles; empty sequences; fewer tokens than the bound."""
     from etude.nn import tiled_attention
 
-    for kernel in ("FORWARD", "BY_QUERY", "BY_KEY"):
-        monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0))
+    for kernel in ("FORWARD", "BY_QUERY", "BY_KEY", "BY_KEY_CAUSAL"):
+        held = kernel == "BY_KEY_CAUSAL"
+        monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0, held))
     torch.manual_seed(1)
     layout = layout_of([16, 1, 0, 33, 64, 31, 0], 64)
     qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
@@ -82,7 +83,8 @@ def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: p
     from etude.nn import tiled_attention
     from etude.nn.short_attention import attend_short
 
-    for kernel, tiles in (("FORWARD", (16, 32)), ("BY_QUERY", (32, 16)), ("BY_KEY", (16, 16))):
+    cut = {"FORWARD": (16, 32), "BY_QUERY": (32, 16), "BY_KEY": (16, 16), "BY_KEY_CAUSAL": (32, 16)}
+    for kernel, tiles in cut.items():
         monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0))
     bounds, seed = torch.tensor([0, 40, 49], dtype=torch.int32), torch.tensor([5])
 

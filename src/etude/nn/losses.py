@@ -138,7 +138,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if grad_bias is not None:
                     grad_bias += slope.sum(0, dtype=wide)[:vocab]
                 if grad_states is not None:
-                    grad_states[piece] = slope @ table
+                    _write_product(grad_states[piece], slope, table)
                 if grad_weight is not None:
                     _add_product(grad_weight, slope.t(), part, first=start == 0)
         ctx.gradients = (grad_states, None if grad_weight is None else grad_weight[:vocab], grad_bias)
@@ -153,6 +153,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for kept, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*scaled, None, None, None)
+
+
+def _write_product(out: Tensor, left: Tensor, right: Tensor) -> None:
+    """out = left @ right, by the product itself where the precision is the same."""
+    if out.dtype == right.dtype:
+        torch.mm(left, right, out=out)
+    else:
+        out.copy_(left @ right)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:

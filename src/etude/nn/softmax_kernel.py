@@ -21,7 +21,9 @@ from torch import Tensor
 
 LANES, STRETCHES, WARPS, REGISTERS = 2048, 4, 8, 64  # the fastest of those tried on an H200
 _PER_NAT = tl.constexpr(1.4426950408889634)  # log2(e): the hardware has powers of two
-_LOW = tl.constexpr(-1e30)  # finite: the difference of two infinities is no number
+# Finite, for the difference of two infinities is no number; and a power of two: its product with the number above is
+# exact, so that the hardware, which multiplies and subtracts at once, finds no difference between it and itself.
+_LOW = tl.constexpr(-(2.0**100))
 
 
 @triton.jit

@@ -38,7 +38,8 @@ LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
 
 class Tiles(NamedTuple):
     """How a kernel is cut. `edge` are the stages of loops over masked tiles, which are short; `registers` the most of
-    a thread, where 0 is as many as the compiler likes: so they are with dropout, and in heads wider than 64."""
+    a thread, where 0 is as many as the compiler likes: so they are with dropout, and in heads wider than 64. What is
+    `held` in registers throughout is not read from shared memory for every product anew."""
 
     rows: int
     columns: int
@@ -46,10 +47,12 @@ class Tiles(NamedTuple):
     stages: int
     edge: int
     registers: int
+    held: bool = False
 
 
 # The fastest of those benchmarks/tiled_attention.py tried on an H200.
-FORWARD, BY_QUERY, BY_KEY = Tiles(64, 64, 4, 3, 1, 128), Tiles(64, 32, 4, 3, 3, 0), Tiles(32, 64, 4, 3, 1, 128)
+FORWARD, BY_QUERY = Tiles(64, 64, 4, 3, 1, 128), Tiles(64, 32, 4, 3, 3, 0)
+BY_KEY, BY_KEY_CAUSAL = Tiles(32, 64, 4, 3, 1, 128), Tiles(32, 64, 4, 3, 1, 168, held=True)
 
 _MOST = tl.constexpr(2.0**100)  # of a sum of exponentials: products with it are still finite in float32
 
@@ -71,6 +74,13 @@ def _write(at, row, length, tile, step: tl.constexpr, size: tl.constexpr, width:
     lane = tl.arange(0, width)
     inside = (row < length)[:, None] & (lane < size)[None, :]
     tl.store(at + row[:, None] * step + lane[None, :], tile.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _hold(tile, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same numbers as what a product leaves in registers: the one way to have them there for the next ones."""
+    one = tl.arange(0, width)[:, None] == tl.arange(0, width)[None, :]
+    return tl.dot(tile, one.to(tile.dtype)).to(tile.dtype)
 
 
 @triton.jit
@@ -286,7 +296,7 @@ def _pull_key(  # type: ignore[no-untyped-def]
 def _by_key(  # type: ignore[no-untyped-def]
     grad, qkv, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, held: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     start = tl.load(bounds + tl.program_id(2))
@@ -303,6 +313,9 @@ def _by_key(  # type: ignore[no-untyped-def]
     means += head * tokens + start
     key = _read(queries + heads * size, column, length, step, size, width, True)
     value = _read(queries + 2 * heads * size, column, length, step, size, width, True)
+    if held:
+        key = _hold(key, width)
+        value = _hold(value, width)
     drawn = 0
     if drops:
         drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
@@ -387,8 +400,10 @@ def attend_tiled_backward(
     _by_query[(triton.cdiv(longest, BY_QUERY.rows), heads, sequences)](
         grad, qkv, mixed, bounds, seed, sums, means, out, tokens, back=back, **_shape(qkv, causal, dropout, BY_QUERY)
     )
-    _by_key[(triton.cdiv(longest, BY_KEY.columns), heads, sequences)](
-        grad, qkv, bounds, seed, sums, means, out, tokens, back=back, **_shape(qkv, causal, dropout, BY_KEY)
+    keys = BY_KEY_CAUSAL if causal else BY_KEY
+    shape = _shape(qkv, causal, dropout, keys) | {"back": back, "held": keys.held}
+    _by_key[(triton.cdiv(longest, keys.columns), heads, sequences)](
+        grad, qkv, bounds, seed, sums, means, out, tokens, **shape
     )
     return out
 
