@@ -27,16 +27,19 @@ def attention_of(qkv: Tensor, layout: Layout, causal: bool, path: str, slope: Te
     return out.detach(), torch.autograd.grad(out, qkv, slope)[0]
 
 
+def is_the_reference(path: str, layout: Layout, size: int, causal: bool, error: float) -> None:
+    torch.manual_seed(1)
+    qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
+    slope = torch.randn(layout.total, 2, size)
+    ours, theirs = (attention_of(qkv, layout, causal, one, slope) for one in (path, "reference"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=error)
+
+
 @pytest.mark.interpreted
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [16, 24])  # a power of two, and not one
 def test_short_sequences(causal: bool, size: int) -> None:
-    torch.manual_seed(1)
-    layout = layout_of([5, 0, 16, 1, 9, 0], 16)
-    qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
-    slope = torch.randn(layout.total, 2, size)
-    ours, theirs = (attention_of(qkv, layout, causal, path, slope) for path in ("short", "reference"))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    is_the_reference("short", layout_of([5, 0, 16, 1, 9, 0], 16), size, causal, 1e-6)
 
 
 @pytest.mark.interpreted
@@ -50,12 +53,7 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
     for kernel in ("FORWARD", "BY_QUERY", "BY_KEY", "BY_KEY_CAUSAL"):
         held = kernel == "BY_KEY_CAUSAL"
         monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0, held))
-    torch.manual_seed(1)
-    layout = layout_of([16, 1, 0, 33, 64, 31, 0], 64)
-    qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
-    slope = torch.randn(layout.total, 2, size)
-    ours, theirs = (attention_of(qkv, layout, causal, path, slope) for path in ("tiled", "reference"))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+    is_the_reference("tiled", layout_of([16, 1, 0, 33, 64, 31, 0], 64), size, causal, 2e-6)
 
 
 @pytest.mark.interpreted
