@@ -297,17 +297,18 @@ def timed(step: Callable[[], None], steps: int, device: torch.device) -> tuple[f
 
 
 def natural(
-    works: tuple[Work, ...], corpus: Corpus, dropout: float, steps: int, device: torch.device, precision: str
+    works: tuple[Work, ...], corpus: Corpus, asked: argparse.Namespace, device: torch.device, precision: str
 ) -> None:
     """Our speed on a real corpus as a share of our speed at full length, same vocabulary."""
     print(f"{'work':16} {'full':>12} {'natural':>12} {'share':>7} {'waits':>6}")
     for work in works:
-        full = etude_speed(replace(work, vocab=corpus.tokenizer.vocab), dropout, steps, device, precision)
+        settings = (asked.dropout, asked.steps, device, precision)
+        full = etude_speed(replace(work, vocab=corpus.tokenizer.vocab), *settings, profile=asked.profile)
         torch._dynamo.reset()
-        found = etude_speed(work, dropout, steps, device, precision, corpus)
+        found = etude_speed(work, *settings, corpus, asked.profile)
         torch._dynamo.reset()
         rates = [one["tokens_per_second"] for one in (full, found)]
-        share = f"{rates[1] / rates[0]:7.1%} {found['waited']:6.1%}"
+        share = f"{rates[1] / rates[0]:7.2%} {found['waited']:6.1%}"
         print(f"{work.name:16} {rates[0]:12,.0f} {rates[1]:12,.0f} {share}", flush=True)
 
 
@@ -355,7 +356,7 @@ def main() -> None:
         + "  ".join(f"{p:>10} {'ratio':>6} {'GiB':>5}" for p in asked.peers.split(",") if p)
     )
     if asked.corpus:
-        natural(works, Corpus.open(asked.corpus), asked.dropout, asked.steps, device, precision)
+        natural(works, Corpus.open(asked.corpus), asked, device, precision)
         return
     rows = []
     peers = [peer for peer in asked.peers.split(",") if peer]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +57,59 @@ def test_moving_takes_along_what_a_batch_adds_and_leaves_the_host_part() -> None
     assert moved.numbers is batch.numbers
     assert moved.segments is None
     assert moved.layout.cache == {}
+
+
+def check_copy(pinned: bool) -> None:
+    packed = pack([[1, 2], [3]])
+    batch = Labelled(packed.tokens, packed.positions, None, packed.layout, torch.tensor([0.5, 2]), ["a"], np.arange(2))
+    copied = batch.copied(pinned)
+    for old, new in [
+        (batch.tokens, copied.tokens),
+        (batch.labels, copied.labels),
+        (batch.layout.bounds, copied.layout.bounds),
+    ]:
+        assert new.dtype == old.dtype
+        assert new.is_pinned() == pinned
+        assert torch.equal(new, old)
+        old.zero_()
+        assert new.any(), "a copy has memory of its own"
+    assert copied.segments is None
+    assert copied.names is batch.names
+
+
+def test_a_copy_has_memory_of_its_own() -> None:
+    check_copy(pinned=False)
+
+
+@pytest.mark.gpu
+def test_a_copy_in_memory_that_a_gpu_reads() -> None:
+    check_copy(pinned=True)
+
+
+THREADS = """
+import os, torch
+from etude.nn.packed import pack
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(4)
+packed = pack([list(range(2**17))])
+before = threads()
+packed.copied()
+after = threads()
+packed.tokens.clone()
+print(after - before, threads() - after)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_a_copy_wakes_no_other_thread() -> None:
+    """Threads of torch's would wait for cores that build batches, and a GPU for them."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
+    ours, torchs = map(int, done.stdout.split())
+    assert ours == 0
+    assert torchs > 0, "torch copies alone now: numpy's way round it is not needed any more"
 
 
 def test_a_layout_is_made_of_any_integers() -> None:

@@ -124,9 +124,9 @@ class Loader:
 
     def _ready(self, step: Step) -> Step:
         """With memory of its own: what a process built lies where a later step will be written."""
-        if self.pin:
-            return replace(step, batches=[batch.pin() for batch in step.batches])
-        return replace(step, batches=[batch.clone() for batch in step.batches]) if self.processes else step
+        if not (self.pin or self.processes):
+            return step
+        return replace(step, batches=[batch.copied(self.pin) for batch in step.batches])
 
 
 class Threads:
