@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from etude.train import heap
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from etude.transfer.tuned import Tuned
 
 __all__ = ["check", "finetune", "load", "prepare", "pretrain", "resume"]
+
+heap.before_torch()
 
 
 def prepare(

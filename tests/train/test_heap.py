@@ -53,3 +53,10 @@ def test_mimalloc_is_told_unless_somebody_else_did(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "10")
     heap.before_torch()
     assert os.environ["MIMALLOC_PURGE_DELAY"] == "10"
+
+
+def test_mimalloc_is_told_before_torch_is_there() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
+    code = "import etude, os, sys; print(os.environ['MIMALLOC_PURGE_DELAY'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["-1", "False"]

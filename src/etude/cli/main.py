@@ -13,9 +13,6 @@ from typing import Annotated
 import typer
 
 from etude.errors import UserError
-from etude.train import heap
-
-heap.before_torch()
 
 COMMANDS = (
     "demo",

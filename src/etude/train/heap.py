@@ -6,7 +6,9 @@ that are not there, and each costs a visit to the kernel: about as much time as 
 taken up again as they are. The process then holds what its largest step held, until it ends.
 
 On some processors (aarch64) torch brings mimalloc along instead, which is told by a variable of the environment before
-torch is loaded: `before_torch`. Other allocators (macOS, musl) are left as they are.
+torch is loaded: `before_torch`, as soon as Etude is imported. Who imports torch first sets MIMALLOC_PURGE_DELAY=-1: a
+small BERT trains at 2,830 tokens a second with it, at 2,550 without (two cores). Other allocators (macOS, musl) are
+left as they are.
 """
 
 from __future__ import annotations
