@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from etude.recipes.schema import Recipe
     from etude.run import Run
     from etude.text.corpus import Corpus
+    from etude.transfer.prompt import Prompted
     from etude.transfer.tuned import Tuned
 
-__all__ = ["check", "finetune", "load", "prepare", "pretrain", "resume"]
+__all__ = ["check", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
 
 heap.before_torch()
 
@@ -103,6 +104,15 @@ def finetune(
             base, task, train, out, dev=dev, columns=columns, overrides=overrides, skip_bad=skip_bad, quiet=quiet
         )
     return Tuned.open(run.folder)
+
+
+def prompt(
+    source: str | Path | Loaded, file: str | Path, shots: Sequence[int] = (0, 1, 4, 16), **options: Any
+) -> Prompted:
+    """A task put to a causal model in words; the options are those of `etude.transfer.prompt.prompt`."""
+    from etude.transfer.prompt import prompt as run
+
+    return run(source, file, shots, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -231,17 +231,23 @@ def scored(loaded: Loaded, pieces: Iterable[Tokens], context: int, stride: int) 
         yield nats_at(loaded, packed, np.concatenate(index), targets), targets
 
 
-@torch.no_grad()
 def nats_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.ndarray) -> Tensor:
-    """(M,) the nats of some tokens at some places, a chunk of scores at a time."""
+    """(M,) the nats of some tokens at some places."""
+    return judged_at(loaded, packed, index, targets)[0]
+
+
+@torch.no_grad()
+def judged_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
+    """(M,) the nats of some tokens at some places, and whether each is the likeliest; a chunk of scores at a time."""
     states = loaded.objective.generate(loaded.model, packed)
     chunk = chunk_of(loaded.model.vocab)
-    found = []
+    nats, likeliest = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)]
     for start in range(0, len(index), chunk):
         place, target = (torch.from_numpy(part[start : start + chunk]).to(loaded.device) for part in (index, targets))
         scores = loaded.objective.logits(loaded.model, replace(states, last=states.last.index_select(0, place)))
-        found.append(F.cross_entropy(wide(scores), target, reduction="none").cpu())
-    return torch.cat(found) if found else torch.zeros(0)
+        nats.append(F.cross_entropy(wide(scores), target, reduction="none").cpu())
+        likeliest.append((scores.argmax(-1) == target).cpu())
+    return torch.cat(nats), torch.cat(likeliest)
 
 
 # --- masked models ----------------------------------------------------------------------------------

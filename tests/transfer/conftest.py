@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from etude.loaded import Loaded
 from etude.recipes.schema import Recipe
 from etude.run import Run, fresh
 from etude.text.tokenizer import Tokenizer
@@ -78,3 +80,21 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(train, dev)"""
     folder = tmp_path_factory.mktemp("reviews")
     return write_reviews(folder / "train.jsonl", 120, 0), write_reviews(folder / "dev.jsonl", 40, 1)
+
+
+@pytest.fixture(scope="session")
+def small_gpt() -> Callable[..., Loaded]:
+    """A function from a kind of tokenizer and texts to a causal model with random weights."""
+
+    def make(spelling: str, texts: list[str], scale: float = 1.0) -> Loaded:
+        tokenizer = Tokenizer.train(spelling, texts * 3)
+        shape = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=64", "model.feedforward=64"]
+        recipe = Recipe.load("gpt2-toy", shape).resolve(vocab=tokenizer.vocab)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model, objective = fresh(recipe, tokenizer)
+        for weight in model.parameters():
+            weight.data.mul_(scale)
+        return Loaded(model, objective, tokenizer)
+
+    return make

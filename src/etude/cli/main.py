@@ -29,6 +29,7 @@ COMMANDS = (
     "hub",
     "show",
     "generate",
+    "prompt",
     "world",
 )  # modules of this package, in the order in which help lists them
 

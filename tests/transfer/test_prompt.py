@@ -1,0 +1,281 @@
+"""Few shots: what stands before an answer, what an answer is worth, and which one is taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import etude
+from etude.cli.main import app
+from etude.errors import UserError
+from etude.loaded import Loaded
+from etude.nn.packed import pack
+from etude.transfer.prompt import Asked, label_scores, prompt
+from etude.transfer.prompt_file import PromptFile, fields_of
+
+TEXTS = [
+    "good film",
+    "bad plot",
+    "very good actor",
+    "the end was bad",
+    "really good",
+    "not a good end",
+    "영화 정말 좋다",
+]
+LABELS = ["1", "0", "1", "0", "1", "0", "1"]
+
+
+def write(path: Path, records: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), encoding="utf-8")
+    return path
+
+
+def write_prompt(folder: Path, **settings: object) -> Path:
+    said = {"kind": "classify", "train": "train.jsonl", "test": "test.jsonl", "template": "{text}\nlabel:"}
+    said |= {"answers": {"0": "bad", "1": "very good"}}
+    path = folder / "task.yaml"
+    path.write_text(yaml.safe_dump(said | settings, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    records: list[dict[str, object]] = [{"text": t, "label": l} for t, l in zip(TEXTS, LABELS, strict=True)]
+    write(tmp_path / "train.jsonl", records)
+    write(tmp_path / "test.jsonl", records[::-1])
+    return tmp_path
+
+
+@pytest.fixture(scope="module", params=["bytebpe:300", "word:60"])
+def gpt(request: pytest.FixtureRequest, small_gpt: Callable[..., Loaded]) -> Loaded:
+    return small_gpt(request.param, [*TEXTS, "label: bad very good"])
+
+
+def asked_of(gpt: Loaded, folder: Path, same: bool = False, seed: int = 0, **settings: object) -> Asked:
+    said = PromptFile.load(write_prompt(folder, **settings))
+    items, pool = said.read(folder / "test.jsonl"), said.read(folder / "train.jsonl")
+    return Asked(gpt, said, pool if same else items, pool, seed, same, said.labels(items, pool))
+
+
+# --- what stands before an answer -------------------------------------------------------------------
+
+
+def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: Loaded, folder: Path) -> None:
+    asking = asked_of(gpt, folder, instruction="Good or bad?", separator="\n##\n")
+    text, fit = asking.context(2, 2, room=10**6)
+    shown = [asking.pool[number] for number in asking.drawn(2, 2)]  # type: ignore[index]
+    words = {"0": "bad", "1": "very good"}
+    expected = ["Good or bad?", *(f"{one.texts[0]}\nlabel: {words[one.label]}" for one in shown)]
+    assert text == "\n##\n".join([*expected, f"{TEXTS[-3]}\nlabel:"])
+    assert fit == 2
+
+
+def test_shots_are_drawn_anew_for_each_example_and_fewer_are_the_first_of_more(gpt: Loaded, folder: Path) -> None:
+    asking = asked_of(gpt, folder)
+    drawn = [asking.drawn(number, 5) for number in range(7)]
+    assert all(len(set(one)) == 5 and set(one) <= set(range(7)) for one in drawn)
+    assert len({tuple(one) for one in drawn}) > 3
+    assert all(asking.drawn(number, 2) == one[:2] for number, one in enumerate(drawn))
+    assert drawn == [asked_of(gpt, folder).drawn(number, 5) for number in range(7)]
+    assert drawn != [asked_of(gpt, folder, seed=1).drawn(number, 5) for number in range(7)]
+
+
+def test_nothing_is_shown_to_itself(gpt: Loaded, folder: Path) -> None:
+    asking = asked_of(gpt, folder, same=True)
+    for number in range(7):
+        assert sorted([*asking.drawn(number, 6), number]) == list(range(7))
+
+
+def test_shots_that_do_not_fit_are_left_out_the_first_ones_first(gpt: Loaded, folder: Path) -> None:
+    asking = asked_of(gpt, folder)
+    whole, _ = asking.context(0, 3, room=10**6)
+    sizes = [asking._size(asking.context(0, count, 10**6)[0]) for count in range(4)]
+    text, fit = asking.context(0, 3, room=sizes[3] - 1)
+    assert fit < 3
+    assert whole.endswith(text)
+    assert asking.context(0, 3, room=sizes[3]) == (whole, 3)
+    text, fit = asking.context(0, 3, room=1)
+    assert fit == 0
+    assert text == asking.said.asked(asking.items[0])
+
+
+# --- whole tasks ------------------------------------------------------------------------------------
+
+
+def learn(gpt: Loaded, texts: list[str], steps: int = 150) -> None:
+    """By heart."""
+    packed = pack([gpt.tokenizer.encode(text).ids for text in texts])
+    ends = packed.layout.host[1:] - 1
+    places = torch.from_numpy(np.setdiff1d(np.arange(packed.layout.total), ends))
+    optimizer = torch.optim.AdamW([*gpt.model.parameters(), *gpt.objective.parameters()], lr=5e-3)
+    for _ in range(steps):
+        scores = gpt.objective.logits(gpt.model, gpt.objective.generate(gpt.model, packed))
+        F.cross_entropy(scores[places], packed.tokens[places + 1]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def learnt(small_gpt: Callable[..., Loaded]) -> Loaded:
+    """It knows what these texts are, what follows them, and what was asked about them."""
+    texts = [
+        f"{text}\nlabel: {'very good' if label == '1' else 'bad'}" for text, label in zip(TEXTS, LABELS, strict=True)
+    ]
+    texts += ["what is it ? the end", "where was it ? the actor", "영화 정말\nwhat ? 좋다\n"]
+    gpt = small_gpt("bytebpe:300", texts)
+    learn(gpt, texts)
+    return gpt
+
+
+def test_a_model_that_knows_the_answers_is_right(learnt: Loaded, folder: Path) -> None:
+    (result,) = (found := prompt(learnt, write_prompt(folder), [0])).results
+    assert result.scores["accuracy"].value == 1
+    assert result.scores["accuracy"].count == 7
+    assert [one["label"] for one in result.answers] == LABELS[::-1]
+    assert result.answers[0]["answer"] == "very good"
+    assert found.baseline == ("always 'very good'", pytest.approx(4 / 7))
+    assert set(result.others) == {"sum", "characters", "bytes"}
+    (turned,) = prompt(learnt, write_prompt(folder, answers={"1": "bad", "0": "very good"}), [0]).results
+    assert turned.scores["accuracy"].value == 0
+
+
+def test_a_group_changes_nothing(learnt: Loaded, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_prompt(folder, compared="unconditional")
+    whole = prompt(learnt, file, [0, 2])
+    monkeypatch.setattr("etude.transfer.prompt.GROUP", 2)
+    parts = prompt(learnt, file, [0, 2])
+    assert [one.scores for one in parts.results] == [one.scores for one in whole.results]
+    for one, other in zip(whole.results, parts.results, strict=True):
+        for mine, its in zip(one.answers, other.answers, strict=True):
+            assert mine["log_probabilities"] == pytest.approx(its["log_probabilities"], abs=1e-4)
+
+
+def test_choices_are_their_own_answers(learnt: Loaded, folder: Path) -> None:
+    records: list[dict[str, object]] = [
+        {"question": "what is it ?", "choices": ["the actor", "the end", "film"], "answer": 1},
+        {"question": "where was it ?", "choices": ["the actor", "the end"], "answer": "A"},
+    ]
+    write(folder / "test.jsonl", records)
+    file = write_prompt(folder, kind="choice", template="{question}", answers={}, train="test.jsonl")
+    found = prompt(learnt, file, [0, 1])
+    assert found.results[0].scores["accuracy"].value == 1
+    assert [one["choice"] for one in found.results[0].answers] == [1, 0]
+    assert found.baseline == ("a guess", pytest.approx((1 / 3 + 1 / 2) / 2))
+    asked = PromptFile.load(write_prompt(folder, kind="choice", template="{question}\n{choices}\n=", answers={}))
+    assert asked.asked(asked.read(folder / "test.jsonl")[1]) == "where was it ?\nA. the actor\nB. the end\n="
+
+
+def test_the_word_that_follows(learnt: Loaded, folder: Path) -> None:
+    records: list[dict[str, object]] = [
+        {"context": "what is it ?", "target": "the end"},
+        {"context": "where was it ?", "target": "the end"},
+    ]
+    write(folder / "test.jsonl", records)
+    file = write_prompt(folder, kind="word", template="{context}", answers={}, train="test.jsonl")
+    alone, with_one = prompt(learnt, file, [0, 1]).results
+    assert [one["right"] for one in alone.answers] == [True, False]
+    assert alone.scores["accuracy"].value == 0.5
+    nats = [-one["log_probability"] for one in alone.answers]
+    assert nats[0] < 0.1 < 1 < nats[1]
+    assert alone.scores["perplexity"].value == pytest.approx(np.exp(np.mean(nats)))
+    assert with_one.shown == 1
+
+
+def test_answers_are_written_up_to_the_end_of_the_line(learnt: Loaded, folder: Path) -> None:
+    record = {"context": "영화 정말", "question": "what ?", "answers": [{"text": "정말", "answer_start": 3}]}
+    write(folder / "test.jsonl", [record])
+    file = write_prompt(
+        folder, kind="span", template="{context}\n{question}", answers={}, train="test.jsonl", tokens=8, rules="korquad"
+    )
+    (result,) = prompt(learnt, file, [0]).results
+    assert result.answers == [{"answer": "좋다"}]
+    assert result.scores["exact"].value == 0
+    assert result.compared == "written"
+
+
+def test_fewer_are_asked_where_a_limit_is_given(learnt: Loaded, folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    found = prompt(learnt, write_prompt(folder), [0, 1], limit=3, tell=lambda *numbers: told.append(numbers))
+    assert [one.scores["accuracy"].count for one in found.results] == [3, 3]
+    assert told[-1] == (6, 6)
+
+
+def test_scores_are_those_of_classification() -> None:
+    scores = label_scores(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 2)
+    assert scores["accuracy"].value == 0.75
+    assert scores["f1"].value == pytest.approx(0.8)
+    assert list(label_scores(np.array([0, 1, 2]), np.array([0, 1, 1]), 3)) == ["accuracy", "macro_f1", "mcc"]
+
+
+# --- what can be wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"template": "{txt}:"}, "no field {txt}. Did you mean 'text'?"),
+        ({"template": "label:"}, "names no field"),
+        ({"template": "{text"}, "written twice"),
+        ({"template": "{text!r}"}, "write its name alone"),
+        ({"separator": ""}, "run into each other"),
+        ({"kind": "choice", "template": "{question}"}, "bring their own"),
+        ({"compred": "sum"}, "Did you mean 'compared'?"),
+        ({"answers": {"0": "bad"}}, "no words for the label '1'"),
+        ({"answers": {"0": "bad", "1": "bad"}}, "Two labels have the same words"),
+        ({"train": None}, "'train' names no file"),
+        ({"test": "nowhere.jsonl"}, "There is no file"),
+    ],
+)
+def test_a_bad_prompt_file_is_told(learnt: Loaded, folder: Path, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as told:
+        prompt(learnt, write_prompt(folder, **settings), [1])
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("shots", "message"), [([8], "7 examples, and 8"), ([-1], "0 or more"), ([], "0 or more"), ([1, 1], "twice")]
+)
+def test_bad_numbers_of_shots_are_told(learnt: Loaded, folder: Path, shots: list[int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        prompt(learnt, write_prompt(folder), shots)
+
+
+def test_a_masked_model_is_refused(base: Callable[[str], Path], folder: Path) -> None:
+    with pytest.raises(UserError, match="only a causal Transformer"):
+        etude.prompt(base("bert"), write_prompt(folder), [0])
+
+
+@given(st.text(alphabet="{}ab! :", max_size=12))
+def test_a_template_is_read_or_refused(template: str) -> None:
+    try:
+        named = fields_of(template)
+    except ValueError:
+        return
+    assert all(name.isidentifier() for name in named)
+
+
+# --- the command line -------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_and_writes_answers(base: Callable[[str], Path], folder: Path) -> None:
+    file, answers = write_prompt(folder), folder / "answers.jsonl"
+    words = ["prompt", str(base("gpt")), str(file), "--shots", "0,2", "--predictions", str(answers)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0].split() == ["shots", "accuracy", "macro_f1", "mcc", "f1"]
+    assert "7 examples; answers compared by log-probability a token" in done.output
+    written = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+    assert [one["shots"] for one in written] == [0] * 7 + [2] * 7
+    done = CliRunner().invoke(app, [*words[:5], "--json"])
+    assert [one["shots"] for one in json.loads(done.output)["results"]] == [0, 2]
+    assert "whole numbers" in str(CliRunner().invoke(app, [*words[:4], "0,x"]).exception)
