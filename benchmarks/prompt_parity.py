@@ -53,7 +53,7 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(Path(folder) / "model")
         model = AutoModelForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float32).to(loaded.device)
         peer: Any = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=64, device=loaded.device)
-    print(f"{'work':14} {'answers':>8} {'etude':>9} {'harness':>9} {'ratio':>6} {'largest difference':>19} {'likeliest':>10}")
+    print(f"{'work':14} {'answers':>8} {'etude':>9} {'harness':>9} {'ratio':>6} {'apart by':>10} {'likeliest':>10}")
     for name, work in works.items():
         begun = time.perf_counter()
         found = weigh(loaded, [spelled(loaded, text, answers) for text, answers in work])
@@ -69,7 +69,7 @@ def main() -> None:
         mine = np.concatenate([-one.nats for one in found])
         same = np.concatenate([one.likeliest for one in found]) == [likeliest for _, likeliest in told]
         apart = np.abs(mine - [value for value, _ in told]).max()
-        print(f"{name:14} {len(mine):8} {ours:8.2f}s {its:8.2f}s {its / ours:5.2f}x {apart:19.2e} {same.mean():9.1%}")
+        print(f"{name:14} {len(mine):8} {ours:8.2f}s {its:8.2f}s {its / ours:5.2f}x {apart:10.2e} {same.mean():10.1%}")
 
 
 if __name__ == "__main__":

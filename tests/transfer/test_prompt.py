@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -262,6 +263,16 @@ def test_a_template_is_read_or_refused(template: str) -> None:
     except ValueError:
         return
     assert all(name.isidentifier() for name in named)
+
+
+def test_the_files_of_the_documentation_are_read(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "prompting.md"
+    files = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(files) == 4
+    for text in files:
+        (tmp_path / "task.yaml").write_text(text, encoding="utf-8")
+        said = PromptFile.load(tmp_path / "task.yaml")
+        assert fields_of(said.template)
 
 
 # --- the command line -------------------------------------------------------------------------------

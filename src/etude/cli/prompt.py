@@ -62,26 +62,38 @@ def _numbers(words: str) -> list[int]:
         raise UserError(f"--shots {words}: write whole numbers with commas between them, such as 0,1,4.") from None
 
 
+HOW = {
+    "tokens": "answers compared by log-probability a token",
+    "sum": "answers compared by log-probability",
+    "characters": "answers compared by log-probability a character",
+    "bytes": "answers compared by log-probability a byte",
+    "unconditional": "answers compared by what the question adds to their log-probability",
+    "written": "right is what the model itself would write",
+}
+
+
 def table(found: Prompted) -> str:
     """One line a number of shots, what they are compared with, and what a reader cannot see."""
     names = list(found.results[0].scores)
     lines = [" ".join(["shots", *(f"{name:<26}" for name in names)]).rstrip()]
     for one in found.results:
-        cells = (f"{s.value:.4f} [{s.low:.4f}, {s.high:.4f}]" for s in one.scores.values())
+        cells = (f"{_number(s.value)} [{_number(s.low)}, {_number(s.high)}]" for s in one.scores.values())
         lines.append(" ".join([f"{one.shots:>5}", *(f"{cell:<26}" for cell in cells)]).rstrip())
-    first = found.results[0]
-    count = next(iter(first.scores.values())).count
-    how = {"written": "answers written by the model", "tokens": "answers compared by log-probability a token"}
-    lines.append(f"{count:,} examples; {how.get(first.compared, f'answers compared by {first.compared}')}")
+    count = next(iter(found.results[0].scores.values())).count
+    lines.append(f"{count:,} examples; {HOW[found.results[0].compared]}")
     if found.baseline is not None:
         lines.append(f"{found.baseline[0]}: accuracy {found.baseline[1]:.4f}")
     for one in found.results:
         if one.others:
             rest = ", ".join(f"{rule} {value:.4f}" for rule, value in one.others.items())
-            lines.append(f"{one.shots} shots, accuracy by other rules: {rest}")
+            lines.append(f"shots {one.shots}, accuracy by other rules: {rest}")
     for one in found.results:
         if one.shown < one.shots:
-            lines.append(f"! {one.shots} shots: {one.shown:.1f} fitted into the context on average")
+            lines.append(f"! shots {one.shots}: {one.shown:.1f} fitted into the context on average")
         if one.cut:
-            lines.append(f"! {one.shots} shots: {one.cut:,} examples were cut to fit the context")
+            lines.append(f"! shots {one.shots}: {one.cut:,} of {count:,} examples were cut to fit the context")
     return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if value < 100 else f"{value:.4g}"  # a perplexity may have no end
