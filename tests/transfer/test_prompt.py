@@ -211,6 +211,16 @@ def test_fewer_are_asked_where_a_limit_is_given(learnt: Loaded, folder: Path) ->
     assert told[-1] == (6, 6)
 
 
+def test_bad_examples_are_left_out_and_told(learnt: Loaded, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open(folder / "test.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"text": ""}\n')
+    with pytest.raises(UserError, match=r"test\.jsonl:8"):
+        prompt(learnt, write_prompt(folder), [0])
+    (result,) = prompt(learnt, write_prompt(folder), [0], skip_bad=True).results
+    assert result.scores["accuracy"].count == 7
+    assert "1 bad examples left out" in caplog.text
+
+
 def test_scores_are_those_of_classification() -> None:
     scores = label_scores(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 2)
     assert scores["accuracy"].value == 0.75

@@ -34,6 +34,7 @@ from etude.tasks import answers as judging
 from etude.tasks.base import Score, bootstrap, bootstrap_counts, bootstrap_mean
 from etude.tasks.examples import Examples, label_numbers
 from etude.tasks.metrics import Confusion
+from etude.transfer.admit import tell_bad
 from etude.transfer.likelihood import Answers, Worth, by_rules, spelled, weigh
 from etude.transfer.prompt_file import PromptFile
 
@@ -100,19 +101,22 @@ def prompt(
         raise UserError(f"{file}: {max(shots)} shots are asked for, and 'train' names no file to draw them from.")
     items = said.read(asked_from, skip_bad)
     pool = said.read(shown_from, skip_bad) if shown_from is not None else None
+    for examples in (items, pool):
+        if examples is not None:
+            tell_bad(examples)
     same = shown_from is not None and shown_from.resolve() == asked_from.resolve()
     if pool is not None and max(shots) > len(pool) - same:
         raise UserError(f"{shown_from} holds {len(pool)} examples, and {max(shots)} are to be shown. Ask for fewer.")
     labels = said.labels(items, *([pool] if pool is not None else [])) if said.kind in ("classify", "pair") else []
-    asked = Asked(
-        _speaking(source, device), said, items.part(range(limit or len(items))[: len(items)]), pool, seed, same, labels
-    )
+    if limit is not None:
+        items = items.part(range(min(limit, len(items))))
+    asked = Asked(_speaking(source, device), said, items, pool, seed, same, labels)
     answered = {"span": asked.written, "word": asked.followed}.get(said.kind, asked.chosen)
     results: list[Result] = []
 
     def told(number: int) -> None:
         if tell is not None:
-            tell(len(results) * len(asked.items) + number, len(shots) * len(asked.items))
+            tell(len(results) * len(items) + number, len(shots) * len(items))
 
     for count in shots:
         results.append(answered(count, told))
