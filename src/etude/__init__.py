@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from etude.transfer.prompt import Prompted
     from etude.transfer.tuned import Tuned
 
-__all__ = ["check", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
+__all__ = ["check", "distill", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
 
 heap.before_torch()
 
@@ -55,6 +55,20 @@ def pretrain(
     from etude.pretraining import pretrain as run
 
     return run(recipe, corpus, out, quiet=quiet, overrides=overrides)
+
+
+def distill(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    out: str | Path,
+    teacher: str | Path,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Run:
+    """The same with a teacher, a run of a masked model: `**{"distill.temperature": 4.0}` changes how it teaches."""
+    from etude.pretraining import distill as run
+
+    return run(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=overrides)
 
 
 def resume(run: str | Path, corpus: str | Path | None = None, quiet: bool = False) -> Run:

@@ -23,6 +23,7 @@ from etude.train import memory, peak, schedule
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
+from etude.transfer import distill as distilling
 
 
 def pretrain(
@@ -45,12 +46,41 @@ def pretrain(
         resolved = fix_budget(resolved, corpus, device)
         run = Run.create(out, resolved, corpus) if ranks.first else Run(Path(out))
         ranks.wait()
-        try:
-            return _train(run, corpus, device, ranks, quiet)
-        except UserError:
-            if ranks.first and _untouched(run.folder):
-                shutil.rmtree(run.folder)
-            raise
+        return _begun(run, corpus, device, ranks, quiet)
+
+
+def _begun(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+    try:
+        return _train(run, corpus, device, ranks, quiet)
+    except UserError:
+        if ranks.first and _untouched(run.folder):
+            shutil.rmtree(run.folder)
+        raise
+
+
+def distill(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    out: str | Path,
+    *,
+    teacher: str | Path,
+    quiet: bool = False,
+    overrides: Overrides = (),
+) -> Run:
+    """The same with a teacher, a run of a masked model; `overrides` may hold `distill.temperature` and its kind."""
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    refuse_existing(Path(out))
+    changes, own = distilling.parted(overrides)
+    ways, resolved = distilling.ways_of(own), resolve(recipe, corpus, changes)
+    if resolved.train.steps is None and resolved.train.tokens is None and resolved.train.epochs is None:
+        raise UserError("The budget of a distillation is in steps, tokens or epochs: set train.steps.")
+    device = device_of(resolved)
+    with connect(device.type == "cuda") as ranks:
+        resolved = fix_budget(resolved, corpus, device)
+        files = distilling.record(teacher, corpus, resolved, ways)
+        run = Run.create(out, resolved, corpus, files) if ranks.first else Run(Path(out))
+        ranks.wait()
+        return _begun(run, corpus, device, ranks, quiet)
 
 
 def _untouched(folder: Path) -> bool:
@@ -73,7 +103,8 @@ def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: 
     recipe = run.recipe
     settings = recipe.train
     make_deterministic(settings.deterministic)
-    model, objective = fresh(recipe, corpus.tokenizer)
+    taught = distilling.is_distilled(run)
+    model, objective = distilling.resumed(run, corpus) if taught else fresh(recipe, corpus.tokenizer)
     rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
     valid = held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it

@@ -3,6 +3,7 @@
     recipe.yaml         the resolved recipe: complete, and enough to repeat the run
     tokenizer.json
     origin.json         the corpus it learns from: where, and its fingerprint
+    distill.yaml        where it learns from a teacher: which, and how
     metrics.jsonl       one line an entry: step tokens flops seconds loss ...
     checkpoints/        step-000000001000/ ...: under our own names
     model.safetensors   the final weights, under the published names where the family has any
@@ -51,8 +52,8 @@ class Run:
         return cls(folder)
 
     @classmethod
-    def create(cls, folder: str | Path, recipe: Recipe, corpus: Corpus) -> Run:
-        """The folder with everything a resume needs, there at once or not at all."""
+    def create(cls, folder: str | Path, recipe: Recipe, corpus: Corpus, files: Mapping[str, str] | None = None) -> Run:
+        """The folder with everything a resume needs, there at once or not at all; `files`: further texts by name."""
         folder = Path(folder)
         refuse_existing(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +63,8 @@ class Run:
         checkpoint.write_text(writing / "recipe.yaml", recipe.dump())
         origin = {"corpus": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint}
         checkpoint.write_text(writing / "origin.json", json.dumps(origin, indent=1))
+        for name, text in (files or {}).items():
+            checkpoint.write_text(writing / name, text)
         corpus.tokenizer.save(writing)
         checkpoint.flush(writing)
         if folder.is_dir():  # empty: checked above

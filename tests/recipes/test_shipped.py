@@ -25,6 +25,7 @@ PUBLISHED: dict[str, int | str] = {
     "bert-medium": 41_373_184,
     "bert-base": 109_482_240,
     "bert-large": 335_141_888,
+    "distilbert": 66_362_880,
     "albert-base": 11_683_584,
     "albert-large": 17_683_968,
     "albert-xlarge": 58_724_864,

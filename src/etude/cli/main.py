@@ -22,6 +22,7 @@ COMMANDS = (
     "check",
     "bench",
     "pretrain",
+    "distill",
     "finetune",
     "predict",
     "tasks",

@@ -1,0 +1,75 @@
+"""How far a student's softmax is from a teacher's, over a whole vocabulary and at every token (Hinton et al. 2015).
+
+The logits of both exist only for one chunk of tokens at a time, and the gradient is taken while they are there: all of
+BERT's, at 32,768 tokens, would be 8 GB in float32, on each side.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from etude.nn.losses import chunk_of
+from etude.nn.precision import product_dtype, wide
+
+
+class Output(NamedTuple):
+    """What is multiplied to logits: hidden @ table.T + bias."""
+
+    hidden: Tensor  # (N, E)
+    table: Tensor  # (V, E)
+    bias: Tensor  # (V,)
+
+    def logits(self, part: slice, dtype: torch.dtype) -> Tensor:
+        return wide(self.hidden[part].to(dtype) @ self.table.to(dtype).t()) + self.bias
+
+
+def soft_divergence(student: Output, teacher: Output, temperature: float, chunk: int | None = None) -> Tensor:
+    """The sum over tokens of KL(teacher || student), both softmaxes at a temperature, times its square; a float32.
+
+    The square keeps the gradient's size when the temperature changes (Hinton et al., section 2). Nothing flows into
+    the teacher.
+    """
+    chunk = chunk or max(1, chunk_of(student.table.shape[0], student.hidden.device.type) // 2)  # two sets of logits
+    return _SoftDivergence.apply(*student, *teacher, temperature, chunk, product_dtype(student.hidden))
+
+
+class _SoftDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        taught: Tensor,
+        taught_table: Tensor,
+        taught_bias: Tensor,
+        temperature: float,
+        chunk: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        student, teacher = Output(hidden, table, bias), Output(taught, taught_table, taught_bias)
+        total = torch.zeros((), dtype=wide(hidden[:0]).dtype, device=hidden.device)
+        gradients = Output(*(torch.zeros_like(one, dtype=wide(one[:0]).dtype) for one in student))
+        for start in range(0, len(hidden), chunk):
+            part = slice(start, start + chunk)
+            said = (student.logits(part, dtype) / temperature).log_softmax(-1)  # (C, V)
+            known = (teacher.logits(part, dtype) / temperature).log_softmax(-1)
+            chances = known.exp()
+            total += (chances * (known - said)).sum() * temperature**2
+            slope = (said.exp() - chances).mul_(temperature)  # by the student's logits
+            gradients.bias.add_(slope.sum(0))
+            slope = slope.to(dtype)
+            gradients.hidden[part] = slope @ table.to(dtype)
+            gradients.table.add_(slope.t() @ hidden[part].to(dtype))
+        ctx.gradients, ctx.dtypes = gradients, [one.dtype for one in student]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = [(one * grad).to(dtype) for one, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)]
+        return (*scaled, *([None] * 6))

@@ -1,0 +1,63 @@
+"""A student's softmax beside a teacher's: torch's own divergence says the same, and so do its gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from etude.nn.soft_targets import Output, soft_divergence
+
+
+def output(tokens: int, vocab: int, width: int, seed: int) -> Output:
+    chance = torch.Generator().manual_seed(seed)
+    made = (torch.randn(*shape, generator=chance) for shape in ((tokens, width), (vocab, width), (vocab,)))
+    return Output(*(one.requires_grad_() for one in made))
+
+
+def plain(student: Output, teacher: Output, temperature: float) -> Tensor:
+    """As DistilBERT's code has it: torch.nn.KLDivLoss of logits over the temperature, times its square."""
+    said, known = (one.hidden @ one.table.t() + one.bias for one in (student, teacher))
+    soft = F.kl_div((said / temperature).log_softmax(-1), (known / temperature).softmax(-1), reduction="batchmean")
+    return soft * temperature**2 * len(said)  # batchmean is the mean over tokens
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 12), st.integers(2, 30), st.integers(1, 6), st.integers(1, 7), st.integers(1, 14),
+    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+)  # fmt: skip
+def test_it_is_torchs_divergence(tokens: int, vocab: int, mine: int, its: int, chunk: int, temperature: float) -> None:
+    student, teacher = output(tokens, vocab, mine, 0), output(tokens, vocab, its, 1)
+    expected = torch.autograd.grad(plain(student, teacher, temperature) * 3, student)
+    found = soft_divergence(student, teacher, temperature, chunk)
+    torch.testing.assert_close(found, plain(student, teacher, temperature), rtol=1e-4, atol=1e-5)
+    for one, other in zip(torch.autograd.grad(found * 3, student), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_flows_into_the_teacher() -> None:
+    student, teacher = output(4, 9, 3, 0), output(4, 9, 3, 1)
+    soft_divergence(student, teacher, 2.0).backward()
+    assert all(one.grad is None for one in teacher)
+    assert all(one.grad is not None and one.grad.abs().sum() > 0 for one in student)
+
+
+def test_the_same_softmax_is_no_distance() -> None:
+    student = output(4, 9, 3, 0)
+    shifted = student._replace(bias=student.bias + 7)  # a constant changes no softmax
+    found = soft_divergence(student, shifted, 2.0)
+    assert float(found.detach()) == pytest.approx(0, abs=1e-5)
+
+
+def test_under_autocast_products_are_in_its_precision() -> None:
+    student, teacher = output(6, 40, 8, 0), output(6, 40, 8, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = soft_divergence(student, teacher, 2.0)
+    assert found.dtype == torch.float32
+    assert float(found.detach()) == pytest.approx(float(plain(student, teacher, 2.0).detach()), rel=0.05)
+    found.backward()
+    assert student.hidden.grad is not None and student.hidden.grad.dtype == torch.float32
