@@ -31,13 +31,18 @@ def versions() -> str:
     return f"etude {own}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
+def model_card(run: Run, corpus: Corpus, outcome: Outcome, teacher: str | None = None) -> str:
+    """`teacher`: in words, where there was one."""
     recipe, tally, fingerprint = run.recipe, outcome.tally, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
     scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in outcome.valid.items())
     shape = ", ".join(
         f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
     )
+    taught, command, beside = "", "pretrain recipe.yaml CORPUS", ""
+    if teacher is not None:
+        taught, command = f"| teacher | {teacher} |\n", "distill recipe.yaml CORPUS --teacher TEACHER"
+        beside = " and the teacher, taught as `distill.yaml` has it,"
     return f"""# {run.folder.name}
 
 {recipe.system or recipe.name}, pre-trained with Etude (recipe `{recipe.name}`). {recipe.note}
@@ -50,7 +55,7 @@ def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
 | text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
 | tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
 | trained | {tally.step:,} steps, {tally.tokens:,} tokens, {tally.flops:.3e} FLOPs, {tally.seconds:,.0f} s |
-| seed | {recipe.train.seed} |
+{taught}| seed | {recipe.train.seed} |
 | hardware | {hardware()} |
 | versions | {versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
@@ -61,7 +66,7 @@ def model_card(run: Run, corpus: Corpus, outcome: Outcome) -> str:
 {scores or "| none: the corpus has no held-out part | |"}
 
 ## Repeat it
-    etude pretrain recipe.yaml CORPUS -o {run.folder.name}
+    etude {command} -o {run.folder.name}
 
-with the `recipe.yaml` of this folder and the corpus of the fingerprint above.
+with the `recipe.yaml` of this folder and the corpus{beside} of the fingerprint above.
 """

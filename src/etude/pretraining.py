@@ -128,7 +128,8 @@ def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: 
         )
         outcome = loop.run()
     if outcome.finished and ranks.first:
-        run.finish(model.cpu(), objective.cpu(), model_card(run, corpus, outcome))
+        card = model_card(run, corpus, outcome, distilling.told(run) if taught else None)
+        run.finish(model.cpu(), objective.cpu(), card)
     ranks.wait()
     return run
 

@@ -94,6 +94,9 @@ def test_a_student_is_a_run_like_any_other(student: Path, teacher: Path) -> None
     kept = yaml.safe_load((student / "distill.yaml").read_text(encoding="utf-8"))
     assert kept["teacher"] == str(teacher.resolve())
     assert kept["soft_weight"] == 5.0
+    card = (student / "README.md").read_text(encoding="utf-8")
+    assert "| teacher | bert, fingerprint" in card and "--teacher TEACHER" in card
+    assert str(teacher.parent) not in card
     lines = run.metrics("train")
     assert {"soft", "mlm", "cosine"} <= set(lines[-1])
     guesses = etude.load(student).fill("the [MASK] is in the town .")

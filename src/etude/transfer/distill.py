@@ -59,13 +59,24 @@ def is_distilled(run: Run) -> bool:
     return (run.folder / FILE).is_file()
 
 
+def told(run: Run) -> str:
+    """The teacher and its ways in words, without its place."""
+    kept = _kept(run)
+    ways = ", ".join(f"{name} {value}" for name, value in kept.items() if name not in ("teacher", "fingerprint"))
+    return f"{Path(kept['teacher']).name}, fingerprint `{kept['fingerprint'][:16]}`: {ways}"
+
+
+def _kept(run: Run) -> dict[str, Any]:
+    path = run.folder / FILE
+    return dict(parse(path.read_text(encoding="utf-8"), str(path)).values)
+
+
 def resumed(run: Run, corpus: Corpus) -> tuple[nn.Module, Distill]:
     """Model and objective of such a run with their first weights."""
-    path = run.folder / FILE
-    kept = dict(parse(path.read_text(encoding="utf-8"), str(path)).values)
+    kept = _kept(run)
     place, fingerprint = kept.pop("teacher"), kept.pop("fingerprint")
     if not Path(place).is_dir():
-        raise UserError(f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {path}.")
+        raise UserError(f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {FILE}.")
     teacher, found = find(place, corpus)
     if found != fingerprint:
         raise UserError(f"{place} is not the teacher that {run.folder} began with: its weights differ.")
