@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from etude.card import model_card
 from etude.errors import UserError
-from etude.objectives.base import Rows
+from etude.objectives.base import Objective, Rows
 from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import Run, fresh, refuse_existing
@@ -24,6 +25,8 @@ from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.transfer import distill as distilling
+
+Learner = tuple[nn.Module, Objective]
 
 
 def pretrain(
@@ -49,9 +52,12 @@ def pretrain(
         return _begun(run, corpus, device, ranks, quiet)
 
 
-def _begun(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+def _begun(
+    run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool, made: Learner | None = None
+) -> Run:
+    """Trains a new run; what stops it before its first step leaves nothing behind."""
     try:
-        return _train(run, corpus, device, ranks, quiet)
+        return _train(run, corpus, device, ranks, quiet, made)
     except UserError:
         if ranks.first and _untouched(run.folder):
             shutil.rmtree(run.folder)
@@ -77,10 +83,10 @@ def distill(
     device = device_of(resolved)
     with connect(device.type == "cuda") as ranks:
         resolved = fix_budget(resolved, corpus, device)
-        files = distilling.record(teacher, corpus, resolved, ways)
+        made, files = distilling.begun(teacher, corpus, resolved, ways)
         run = Run.create(out, resolved, corpus, files) if ranks.first else Run(Path(out))
         ranks.wait()
-        return _begun(run, corpus, device, ranks, quiet)
+        return _begun(run, corpus, device, ranks, quiet, made)
 
 
 def _untouched(folder: Path) -> bool:
@@ -99,12 +105,17 @@ def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bo
         return _train(run, run.corpus(corpus), device, ranks, quiet)
 
 
-def _train(run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+def _train(
+    run: Run, corpus: Corpus, device: torch.device, ranks: Ranks, quiet: bool, made: Learner | None = None
+) -> Run:
+    """`made`: model and objective with their first weights, where they are there already."""
     recipe = run.recipe
     settings = recipe.train
     make_deterministic(settings.deterministic)
     taught = distilling.is_distilled(run)
-    model, objective = distilling.resumed(run, corpus) if taught else fresh(recipe, corpus.tokenizer)
+    if made is None:
+        made = distilling.resumed(run, corpus) if taught else fresh(recipe, corpus.tokenizer)
+    model, objective = made
     rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
     valid = held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it

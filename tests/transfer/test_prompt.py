@@ -21,7 +21,7 @@ from etude.cli.main import app
 from etude.errors import UserError
 from etude.loaded import Loaded
 from etude.nn.packed import pack
-from etude.transfer.prompt import Asked, label_scores, prompt
+from etude.transfer.prompt import Asked, prompt
 from etude.transfer.prompt_file import PromptFile, fields_of
 
 TEXTS = [
@@ -221,11 +221,36 @@ def test_bad_examples_are_left_out_and_told(learnt: Loaded, folder: Path, caplog
     assert "1 bad examples left out" in caplog.text
 
 
-def test_scores_are_those_of_classification() -> None:
-    scores = label_scores(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 2)
-    assert scores["accuracy"].value == 0.75
-    assert scores["f1"].value == pytest.approx(0.8)
-    assert list(label_scores(np.array([0, 1, 2]), np.array([0, 1, 1]), 3)) == ["accuracy", "macro_f1", "mcc"]
+def test_scores_are_those_of_classification(learnt: Loaded, folder: Path) -> None:
+    (result,) = prompt(learnt, write_prompt(folder, answers={"0": "bad", "1": "zzz"}), [0]).results
+    predicted = [one["label"] for one in result.answers]
+    right = [one == gold for one, gold in zip(predicted, LABELS[::-1], strict=True)]
+    assert result.scores["accuracy"].value == pytest.approx(np.mean(right))
+    both = sum(one == gold == "1" for one, gold in zip(predicted, LABELS[::-1], strict=True))
+    expected = 2 * both / max(1, predicted.count("1") + LABELS.count("1"))
+    assert result.scores["f1"].value == pytest.approx(expected)
+    (result,) = prompt(learnt, write_prompt(folder, answers={"0": "bad", "1": "very good", "2": "end"}), [0]).results
+    assert list(result.scores) == ["accuracy", "macro_f1", "mcc"]
+
+
+def test_a_question_that_is_too_long_keeps_its_end(
+    learnt: Loaded, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"context": "bad plot " * 80, "question": "what ?", "answers": [{"text": "plot", "answer_start": 4}]}
+    write(folder / "test.jsonl", [record])
+    file = write_prompt(folder, kind="span", template="{context}\n{question}", answers={}, train=None, tokens=8)
+    asked, search = [], learnt.search
+
+    def noting(text: str, *rest: object, **more: object) -> object:
+        asked.append(text)
+        return search(text, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(learnt, "search", noting)
+    (result,) = prompt(learnt, file, [0]).results
+    assert result.cut == 1
+    room = learnt.model.context - 8
+    assert room - 2 <= len(learnt.tokenizer.encode(asked[0]).ids) <= room + 2
+    assert asked[0].endswith("\nwhat ?")
 
 
 # --- what can be wrong ------------------------------------------------------------------------------
@@ -299,4 +324,6 @@ def test_the_command_prints_a_table_and_writes_answers(base: Callable[[str], Pat
     assert [one["shots"] for one in written] == [0] * 7 + [2] * 7
     done = CliRunner().invoke(app, [*words[:5], "--json"])
     assert [one["shots"] for one in json.loads(done.output)["results"]] == [0, 2]
+    lost = ["--predictions", str(folder / "nowhere" / "answers.jsonl")]
+    assert "There is no folder" in str(CliRunner().invoke(app, [*words[:5], *lost]).exception)
     assert "whole numbers" in str(CliRunner().invoke(app, [*words[:4], "0,x"]).exception)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from etude.cli.pretrain import INTERRUPTED
+from etude.cli.pretrain import tell_end
 
 
 def register(app: typer.Typer) -> None:
@@ -34,8 +34,4 @@ def register(app: typer.Typer) -> None:
 
         recipe, corpus, overrides = recipe_corpus_overrides(words)
         run = pretraining.distill(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=overrides)
-        if not run.finished:
-            typer.echo(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}", err=True)
-            raise typer.Exit(INTERRUPTED)
-        if not quiet:
-            typer.echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
+        tell_end(run, quiet)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from etude.run import Run
 
 INTERRUPTED = 3  # the exit code of a run that was asked to stop: its work is saved
 
@@ -45,8 +48,13 @@ def register(app: typer.Typer) -> None:
             if out is None:
                 raise UserError("Say where the run goes: -o runs/NAME.")
             run = pretraining.pretrain(recipe, place, out, quiet=quiet, overrides=overrides)
-        if not run.finished:
-            typer.echo(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}", err=True)
-            raise typer.Exit(INTERRUPTED)
-        if not quiet:
-            typer.echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
+        tell_end(run, quiet)
+
+
+def tell_end(run: Run, quiet: bool) -> None:
+    """What became of a run; one that was stopped ends the command with a code of its own."""
+    if not run.finished:
+        typer.echo(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if not quiet:
+        typer.echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)

@@ -36,7 +36,12 @@ def prompt(
     import json
     import sys
 
+    from etude.errors import UserError
+    from etude.train.checkpoint import write_text
     from etude.transfer.prompt import prompt as ask
+
+    if predictions is not None and not predictions.parent.is_dir():  # told now, not after all has been asked
+        raise UserError(f"There is no folder {predictions.parent} for the predictions. Make it, or name another.")
 
     def tell(done: int, of: int) -> None:
         if sys.stderr.isatty():
@@ -49,7 +54,7 @@ def prompt(
     if predictions is not None:
         lines = (json.dumps({"shots": one.shots, **answer}, ensure_ascii=False) + "\n"
                  for one in found.results for answer in one.answers)  # fmt: skip
-        predictions.write_text("".join(lines), encoding="utf-8")
+        write_text(predictions, "".join(lines))
     typer.echo(json.dumps(found.json(), ensure_ascii=False) if as_json else table(found))
 
 

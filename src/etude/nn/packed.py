@@ -48,7 +48,7 @@ class Layout:
         return replace(self, bounds=self.bounds.to(device, non_blocking=True))
 
     def copied(self, pinned: bool) -> Self:
-        return replace(self, bounds=_copied(self.bounds, pinned))
+        return replace(self, bounds=copied_alone(self.bounds, pinned))
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Packed:
 
     def copied(self, pinned: bool = False) -> Self:
         """Tensors with memory of their own; `pinned`, page-locked: a copy to a GPU from there waits for nobody."""
-        return self._each(lambda tensor: _copied(tensor, pinned), lambda part: part.copied(pinned))
+        return self._each(lambda tensor: copied_alone(tensor, pinned), lambda part: part.copied(pinned))
 
     def _each(self, tensor: Callable[[Tensor], Tensor], part: Callable[[Any], Any]) -> Self:
         changed: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def pack(sequences: list[list[int]] | list[np.ndarray], longest: int | None = No
     return Packed(torch.from_numpy(flat), torch.from_numpy(positions_of(bounds)), None, layout)
 
 
-def _copied(tensor: Tensor, pinned: bool) -> Tensor:
+def copied_alone(tensor: Tensor, pinned: bool) -> Tensor:
     """By this thread alone, and so not by torch, which shares a copy of more than 32,768 numbers among its threads.
 
     Where processes that build batches have the cores, such a copy waits until each of those threads had one: 19 ms for

@@ -57,8 +57,10 @@ class Teacher:
     @torch.no_grad()
     def __call__(self, batch: Any) -> tuple[Tensor, Output]:
         """(N, D) its last states, and what its logits are made of."""
-        for part in (self.model, self.objective):
-            part.to(batch.tokens.device)
+        device = batch.tokens.device
+        if self.objective.head.bias.device != device:  # the first time
+            self.model.to(device)
+            self.objective.to(device)
         states = self.model(batch)
         hidden, bias = self.objective.head(states.last), self.objective.head.bias
         return states.last, Output(hidden, token_table(self.model, states), bias)

@@ -83,6 +83,11 @@ class Document:
         for depth in range(1, len(path)):
             self.places.setdefault(path[:depth], place)
 
+    def rooted(self, root: str, path: Path = ()) -> Document:
+        """The places under a path as if it were a group of this name: where a check looks for them."""
+        places = {(root, *known[len(path) :]): at for known, at in self.places.items() if known[: len(path)] == path}
+        return Document(self.values, places)
+
     def drop(self, path: Path) -> None:
         branch: Any = self.values
         for key in path[:-1]:
@@ -157,6 +162,16 @@ def parse(text: str, where: str) -> Document:
     return document
 
 
+def parse_file(file: File, where: str, absent: str) -> Document:
+    """A file's document; `absent` is said where there is no such file."""
+    try:
+        return parse(file.read_text(encoding="utf-8"), where)
+    except FileNotFoundError:
+        raise UserError(absent) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{where}: cannot be read as UTF-8 text: {error}.") from None
+
+
 def value_of(text: str, where: str) -> Any:
     """One value as it would stand in a recipe: a number, true, null, a word, [a, list]."""
     return parse(f"value: {text}", where).values["value"]
@@ -207,11 +222,7 @@ def find(name: str | File, beside: File | None = None) -> File:
 def read(file: File, seen: tuple[File, ...] = ()) -> Document:
     """One recipe file with everything it extends."""
     where = file.name if file.parent == FOLDER else str(file)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{where}: cannot be read as UTF-8 text: {error}.") from None
-    document = parse(text, where)
+    document = parse_file(file, where, f"There is no recipe file {where}.")
     parent = document.values.pop("extends", None)
     if parent is None:
         return document

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from etude.errors import UserError, nearest
-from etude.recipes.document import Document, parse, value_of
+from etude.recipes.document import Document, parse_file, value_of
 from etude.recipes.schema import Recipe, checked
 from etude.settings import Strict
 from etude.transfer.plan import task_module
@@ -203,13 +203,8 @@ class Study(Strict):
         file = Path(path)
         if file.suffix not in (".yaml", ".yml"):
             file = file.with_suffix(".yaml")
-        try:
-            text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(f"There is no study {file}. The shipped ones lie in studies/.") from None
-        except (OSError, UnicodeDecodeError) as problem:
-            raise UserError(f"{file}: cannot be read as UTF-8 text: {problem}.") from None
-        return cls.of(parse(text, str(file)), gpu, changes)
+        absent = f"There is no study {file}. The shipped ones lie in studies/."
+        return cls.of(parse_file(file, str(file), absent), gpu, changes)
 
     @classmethod
     def of(cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
@@ -367,7 +362,7 @@ def _checked(model: type[Study], document: Document) -> Any:
                 content = inside[name] = {"recipe": content}
             if not isinstance(content, dict):
                 raise UserError(f"{document.place((group, name))}: '{group}.{name}' holds no settings.")
-            checked(kind, content, _rooted(document, (group, name)), f"{group}.{name}")
+            checked(kind, content, document.rooted(f"{group}.{name}", (group, name)), f"{group}.{name}")
     for key in values:
         if key not in model.model_fields:
             known = nearest(key, model.model_fields)
@@ -375,16 +370,7 @@ def _checked(model: type[Study], document: Document) -> Any:
     for group in ("contenders", "tasks", "text", "budget"):
         if group not in values:
             raise UserError(f"{document.place(())}: this study names no {group}.")
-    return checked(model, values, _rooted(document, ()), "study")
-
-
-def _rooted(document: Document, path: tuple[str, ...]) -> Document:
-    """The places under a path, as `checked` looks for them."""
-    root = ".".join(path) or "study"
-    places = {
-        (root, *known[len(path) :]): place for known, place in document.places.items() if known[: len(path)] == path
-    }
-    return Document(document.values, places)
+    return checked(model, values, document.rooted("study"), "study")
 
 
 def changes_of(words: list[str]) -> dict[str, Any]:

@@ -160,7 +160,8 @@ class Classify(Task):
         counts.add(gold, chances.argmax(-1))
         names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
         names += ["micro_f1"] if self.settings.nothing is not None else []
-        scores = {name: bootstrap_counts(counts.counts, partial(self._score, name), intervals) for name in names}
+        kept = [number for number, label in enumerate(self.labels) if label != self.settings.nothing]
+        scores = label_scores(counts, names, self.positive, kept, intervals)
         if self.settings.nothing is not None or self.score == "auprc":
             area = partial(_area, gold, chances)
             scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
@@ -185,13 +186,19 @@ class Classify(Task):
         pairs = zip(examples, answers, strict=True)
         return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
 
-    def _score(self, name: str, table: np.ndarray) -> float:
-        counts = Confusion(len(self.labels), table)
+
+def label_scores(
+    counts: Confusion, names: Sequence[str], positive: int = 1, kept: Sequence[int] = (), intervals: bool = True
+) -> dict[str, Score]:
+    """Scores of a classification by name; `positive` is the label of f1, micro_f1 is over the labels `kept`."""
+
+    def score(name: str, table: np.ndarray) -> float:
+        drawn = Confusion(len(table), table)
         if name == "micro_f1":
-            return counts.micro_f1(
-                [number for number, label in enumerate(self.labels) if label != self.settings.nothing]
-            )
-        return counts.f1(self.positive) if name == "f1" else getattr(counts, name)
+            return drawn.micro_f1(kept)
+        return drawn.f1(positive) if name == "f1" else getattr(drawn, name)
+
+    return {name: bootstrap_counts(counts.counts, partial(score, name), intervals) for name in names}
 
 
 def _area(gold: np.ndarray, chances: np.ndarray, drawn: np.ndarray) -> float:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.nn.packed import copied_alone
+
 
 @functools.lru_cache(maxsize=16)  # parameters without a gradient are left out, so that sets of them may take turns
 def cut(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
@@ -21,6 +23,4 @@ def cut(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
 
 def sent(values: np.ndarray, device: torch.device) -> Tensor:
     """On the device without a wait. Pinned memory is new each time: torch keeps it until the copy is done."""
-    host = torch.empty(values.shape, dtype=torch.from_numpy(values).dtype, pin_memory=device.type == "cuda")
-    host.numpy()[...] = values
-    return host.to(device, non_blocking=True)
+    return copied_alone(torch.from_numpy(values), device.type == "cuda").to(device, non_blocking=True)

@@ -47,12 +47,16 @@ def ways_of(document: Document) -> Ways:
     return checked(Ways, values, document, "distill")
 
 
-def record(teacher: str | Path, corpus: Corpus, recipe: Recipe, ways: Ways) -> dict[str, str]:
-    """The file that a run keeps, once everything fits; what does not is told before anything is written."""
+def begun(
+    teacher: str | Path, corpus: Corpus, recipe: Recipe, ways: Ways
+) -> tuple[tuple[nn.Module, Distill], dict[str, str]]:
+    """Model and objective with their first weights, and the file that the run keeps: here all is told that is wrong."""
+    if not Path(teacher).is_dir():
+        raise UserError(f"There is no folder {teacher}. A teacher is a run, or a model brought by 'etude import'.")
     found, fingerprint = find(teacher, corpus)
-    begin(recipe, corpus, ways, found)
+    made = begin(recipe, corpus, ways, found)
     kept = {"teacher": str(Path(teacher).resolve()), "fingerprint": fingerprint, **ways.model_dump(mode="json")}
-    return {FILE: yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}
+    return made, {FILE: yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}
 
 
 def is_distilled(run: Run) -> bool:

@@ -20,7 +20,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,15 @@ from etude.errors import UserError
 from etude.generation import is_causal
 from etude.loaded import Loaded, load
 from etude.tasks import answers as judging
-from etude.tasks.base import Score, bootstrap, bootstrap_counts, bootstrap_mean
+from etude.tasks.base import Score, bootstrap, bootstrap_mean
+from etude.tasks.classify import label_scores
 from etude.tasks.examples import Examples, label_numbers
 from etude.tasks.metrics import Confusion
 from etude.transfer.admit import tell_bad
 from etude.transfer.likelihood import Answers, Worth, by_rules, spelled, weigh
 from etude.transfer.prompt_file import PromptFile
 
-METRICS = ("accuracy", "macro_f1", "mcc")  # of labels; f1 too where there are two
+METRICS = ("accuracy", "macro_f1", "mcc")  # of labels; where there are two also f1, of the second as in GLUE
 GROUP = 256  # examples put at once: bounds what is held, never changes a result
 
 
@@ -154,7 +154,7 @@ class Asked:
     seed: int
     same: bool  # whether what is shown and what is asked is one file: nothing is shown to itself
     labels: list[str]  # of a classification
-    lengths: dict[int, int] = field(default_factory=dict)  # tokens of a shown example, by its number
+    sizes: dict[str, int] = field(default_factory=dict)  # tokens of what comes again: shown examples, labels' words
 
     # --- what stands before an answer ---------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Asked:
         drawn = self.drawn(number, count)
         fit, left = 0, room - self._size(self._joined([], asked))
         for one in reversed(drawn):  # those near to what is asked stay
-            left -= self._length(one)
+            left -= self._kept_size(self.said.shown(self._shown(one)) + self.said.separator)
             if left < 0:
                 break
             fit += 1
@@ -192,10 +192,10 @@ class Asked:
         assert self.pool is not None
         return self.pool[number]
 
-    def _length(self, number: int) -> int:
-        if number not in self.lengths:
-            self.lengths[number] = self._size(self.said.shown(self._shown(number)) + self.said.separator)
-        return self.lengths[number]
+    def _kept_size(self, text: str) -> int:
+        if text not in self.sizes:
+            self.sizes[text] = self._size(text)
+        return self.sizes[text]
 
     def _size(self, text: str) -> int:
         return len(self.loaded.tokenizer.encode(text).ids)
@@ -219,7 +219,7 @@ class Asked:
             fits: list[int] = []
             for number in numbers:
                 answers = [self.said.delimiter + option for option in self.options(number)]
-                room = self.loaded.model.context - max(map(self._size, answers))
+                room = self.loaded.model.context - max(map(self._kept_size, answers))
                 text, fit = self.context(number, count, room)
                 group.append(spelled(self.loaded, text, answers))
                 fits.append(fit)
@@ -242,7 +242,9 @@ class Asked:
             rule: float((some == gold).mean()) for rule, some in found.items() if rule != self.said.compared
         }
         if self.labels:
-            scores = label_scores(gold, chosen, len(self.labels))
+            counts = Confusion(len(self.labels))
+            counts.add(gold, chosen)
+            scores = label_scores(counts, [*METRICS, "f1"] if len(self.labels) == 2 else METRICS)
         else:
             scores = {"accuracy": bootstrap_mean(chosen == gold)}
         answers = [
@@ -285,12 +287,15 @@ class Asked:
         answers, exact, overlap, cuts, fits = [], [], [], [], []
         for number, item in enumerate(self.items):
             text, fit = self.context(number, count, room)
+            ids = self.loaded.tokenizer.encode(text).ids
+            if len(ids) > room:
+                text = self.loaded.tokenizer.decode(ids[-room:])
             best = self.loaded.search(text, said.tokens, beams=said.beams, penalty=said.penalty, stop=["\n"])[0]
             answer, right = best.text.strip(), [words for words, _ in item.answers] or [""]
             answers.append({"answer": answer})
             exact.append(judging.exact(answer, right, said.rules))
             overlap.append(judging.f1(answer, right, said.rules))
-            cuts.append(self._size(text) > room)
+            cuts.append(len(ids) > room)
             fits.append(fit)
             tell(number + 1)
         scores = {"exact": bootstrap_mean(np.array(exact)), "f1": bootstrap_mean(np.array(overlap))}
@@ -306,16 +311,3 @@ class Asked:
         often = Counter(item.label for item in (self.pool if self.pool is not None else self.items)).most_common()
         most = min(label for label, count in often if count == often[0][1])
         return f"always '{self.said.words(most)}'", float(np.mean([item.label == most for item in self.items]))
-
-
-def label_scores(gold: np.ndarray, predicted: np.ndarray, labels: int) -> dict[str, Score]:
-    """The scores of a classification; F1 is that of the second label, as in GLUE."""
-    counts = Confusion(labels)
-    counts.add(gold, predicted)
-
-    def score(name: str, table: np.ndarray) -> float:
-        found = Confusion(labels, table)
-        return found.f1(1) if name == "f1" else getattr(found, name)
-
-    names = [*METRICS, "f1"] if labels == 2 else METRICS
-    return {name: bootstrap_counts(counts.counts, partial(score, name)) for name in names}

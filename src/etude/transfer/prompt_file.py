@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from etude.errors import UserError, nearest
-from etude.recipes.document import Document, parse
+from etude.recipes.document import parse_file
 from etude.recipes.schema import checked
 from etude.settings import Strict
 from etude.tasks import choice, classify, pair, span
@@ -78,16 +78,9 @@ class PromptFile(Strict):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        file = Path(path)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(f"There is no prompt file {file}. docs/prompting.md shows one.") from None
-        except (OSError, UnicodeDecodeError) as problem:
-            raise UserError(f"{file}: cannot be read as UTF-8 text: {problem}.") from None
-        document = parse(text, str(file))
-        rooted = Document(document.values, {("prompt", *path): place for path, place in document.places.items()})
-        return checked(cls, document.values, rooted, "prompt")
+        absent = f"There is no prompt file {path}. docs/prompting.md shows one."
+        document = parse_file(Path(path), str(path), absent)
+        return checked(cls, document.values, document.rooted("prompt"), "prompt")
 
     def read(self, path: str | Path, skip_bad: bool = False) -> Examples[Any]:
         return MODULES[self.kind].read(path, self.columns, skip_bad)
