@@ -14,10 +14,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.objectives.base import Batch, Objective, Row, join
+from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.train.loader import Loader, split
 from etude.train.workers import default_workers
 
@@ -40,6 +41,25 @@ class Numbers:
 class Plain(Objective):
     def batch(self, rows: list[Row], chance: Chance) -> Batch:  # type: ignore[override]
         return Batch(**join(rows, 1, 4), counts={"tokens": 4 * len(rows)})
+
+    def rows(self, corpus: object, seed: int) -> Numbers:
+        raise AssertionError("a loader is given its rows")
+
+    def loss(self, model: object, batch: object) -> dict[str, Term]:  # type: ignore[override]
+        raise AssertionError("a loader builds batches, and trains on none")
+
+    def flops(self, model: object, batch: object) -> int:  # type: ignore[override]
+        return 0
+
+
+def test_an_objective_without_all_of_its_parts_is_not_built() -> None:
+    class Half(Plain):
+        loss = Objective.loss
+
+    with pytest.raises(TypeError, match="loss"):
+        Half()
+    with pytest.raises(TypeError, match="learns by gradients"):
+        Plain().update(nn.Identity(), None, 0.1)
 
 
 def loader(size: int, batch: int, **changes: object) -> Loader:

@@ -15,6 +15,7 @@ task, a distillation and a downstream task are all objectives.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -104,24 +105,28 @@ class Stat:
         return Stat(self.sum + other.sum, self.count + other.count, self.weight)
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """Derive, fill in what you need. Heads are sub-modules; a tied table is used from the model, never copied."""
 
     updates_itself = False  # True where `update` takes the place of gradients and optimiser
     couples_examples = False  # True where the loss joins examples of a batch: exempt from micro-batch invariance
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte
 
+    @abstractmethod
     def rows(self, corpus: Any, seed: int) -> Rows:
-        raise NotImplementedError
+        """How text becomes rows."""
 
+    @abstractmethod
     def batch(self, rows: Sequence[Row], chance: Chance) -> Batch:
-        raise NotImplementedError
+        """Corruption, targets and counts of some rows."""
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
-        raise NotImplementedError
+        """Its terms by name, each a sum and what it is divided by."""
 
+    @abstractmethod
     def flops(self, model: nn.Module, batch: Any) -> int:
-        raise NotImplementedError
+        """Of one step on this batch, backward pass and all."""
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
         """By default the loss terms themselves."""
@@ -160,7 +165,8 @@ class Objective(nn.Module):
         raise ValueError(f"{type(self).__name__} carries no state, yet a checkpoint holds {sorted(state)}")
 
     def update(self, model: nn.Module, batch: Any, rate: float) -> dict[str, Term]:
-        raise NotImplementedError
+        """One step without gradients, where `updates_itself`; the terms are told, not descended."""
+        raise TypeError(f"{type(self).__name__} learns by gradients: it has no update of its own")
 
 
 def join(rows: Sequence[Row], sequences: int, longest: int) -> dict[str, Any]:

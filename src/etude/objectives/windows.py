@@ -25,6 +25,7 @@ import importlib.util
 import logging
 import math
 import os
+from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -226,9 +227,9 @@ class Windows(Objective):
             pairs=pairs[edges_of_blocks],
         )
 
+    @abstractmethod
     def predictions(self, around: np.ndarray) -> int:
         """How many losses are added up, given how many words stand around each centre."""
-        raise NotImplementedError
 
     # --- learning -----------------------------------------------------------------------------------
 
@@ -248,11 +249,13 @@ class Windows(Objective):
                 )
         return {"loss": Term(total, batch.counts["loss"])}
 
+    @abstractmethod
     def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
-        raise NotImplementedError
+        """The loss of a step whose pairs are all taken at once."""
 
+    @abstractmethod
     def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
-        raise NotImplementedError
+        """The loss of a step by the kernel in which pairs do not wait for each other."""
 
     def engine(self, model: Static, device: torch.device) -> str:
         """How this device learns; what it cannot do is refused where it was asked for."""
@@ -281,9 +284,9 @@ class Windows(Objective):
             return "needs Triton, which comes with torch for CUDA: install that, or set objective.engine=batched"
         return None
 
+    @abstractmethod
     def loop(self, loops: Any, shared: tuple[Any, ...], start: int, stop: int, tables: tuple[Any, ...]) -> float:
         """One call of the inner loop over the centres start..stop."""
-        raise NotImplementedError
 
     def _sequential(self, model: Static, batch: WindowBatch, rate: float) -> float:
         assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None

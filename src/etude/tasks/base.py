@@ -19,6 +19,7 @@ changes nothing.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -69,13 +70,13 @@ class Task(Objective):
     score: str  # the official metric, a key of what `evaluate` gives; higher is better
     framing: Frame  # how texts become sequences
 
+    @abstractmethod
     def predict(self, model: Any, examples: Examples[Any]) -> list[dict[str, Any]]:
         """One JSON-ready answer an example, in their order; examples need no labels."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluate(self, model: Any, examples: Examples[Any], intervals: bool = True) -> dict[str, Score]:
         """All scores of labelled examples; the official one is `self.score`."""
-        raise NotImplementedError
 
     def judge(self, examples: Examples[Any], answers: Sequence[dict[str, Any]]) -> list[Judged]:
         """Answers of `predict` beside labelled examples, for a report; [] where a task has nothing to show."""
@@ -87,9 +88,9 @@ class Task(Objective):
         """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
         return None
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """JSON-ready: what `build` needs beside the settings (labels, thresholds found on dev)."""
-        raise NotImplementedError
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         """One text as this task reads it: for vectors and states of a transferred model."""
