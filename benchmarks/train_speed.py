@@ -97,6 +97,8 @@ def etude_speed(
     }
     if work.peer in ("bert", "albert"):  # what the peers train: the masked language model alone
         settings |= {"objective.sentence": "none", "model.pooler": False}
+    if work.peer == "bert":  # and with its GELU, the exact one: the recipe has that of BERT's own code
+        settings |= {"model.activation": "gelu"}
     if work.peer != "gpt2" and full:
         settings |= {"objective.short_rate": 0.0}
     if work.small:

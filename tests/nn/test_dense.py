@@ -144,3 +144,29 @@ def test_twice_the_same_bits(dropout: float) -> None:
         torch.manual_seed(3)
         again.append(results(lambda q, k, v: attend_dense(q, k, v, None, True, dropout), drawn(), torch.bfloat16))
     assert all(torch.equal(one, other) for one, other in zip(*again, strict=True))
+
+
+def test_products_of_float32_are_what_they_were_behind_it() -> None:
+    """Scores may be multiplied as bf16, which they were; nobody else's products are."""
+    said = torch.backends.mkldnn.matmul
+    before = said.fp32_precision
+    inside = []
+    original = dense._product
+
+    def watch(left: Tensor, right: Tensor, factor: float, out: Tensor | None = None) -> Tensor:
+        inside.append((left.dtype, said.fp32_precision))
+        return original(left, right, factor, out)
+
+    query, key, _value, _ = drawn()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "_product", watch)
+        for dtype in (torch.bfloat16, torch.float32):
+            results(lambda q, k, v: attend_dense(q, k, v, None, False, 0.1), drawn(), dtype)
+        patch.setattr(dense, "_product", None)
+        with pytest.raises(TypeError):
+            dense._wide_product(query[0], key[0], 1.0)
+    assert said.fp32_precision == before
+    wide = [precision for dtype, precision in inside if dtype == torch.float32]
+    assert wide[:2] == ["bf16", "bf16"]
+    assert set(wide[2:]) == {before}
+    assert {precision for dtype, precision in inside if dtype == torch.bfloat16} == {before}

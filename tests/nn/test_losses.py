@@ -153,7 +153,8 @@ def test_blocks_of_a_chunk_are_the_whole(
     states, weight, bias, targets = (one.detach() for one in example())
     states, weight = states.to(dtype), weight.to(dtype)
     said = bias.to(torch.float32 if dtype != torch.float64 else dtype) if with_bias else None
-    total, slope = losses._chunk(states, weight, said, targets, 31, True)
+    grad_bias = torch.full((31,), 2.0, dtype=torch.promote_types(dtype, torch.float32))  # there is something already
+    total, slope = losses._chunk(states, weight, said, targets, 31, True, grad_bias)
     logits = states.double() @ weight.double().T + (0.0 if said is None else said.double())
     assert float(total) == pytest.approx(float(cross_entropy_sum(logits, targets)), rel=close)
     used = targets != IGNORE
@@ -162,6 +163,7 @@ def test_blocks_of_a_chunk_are_the_whole(
     assert slope.dtype == dtype
     assert float((slope.double() - expected).norm() / expected.norm()) < close
     assert not slope[~used].any()
+    torch.testing.assert_close(grad_bias.double() - 2.0, expected.sum(0), rtol=0, atol=10 * close)
     again, nothing = losses._chunk(states, weight, said, targets, 31, False)
     assert torch.equal(again, total)
     assert nothing is None

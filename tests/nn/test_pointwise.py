@@ -51,6 +51,20 @@ def test_dropout_keeps_the_mean_and_can_be_turned_off(trains: bool) -> None:
     assert drop(x, 0.0, True) is x
 
 
+def test_dropout_in_bf16_has_no_lean() -> None:
+    """A scale of 10/9 is 1.1094 in bf16: multiplied by that, all would be 1.6 in a thousand too small."""
+    torch.manual_seed(0)
+    x = torch.rand(1_000_000).add_(1).bfloat16().requires_grad_()
+    dropped = drop(x, 0.1, True)
+    dropped.float().sum().backward()
+    dropped, x_grad = dropped.detach(), x.grad
+    kept, x = dropped != 0, x.detach()
+    assert dropped.dtype == torch.bfloat16
+    assert abs(float(kept.float().mean()) - 0.9) < 0.002
+    assert float(dropped[kept].double().sum() / x[kept].double().sum()) == pytest.approx(10 / 9, rel=2e-4)
+    assert torch.equal(x_grad != 0, kept)
+
+
 def test_dropout_passes_the_gradient_of_what_it_kept() -> None:
     x = torch.randn(30, 7, requires_grad=True)
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.nn.card import KERNELS, generation, has_flash, kernels, serves
-from etude.nn.grouping import attend_equal, attend_grouped
+from etude.nn.grouping import attend_equal, attend_equal_packed, attend_grouped
 from etude.nn.packed import Layout
 
 # Shapes of the grouped path change with the lengths of every batch, so a compiled model steps out of its graph for it.
@@ -62,7 +62,10 @@ def attend_packed(
         path = own_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
     if path not in OWN:
         chosen = path or choose_path(qkv.device, qkv.dtype, qkv.shape[-1], window=window, equal=layout.equal)
-        if chosen == "grouped" and not (layout.equal and window is None):
+        if chosen == "grouped":
+            if layout.equal and window is None:
+                _check(qkv, layout)
+                return attend_equal_packed(qkv, layout.longest, causal, dropout)
             return _attend_grouped(qkv, layout, causal, window, dropout)
         query, key, value = qkv.unbind(1)
         return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)

@@ -17,7 +17,8 @@ digits that matter (with scores of deviation 4 the result is then off by 9 in a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,9 +39,14 @@ def attend_dense(
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
         )
+    return attend_products(torch.stack([query, key, value]), mask, causal, dropout)
+
+
+def attend_products(parts: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """The plain form of `attend_dense`, for queries, keys and values in one tensor: (3, S, H, L, d) -> (S, H, L, d)."""
     if causal and mask is None:
-        mask = hiding(np.tri(query.shape[2], dtype=bool), wide(query[:0]).dtype)
-    result: Tensor = _Products.apply(query, key, value, mask, dropout)
+        mask = hiding(np.tri(parts.shape[3], dtype=bool), wide(parts[:0]).dtype)
+    result: Tensor = _Products.apply(parts, mask, dropout)
     return result
 
 
@@ -82,7 +88,7 @@ def mix(
     """softmax(q k^T / sqrt(d) + mask), dropped, times v; (S, H, L, d) each, dense. Written to `out`, where given."""
     sequences, heads, length, size = query.shape
     flat_query, flat_key, flat_value = (part.view(-1, length, size) for part in (query, key, value))
-    scores = _product(wide(flat_query), _turned(wide(flat_key)), size**-0.5)
+    scores = _wide_product(flat_query, flat_key, size**-0.5)
     for mask in masks:
         scores.view(sequences, heads, length, length)[mask.sequences].add_(mask.added)
     weights = scores.softmax(-1).to(value.dtype)  # (S*H, L, L)
@@ -105,7 +111,7 @@ def unmix(
     weights, kept, scale = saved
     dropped = weights if kept is None else weights * kept
     grad_value = _product(dropped.transpose(1, 2), grad, scale, out[2])
-    slope = _product(wide(grad), _turned(wide(value)), scale * size**-0.5)
+    slope = _wide_product(grad, value, scale * size**-0.5)
     if kept is not None:
         slope.mul_(kept)
     # The derivative of a softmax, w * (g - sum(g w)), in one pass
@@ -115,20 +121,27 @@ def unmix(
 
 
 class _Products(torch.autograd.Function):
+    """`mix` of queries, keys and values in one tensor, (3, S, H, L, d): one copy brings them into the order of the
+    products, whatever order they are in, and their gradients need one."""
+
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-        query, key, value = (part.contiguous() for part in (query, key, value))
+    def forward(ctx: Any, parts: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+        parts = parts.contiguous()
         masks = [] if mask is None else [Mask(slice(None), mask)]
+        query, key, value = parts.unbind(0)
         mixed, saved = mix(query, key, value, masks, dropout)
-        ctx.save_for_backward(query, key, value, saved.weights, saved.kept)
+        ctx.save_for_backward(parts, saved.weights, saved.kept)
         ctx.scale = saved.scale
         return mixed
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        query, key, value, weights, kept = ctx.saved_tensors
-        return *unmix(query, key, value, Saved(weights, kept, ctx.scale), grad.contiguous()), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        parts, weights, kept = ctx.saved_tensors
+        query, key, value = parts.unbind(0)
+        slopes = torch.empty_like(parts)
+        unmix(query, key, value, Saved(weights, kept, ctx.scale), grad.contiguous(), slopes.unbind(0))
+        return slopes, None, None
 
 
 def _product(left: Tensor, right: Tensor, factor: float, out: Tensor | None = None) -> Tensor:
@@ -139,6 +152,27 @@ def _product(left: Tensor, right: Tensor, factor: float, out: Tensor | None = No
     shape = (left.shape[0], left.shape[1], right.shape[2])
     result = left.new_empty(shape) if out is None else out.view(shape)
     return result.baddbmm_(left, right, beta=0, alpha=factor)
+
+
+def _wide_product(left: Tensor, right: Tensor, factor: float) -> Tensor:
+    """left @ right^T * factor in float32, (B, N, K), (B, M, K) -> (B, N, M).
+
+    Factors that were bf16 lose nothing if a matrix unit takes them for bf16 again, and its sums are float32.
+    """
+    with _taken_for_bf16() if left.dtype == torch.bfloat16 else nullcontext():
+        return _product(wide(left), _turned(wide(right)), factor)
+
+
+@contextmanager
+def _taken_for_bf16() -> Iterator[None]:
+    """oneDNN, where it computes a product of float32, may round its factors to bf16."""
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def _turned(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.dense import attend_dense, hiding, prefers_products
+from etude.nn.dense import attend_dense, attend_products, hiding, prefers_products
 from etude.nn.lengths import cheapest_runs, rounded
 from etude.nn.packed import Layout
 from etude.nn.shared_rows import attend_shared
@@ -167,6 +167,16 @@ def attend_grouped(
     mixed = [_dense(part, plan, number, causal, window, dropout) for number, part in enumerate(padded.split(sizes))]
     result: Tensor = _Rearrange.apply(torch.cat(mixed), plan.slot_of_token, plan.token_of_slot)
     return result
+
+
+def attend_equal_packed(qkv: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
+    """`attend_equal` for queries, keys and values as one projection leaves them, (N, 3, H, d)."""
+    heads, size = qkv.shape[2:]
+    if not prefers_products((qkv,), dropout):
+        query, key, value = qkv.unbind(1)
+        return attend_equal(query, key, value, length, causal, dropout)
+    parts = qkv.view(-1, length, 3, heads, size).permute(2, 0, 3, 1, 4)  # (3, S, H, L, d)
+    return attend_products(parts, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
 
 
 def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal: bool, dropout: float) -> Tensor:

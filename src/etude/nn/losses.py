@@ -131,12 +131,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for start in range(0, states.shape[0], chunk):
                 piece = slice(start, start + chunk)
                 part, target = states[piece].to(dtype), targets[piece]
-                surprise, slope = _chunk(part, table, bias, target, vocab, any(wants[:3]))
+                surprise, slope = _chunk(part, table, bias, target, vocab, any(wants[:3]), grad_bias)
                 total += surprise
                 if slope is None:
                     continue
-                if grad_bias is not None:
-                    grad_bias += slope.sum(0, dtype=wide)[:vocab]
                 if grad_states is not None:
                     _write_product(grad_states[piece], slope, table)
                 if grad_weight is not None:
@@ -178,33 +176,59 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> Non
 
 
 def _chunk(
+    states: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    vocab: int,
+    wants_slope: bool,
+    grad_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`_surprise_and_slope`, and the slope's sum over slots added to `grad_bias`, where that is wanted."""
+    if not states.is_cuda:
+        return _chunk_by_blocks(states @ table.t(), bias, targets, wants_slope, grad_bias)
+    total, slope = _chunk_at_once(states, table, bias, targets, vocab, wants_slope)
+    if slope is not None and grad_bias is not None:
+        grad_bias += slope.sum(0, dtype=grad_bias.dtype)[:vocab]
+    return total, slope
+
+
+def _chunk_at_once(
     states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """`_surprise_and_slope` in the memory of the logits themselves: by a kernel on a GPU, step by step on a CPU."""
-    if states.is_cuda and (is_plain() or not wants_slope or states.dtype == torch.float64):
+    """On a GPU: by a kernel, in the memory of the logits themselves."""
+    if is_plain() or not wants_slope or states.dtype == torch.float64:
         return _surprise_and_slope(states @ table.t(), bias, targets, vocab, wants_slope)
-    if states.is_cuda:
-        from etude.nn.softmax_kernel import surprise_and_slope_  # brings Triton along
+    from etude.nn.softmax_kernel import surprise_and_slope_  # brings Triton along
 
-        # the product adds a bias for nothing; a kernel would read it anew for every slot
-        said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
-        product = F.linear(states, table, said)
-        return surprise_and_slope_(product, targets, vocab).sum(), product
-    product = states @ table.t()
+    # the product adds a bias for nothing; a kernel would read it anew for every slot
+    said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
+    product = F.linear(states, table, said)
+    return surprise_and_slope_(product, targets, vocab).sum(), product
+
+
+def _chunk_by_blocks(
+    product: Tensor, bias: Tensor | None, targets: Tensor, wants_slope: bool, grad_bias: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """On a CPU: step by step, in the memory of the logits themselves, (C, V), while a core's cache holds them."""
     used = (targets != IGNORE)[:, None]
     place = targets.clamp(min=0)[:, None]
     surprise = torch.empty(len(targets), 1, dtype=wide(product[:0]).dtype)
-    rows = max(1, _BLOCK // vocab)
+    rows = max(1, _BLOCK // product.shape[1])
     for start in range(0, len(targets), rows):
         piece = slice(start, start + rows)
         logits = wide(product[piece])
         if bias is not None:
             logits = logits.add_(bias.to(logits.dtype))
-        normaliser = logits.logsumexp(-1, keepdim=True)
-        torch.sub(normaliser, logits.gather(1, place[piece]), out=surprise[piece])
+        highest, true = logits.amax(-1, keepdim=True), logits.gather(1, place[piece])
+        weights = logits.sub_(highest).exp_()  # those of the softmax, before they are divided by their sum
+        whole = weights.sum(-1, keepdim=True)
+        torch.sub(whole.log().add_(highest), true, out=surprise[piece])
         if wants_slope:
-            slope = logits.sub_(normaliser).exp_()
-            product[piece] = slope.scatter_add_(1, place[piece], torch.full_like(normaliser, -1.0))
+            slope = weights.div_(whole).scatter_add_(1, place[piece], torch.full_like(whole, -1.0))
+            if grad_bias is not None:
+                grad_bias.addmv_(slope.t(), used[piece, 0].to(slope.dtype))  # a sum over the slots that are used
+            product[piece] = slope
     total = surprise.masked_fill_(~used, 0.0).sum()
     if not wants_slope:
         return total, None

@@ -3,7 +3,8 @@
 On a CPU torch spends more on a GELU's derivative, or on dropout's random numbers, than a layer norm and a softmax cost
 together. Here the derivative of a GELU is taken along with its value (the error function or the sigmoid is there
 already), and one random number decides for four elements. Measured on one arm core, 2 million elements, forward
-and backward: GELU 68 -> 22 ms, its tanh form 33 -> 15 ms, dropout 48 -> 19 ms. Elsewhere torch's own kernels run.
+and backward: GELU 68 -> 22 ms, its tanh form 33 -> 15 ms, dropout 48 -> 19 ms; in bf16 on two cores with AMX, one
+million elements, forward: dropout 14.6 -> 4.6 ms (a GELU is fast there). Elsewhere torch's own kernels run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
 
+_EXACT = (torch.float32, torch.float64)
 _LANES = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale is that of the rounded rate
 
 
@@ -47,9 +49,11 @@ def drop(x: Tensor, rate: float, training: bool) -> Tensor:
     """Dropout from torch's global generator."""
     if not training or rate == 0:
         return x
-    if not _trains_on_cpu(x):
+    if not _trains_on_cpu(x, (*_EXACT, torch.bfloat16)):
         return F.dropout(x, rate)
     kept, scale = keep_mask(tuple(x.shape), rate)
+    if x.dtype == torch.bfloat16:
+        return x * kept.to(x.dtype) * scale  # the scale apart: in bf16 it is 1.1094 for 1.1111
     return x * kept.to(x.dtype).mul_(scale)
 
 
@@ -62,8 +66,8 @@ def keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
     return lanes >= cut - _LANES // 2, _LANES / (_LANES - cut)
 
 
-def _trains_on_cpu(x: Tensor) -> bool:
-    plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+def _trains_on_cpu(x: Tensor, dtypes: tuple[torch.dtype, ...] = _EXACT) -> bool:
+    plain = x.device.type == "cpu" and x.dtype in dtypes
     return plain and x.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
