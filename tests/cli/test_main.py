@@ -86,3 +86,8 @@ def test_the_installed_command_ends_with_code_two() -> None:
     )
     assert done.returncode == 2
     assert "Did you mean 'bert-base'?" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_package_itself_can_be_run() -> None:
+    found = subprocess.run([sys.executable, "-m", "etude", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout == f"etude {version('etude')}\n"
