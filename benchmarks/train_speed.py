@@ -8,6 +8,10 @@ Tokens are real ones (padding does not count; at full length there is none). Sha
 the objective counts them (heads only where they run, attention in full), over seconds and over the rate of the
 best large matrix product measured in the same run. The peers' share uses the same FLOPs a token: it says how
 fast the same learning goes, not how busy the device is.
+
+A CPU's speed moves with what its neighbours do, within seconds and by a factor of two. So there each side is a process
+of its own (ours also changes how a process keeps its memory), the sides take turns for a few rounds, ours between the
+two peers, and a ratio is the median of those of the rounds. Every round is told.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import argparse
 import gc
 import json
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -314,6 +320,32 @@ def natural(
         print(f"{work.name:16} {rates[0]:12,.0f} {rates[1]:12,.0f} {share}", flush=True)
 
 
+def in_rounds(sides: list[str], work: Work, asked: argparse.Namespace) -> dict[str, Any]:
+    """Each side in a process of its own, one after the other, and again; medians over the rounds, and all of them."""
+    rounds: list[dict[str, Any]] = []
+    for number in range(asked.rounds):
+        rounds.append({})
+        for side in sides:
+            command = [sys.executable, __file__, "--side", side, "--only", work.name]
+            command += ["--dropout", str(asked.dropout), "--steps", str(asked.steps)]
+            command += ["--precision", asked.precision] if asked.precision else []
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            rounds[-1][side] = json.loads(done.stdout.splitlines()[-1])
+        told = ", ".join(f"{side} {found.get('tokens_per_second', 0):,.0f}" for side, found in rounds[-1].items())
+        print(f"  round {number + 1}: {told}; peak {rounds[-1]['etude']['peak'] / 1e12:.2f} TFLOP/s", flush=True)
+    row: dict[str, Any] = {"rounds": rounds}
+    for side in sides:
+        found = [one[side] for one in rounds]
+        if any("failed" in one for one in found):
+            row[side] = next(one for one in found if "failed" in one)
+            continue
+        row[side] = {key: float(np.median([one[key] for one in found])) for key in found[0]}
+        row[side]["ratio"] = float(
+            np.median([one["etude"]["tokens_per_second"] / one[side]["tokens_per_second"] for one in rounds])
+        )
+    return row
+
+
 def one_side(side: str, work: Work, asked: argparse.Namespace, device: torch.device, precision: str) -> dict[str, Any]:
     if side == "etude":
         return etude_speed(work, asked.dropout, asked.steps, device, precision, profile=asked.profile)
@@ -335,6 +367,8 @@ def main() -> None:
     parser.add_argument("--precision", default=None, help="bf16 or float32; bf16 on a GPU, the faster one on a CPU")
     parser.add_argument("--corpus", help="a prepared corpus: its natural lengths against full ones, ours alone")
     parser.add_argument("--profile", action="store_true", help="print the kernels of three of our steps")
+    parser.add_argument("--rounds", type=int, default=3, help="on a CPU: how often the sides take turns")
+    parser.add_argument("--side", help="on a CPU: measure this side alone, and print it as JSON")
     parser.add_argument("--out", help="also write the rows as JSON")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -344,6 +378,11 @@ def main() -> None:
     works = SMALL if asked.small or device.type == "cpu" else PUBLISHED
     if asked.only:
         works = tuple(work for work in works if work.name in asked.only.split(","))
+    if asked.side:
+        if asked.side == "etude":
+            asked.steps *= 3  # which are quick: what a neighbour does meanwhile should not decide
+        print(json.dumps(one_side(asked.side, works[0], asked, device, precision) | {"peak": best}))
+        return
     name = (
         torch.cuda.get_device_name()
         if device.type == "cuda"
@@ -364,20 +403,22 @@ def main() -> None:
     peers = [peer for peer in asked.peers.split(",") if peer]
     for work in works:
         row: dict[str, Any] = {"work": work.name, "dropout": asked.dropout, "precision": precision}
-        # on a CPU ours is the last: it changes how the process keeps its memory
-        for side in [*peers, "etude"] if device.type == "cpu" else ["etude", *peers]:
-            row[side] = one_side(side, work, asked, device, precision)
-            torch._dynamo.reset()
-            gc.collect()
+        if device.type == "cpu" and not asked.profile:
+            row |= in_rounds([*peers[:1], "etude", *peers[1:]], work, asked)
+        else:
+            for side in ["etude", *peers]:
+                row[side] = one_side(side, work, asked, device, precision)
+                torch._dynamo.reset()
+                gc.collect()
         ours = row["etude"]
-        share = ours["tokens_per_second"] * ours["flops_per_token"] / best
+        share = ours["tokens_per_second"] * ours["flops_per_token"] / ours.get("peak", best)
         rate = f"{ours['tokens_per_second']:12,.0f} {share:8.1%}"
         text = f"{work.name:16} {rate} {ours['memory']:6.1f} {ours['waited']:6.1%}  "
         for peer, found in ((peer, row[peer]) for peer in peers):
             if "failed" in found:
                 text += f"{peer}: {found['failed']}  "
                 continue
-            found["ratio"] = ours["tokens_per_second"] / found["tokens_per_second"]
+            found.setdefault("ratio", ours["tokens_per_second"] / found["tokens_per_second"])
             text += f"{found['tokens_per_second']:10,.0f} {found['ratio']:5.2f}x {found['memory']:5.1f}  "
         print(text, flush=True)
         rows.append(row)
