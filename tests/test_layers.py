@@ -26,6 +26,7 @@ LAYERS = [
     {"study", "demo"},
     {"etude"},  # the package itself: the Python interface over all of it
     {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FILES = sorted(SOURCE.rglob("*.py"))
