@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -329,7 +330,11 @@ def in_rounds(sides: list[str], work: Work, asked: argparse.Namespace) -> dict[s
             command = [sys.executable, __file__, "--side", side, "--only", work.name]
             command += ["--dropout", str(asked.dropout), "--steps", str(asked.steps)]
             command += ["--precision", asked.precision] if asked.precision else []
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            # what Etude tells the allocator of its process (train/heap.py) is not for the peers
+            own = {
+                name: value for name, value in os.environ.items() if side == "etude" or not name.startswith("MIMALLOC")
+            }
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=own)
             rounds[-1][side] = json.loads(done.stdout.splitlines()[-1])
         told = ", ".join(f"{side} {found.get('tokens_per_second', 0):,.0f}" for side, found in rounds[-1].items())
         print(f"  round {number + 1}: {told}; peak {rounds[-1]['etude']['peak'] / 1e12:.2f} TFLOP/s", flush=True)

@@ -235,18 +235,18 @@ def test_flops_are_what_torch_counts(axes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
 def test_the_states_asked_for_are_those_among_all(axes: dict[str, Any]) -> None:
     """With their gradients; and what is not asked for is neither computed nor counted."""
-    model, packed = model_of(**axes), batch_of([7, 1, 0, 20, 13])
+    model, packed = model_of(**axes).double(), batch_of([7, 1, 0, 20, 13])
     only = torch.tensor([40, 3, 0, 8, 8])  # in any order, and one twice
-    slope = torch.randn(5, 32)
+    slope = torch.randn(5, 32, dtype=torch.float64)
     parameters = list(model.parameters())
     chosen = model(packed, only=only).last
     every = model(packed).last[only]
-    torch.testing.assert_close(chosen, every, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(chosen, every, rtol=1e-10, atol=1e-12)
     gradients = [torch.autograd.grad(last, parameters, slope, allow_unused=True) for last in (chosen, every)]
     for one, other in zip(*gradients, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
     model.path, lengths = "reference", np.array([7, 1, 0, 20, 13])
     with torch.no_grad(), FlopCounterMode(display=False) as whole:
         model(packed)

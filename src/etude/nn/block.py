@@ -6,17 +6,19 @@ the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward 
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
 from etude.nn import residual
-from etude.nn.attention import attend, attend_packed, attend_reference
+from etude.nn.attention import attend, attend_packed, attend_reference, serves_places
 from etude.nn.cache import Cache
 from etude.nn.feedforward import activated, fed_forward
 from etude.nn.packed import Layout
 from etude.nn.pointwise import ACTIVATIONS, Activation, drop
 from etude.nn.residual import Placement, Stream
 from etude.nn.rotary import Rotation, rotate
+from etude.nn.shared_rows import attend_at
 
 
 class AttentionBranch(nn.Module):
@@ -61,7 +63,11 @@ class AttentionBranch(nn.Module):
         """
         x, normed = residual.read(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
-        if cache is None and record is None and turn is None:
+        plain = cache is None and record is None and turn is None
+        if plain and only is not None and serves_places(normed, path):
+            mixed = self.attend_at(normed, layout, only, causal=causal, window=window, dropout=dropout)
+            return self.join(residual.at(x, only), mixed)
+        if plain:
             qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
             mixed = attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
             return self.join(x, mixed, only)
@@ -76,6 +82,19 @@ class AttentionBranch(nn.Module):
             )
             record.append(maps or [])
         return self.join(x, mixed, only)
+
+    def attend_at(
+        self, x: Tensor, layout: Layout, only: Tensor, *, causal: bool, window: int | None, dropout: float
+    ) -> Tensor:
+        """Queries of some tokens alone, keys and values of all: (N, D), (M,) -> (M, H, d)."""
+        width = self.heads * self.size
+        first, others = (
+            (self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows])
+            for rows in (slice(0, width), slice(width, None))
+        )
+        query = F.linear(x.index_select(0, only), *first).view(-1, self.heads, self.size)
+        key_value = F.linear(x, *others).view(-1, 2, self.heads, self.size)
+        return attend_at(query, key_value, layout, only, causal=causal, window=window, dropout=dropout)
 
     def project(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""

@@ -71,13 +71,13 @@ class Mask(NamedTuple):
     """What is added to the scores of some sequences."""
 
     sequences: slice
-    added: Tensor  # what (S, H, L, L) can be added to
+    added: Tensor  # what (S, H, P, L) can be added to
 
 
 class Saved(NamedTuple):
     """What the gradient needs beside queries, keys and values."""
 
-    weights: Tensor  # (S*H, L, L), before dropout
+    weights: Tensor  # (S*H, P, L), before dropout
     kept: Tensor | None  # the same shape: which were not dropped
     scale: float  # of those
 
@@ -85,13 +85,16 @@ class Saved(NamedTuple):
 def mix(
     query: Tensor, key: Tensor, value: Tensor, masks: Sequence[Mask], dropout: float, out: Tensor | None = None
 ) -> tuple[Tensor, Saved]:
-    """softmax(q k^T / sqrt(d) + mask), dropped, times v; (S, H, L, d) each, dense. Written to `out`, where given."""
-    sequences, heads, length, size = query.shape
-    flat_query, flat_key, flat_value = (part.view(-1, length, size) for part in (query, key, value))
+    """softmax(q k^T / sqrt(d) + mask), dropped, times v; (S, H, L, d) each, dense. Written to `out`, where given.
+
+    There may be fewer queries than keys and values, (S, H, P, d), and so are then the scores and the result.
+    """
+    heads, size = query.shape[1], query.shape[3]
+    flat_query, flat_key, flat_value = (part.flatten(0, 1) for part in (query, key, value))
     scores = _wide_product(flat_query, flat_key, size**-0.5)
     for mask in masks:
-        scores.view(sequences, heads, length, length)[mask.sequences].add_(mask.added)
-    weights = scores.softmax(-1).to(value.dtype)  # (S*H, L, L)
+        scores.unflatten(0, (-1, heads))[mask.sequences].add_(mask.added)
+    weights = scores.softmax(-1).to(value.dtype)  # (S*H, P, L)
     kept, scale = keep_mask(tuple(weights.shape), dropout) if dropout else (None, 1.0)
     mixed = _product(weights if kept is None else weights * kept, flat_value, scale, out)
     return mixed.view(query.shape), Saved(weights, kept, scale)
@@ -106,8 +109,8 @@ def unmix(
     out: Sequence[Tensor | None] = (None, None, None),
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries, keys and values, (S, H, L, d) each, from that of what `mix` gave."""
-    shape, (length, size) = query.shape, query.shape[2:]
-    query, key, value, grad = (part.view(-1, length, size) for part in (query, key, value, grad))
+    shape, lent, size = query.shape, key.shape, query.shape[3]
+    query, key, value, grad = (part.flatten(0, 1) for part in (query, key, value, grad))
     weights, kept, scale = saved
     dropped = weights if kept is None else weights * kept
     grad_value = _product(dropped.transpose(1, 2), grad, scale, out[2])
@@ -117,7 +120,7 @@ def unmix(
     # The derivative of a softmax, w * (g - sum(g w)), in one pass
     slope = torch.ops.aten._softmax_backward_data(slope, wide(weights), -1, slope.dtype).to(query.dtype)
     grad_query, grad_key = _product(slope, key, 1.0, out[0]), _product(slope.transpose(1, 2), query, 1.0, out[1])
-    return grad_query.view(shape), grad_key.view(shape), grad_value.view(shape)
+    return grad_query.view(shape), grad_key.view(lent), grad_value.view(lent)
 
 
 class _Products(torch.autograd.Function):
