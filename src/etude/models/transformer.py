@@ -292,8 +292,8 @@ class Transformer(nn.Module):
                 pairs = int((lengths * np.minimum(lengths, band)).sum())
             total += 2 * tokens * projections + 4 * pairs * width  # scores, and the sum of values
         if only is not None and settings.layers:
-            # queries, keys and values are of all tokens, as on a GPU; a CPU has fewer queries (nn/shared_rows.py), and
-            # a budget is one number everywhere
+            # queries, keys and values are of all tokens, as on a GPU; a CPU has fewer queries (nn/places.py), and a
+            # budget is one number everywhere
             total -= 2 * (tokens - only) * (projections - 3 * width * width)
         if pooled:
             total += 2 * int((lengths > 0).sum()) * width * width

@@ -9,7 +9,7 @@
 
 A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
 at most `window` tokens away. A query that may see nothing gives zeros. `choose_path` says which path runs. Where
-states are asked for at some tokens alone, a CPU has queries of those alone (nn/shared_rows.py, `attend_at`).
+states are asked for at some tokens alone, a CPU has queries of those alone (nn/places.py).
 
 Scaled dot products: Vaswani et al. 2017, section 3.2.1. Bands: Child et al. 2019 (Sparse Transformers), as used
 by GPT-3.
@@ -110,11 +110,6 @@ def attend(
     if path == "reference":
         return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
     raise UserError(f"no attention path '{path}'. Known: varlen, grouped, short, tiled, reference.")
-
-
-def serves_places(x: Tensor, path: str | None) -> bool:
-    """Whether attention of some tokens alone is to be had (nn/shared_rows.py); elsewhere kernels take them all."""
-    return x.device.type == "cpu" and path is None and not torch.compiler.is_compiling()
 
 
 def _attend_grouped(qkv: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float) -> Tensor:

@@ -10,15 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
-from etude.nn import residual
-from etude.nn.attention import attend, attend_packed, attend_reference, serves_places
+from etude.nn import places, residual
+from etude.nn.attention import attend, attend_packed, attend_reference
 from etude.nn.cache import Cache
 from etude.nn.feedforward import activated, fed_forward
 from etude.nn.packed import Layout
 from etude.nn.pointwise import ACTIVATIONS, Activation, drop
 from etude.nn.residual import Placement, Stream
 from etude.nn.rotary import Rotation, rotate
-from etude.nn.shared_rows import attend_at
 
 
 class AttentionBranch(nn.Module):
@@ -64,7 +63,7 @@ class AttentionBranch(nn.Module):
         x, normed = residual.read(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
         plain = cache is None and record is None and turn is None
-        if plain and only is not None and serves_places(normed, path):
+        if plain and only is not None and places.serves(normed, path):
             mixed = self.attend_at(normed, layout, only, causal=causal, window=window, dropout=dropout)
             return self.join(residual.at(x, only), mixed)
         if plain:
@@ -94,7 +93,7 @@ class AttentionBranch(nn.Module):
         )
         query = F.linear(x.index_select(0, only), *first).view(-1, self.heads, self.size)
         key_value = F.linear(x, *others).view(-1, 2, self.heads, self.size)
-        return attend_at(query, key_value, layout, only, causal=causal, window=window, dropout=dropout)
+        return places.attend_at(query, key_value, layout, only, causal=causal, window=window, dropout=dropout)
 
     def project(self, x: Tensor, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""

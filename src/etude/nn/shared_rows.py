@@ -7,9 +7,6 @@ which none sees another, as many into each as it holds. A batch of natural lengt
 would have at full length: one product in place of many, a shape that comes again, hardly any padding. Rows of several
 sequences have a mask of their own; a sequence that fills its row needs none.
 
-Where queries are asked for at some tokens alone (`attend_at`: the last layer of a masked model), they have rows of
-their own beside those of the keys.
-
 Queries, keys and values of all heads lie in one projection, (N, 3, H, d). One gather brings its pieces of `d` numbers
 into the order of the products, (3, R, H, L, d), and one takes the result back; each is the other's derivative. Nothing
 is stacked, split, transposed or joined on the way.
@@ -17,9 +14,10 @@ is stacked, split, transposed or joined on the way.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +31,6 @@ from etude.nn.packed import Layout
 # What one more size of rows costs, in units of one score of all heads: about twenty calls, and now and then a shape
 # that is new
 _PRICE = 1e5
-_FEW = 8  # queries of a row, where few are asked for, are a multiple of this: few sizes
 _GRAIN = 16  # rows are a multiple of this: few sizes, and whole tiles of a matrix unit
 
 
@@ -47,13 +44,6 @@ class Rows:
     @property
     def length(self) -> int:
         return int(self.tokens.shape[1])
-
-
-class Asked(NamedTuple):
-    """Of some tokens, those in each row, as many as any row has; then come others of the row."""
-
-    numbers: np.ndarray  # (R, P) which one it is, -1 for the others
-    slots: np.ndarray  # (R, P) where it is in its row
 
 
 @dataclass
@@ -87,41 +77,13 @@ class Plan:
             self.exchanges[parts, heads] = exchange_of([rows.tokens for rows in self.rows], parts, heads)
         return self.exchanges[parts, heads]
 
-    def asked(self, places: np.ndarray) -> list[Asked]:
-        """Where different tokens (M,) are, in each size of rows."""
-        number = np.full(sum(int((rows.tokens >= 0).sum()) for rows in self.rows), -1, np.int64)
-        number[places] = np.arange(len(places))
-        found = []
-        for rows in self.rows:
-            inside = np.where(rows.tokens < 0, -1, number[rows.tokens])  # (R, L)
-            most = -(-int((inside >= 0).sum(1).max(initial=0)) // _FEW) * _FEW
-            slots = np.argsort(inside < 0, axis=1, kind="stable")[:, :most]
-            found.append(Asked(np.take_along_axis(inside, slots, 1), slots))
-        return found
-
-    def mask_at(
-        self, number: int, slots: np.ndarray, causal: bool, window: int | None, dtype: torch.dtype
-    ) -> list[Mask]:
-        """`mask` for the queries in some slots (R, P) alone."""
-        rows = self.rows[number]
-        shared = len(rows.owners)
-        seen = _seen(slots[:, :, None] - np.arange(rows.length), causal, window)  # (R, P, L)
-        if shared:
-            owners = np.take_along_axis(rows.owners, slots[:shared], 1)
-            seen[:shared] &= owners[:, :, None] == rows.owners[:, None, :]
-        masked = np.flatnonzero(~seen.all((1, 2)))
-        if not len(masked):
-            return []
-        some = slice(0, int(masked[-1]) + 1)
-        return [Mask(some, hiding(seen[some], dtype)[:, None])]
-
     def mask(self, number: int, causal: bool, window: int | None, dtype: torch.dtype) -> list[Mask]:
         """What is added to which scores."""
         key = (number, causal, window, dtype)
         if key not in self.masks:
             rows = self.rows[number]
             place, shared = np.arange(rows.length), len(rows.owners)
-            seen = _seen(place[:, None] - place[None, :], causal, window)
+            seen = visible(place[:, None] - place[None, :], causal, window)
             masks = []
             if shared:
                 same = rows.owners[:, :, None] == rows.owners[:, None, :]
@@ -132,7 +94,7 @@ class Plan:
         return self.masks[key]
 
 
-def _seen(apart: np.ndarray, causal: bool, window: int | None) -> np.ndarray:
+def visible(apart: np.ndarray, causal: bool, window: int | None) -> np.ndarray:
     """By how far a query is behind a key. Distances within a sequence are those within its row."""
     seen = np.ones(apart.shape, bool)
     if causal:
@@ -221,7 +183,7 @@ class _Shared(torch.autograd.Function):
         kept: list[Tensor | None] = []
         ctx.plan, ctx.heads, ctx.scale = plan, heads, 1.0
         scores_dtype = torch.promote_types(qkv.dtype, torch.float32)
-        sides = (_in_rows(filled, plan, 3, heads), _in_rows(result, plan, 1, heads))
+        sides = (in_rows(filled, plan, 3, heads), in_rows(result, plan, 1, heads))
         for number, (inside, out) in enumerate(zip(*sides, strict=True)):
             masks = plan.mask(number, causal, window, scores_dtype)
             query, key, value = inside.unbind(0)
@@ -239,7 +201,7 @@ class _Shared(torch.autograd.Function):
         tokens, _, size = grad.shape
         steep = plan.exchange(1, heads).fill(grad.reshape(-1, size))
         slopes = torch.empty_like(filled)
-        sides = (_in_rows(filled, plan, 3, heads), _in_rows(steep, plan, 1, heads), _in_rows(slopes, plan, 3, heads))
+        sides = (in_rows(filled, plan, 3, heads), in_rows(steep, plan, 1, heads), in_rows(slopes, plan, 3, heads))
         for number, (inside, out, slope) in enumerate(zip(*sides, strict=True)):
             query, key, value = inside.unbind(0)
             saved = Saved(kept[2 * number], kept[2 * number + 1], ctx.scale)
@@ -247,90 +209,12 @@ class _Shared(torch.autograd.Function):
         return plan.exchange(3, heads).drain(slopes).view(tokens, 3, heads, size), None, None, None, None
 
 
-def _in_rows(slots: Tensor, plan: Plan, parts: int, heads: int) -> list[Tensor]:
+def in_rows(slots: Tensor, plan: Plan, parts: int, heads: int) -> list[Tensor]:
     """(slots, d) -> (parts, R, H, L, d) of each size of rows."""
-    sizes = [(parts, len(rows.tokens), heads, rows.length) for rows in plan.rows]
-    pieces = slots.split([int(np.prod(size)) for size in sizes])
-    return [piece.view(*size, -1) for piece, size in zip(pieces, sizes, strict=True)]
+    return cut(slots, [(parts, len(rows.tokens), heads, rows.length) for rows in plan.rows])
 
 
-def attend_at(
-    query: Tensor,
-    key_value: Tensor,
-    layout: Layout,
-    places: Tensor,
-    *,
-    causal: bool,
-    window: int | None,
-    dropout: float,
-) -> Tensor:
-    """Attention of the tokens at `places` (M,) alone, on a CPU: (M, H, d), (N, 2, H, d) -> (M, H, d).
-
-    The queries are of those tokens, keys and values of all. A place may come again, with the same query.
-    """
-    plan, given = plan_of(layout), places.numpy()
-    different, first, again = np.unique(given, return_index=True, return_inverse=True)
-    mixed: Tensor
-    if len(different) == len(given):
-        mixed = _At.apply(query, key_value, plan, given, causal, window, dropout)
-        return mixed
-    query = query.index_select(0, torch.from_numpy(first))
-    mixed = _At.apply(query, key_value, plan, different, causal, window, dropout)
-    return mixed.index_select(0, torch.from_numpy(again))
-
-
-class _At(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key_value: Tensor,
-        plan: Plan,
-        places: np.ndarray,
-        causal: bool,
-        window: int | None,
-        dropout: float,
-    ) -> Tensor:
-        heads, size = query.shape[1:]
-        asked = plan.asked(places)
-        few, every = exchange_of([one.numbers for one in asked], 1, heads), plan.exchange(2, heads)
-        queries, lent = few.fill(query.reshape(-1, size)), every.fill(key_value.reshape(-1, size))
-        result = torch.empty_like(queries)
-        ctx.plan, ctx.few, ctx.heads, ctx.scale = plan, few, heads, 1.0
-        ctx.sizes = [one.slots.shape[1] for one in asked]
-        kept: list[Tensor | None] = []
-        scores_dtype = torch.promote_types(query.dtype, torch.float32)
-        sides = (_few_rows(queries, ctx.sizes, plan, heads), _in_rows(lent, plan, 2, heads))
-        for number, (inside, (key, value), out) in enumerate(
-            zip(*sides, _few_rows(result, ctx.sizes, plan, heads), strict=True)
-        ):
-            masks = plan.mask_at(number, asked[number].slots, causal, window, scores_dtype)
-            _, saved = mix(inside, key, value, masks, dropout, out)
-            kept += [saved.weights, saved.kept]
-            ctx.scale = saved.scale
-        ctx.save_for_backward(queries, lent, *kept)
-        return few.drain(result).view(query.shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, lent, *kept = ctx.saved_tensors
-        plan, few, heads = ctx.plan, ctx.few, ctx.heads
-        steep = few.fill(grad.reshape(-1, grad.shape[-1]))
-        slopes, slopes_lent = torch.empty_like(queries), torch.empty_like(lent)
-        sides = [_few_rows(one, ctx.sizes, plan, heads) for one in (queries, steep, slopes)]
-        others = [_in_rows(one, plan, 2, heads) for one in (lent, slopes_lent)]
-        for number, (query, out, slope, (key, value), (slope_key, slope_value)) in enumerate(
-            zip(*sides, *others, strict=True)
-        ):
-            saved = Saved(kept[2 * number], kept[2 * number + 1], ctx.scale)
-            unmix(query, key, value, saved, out, (slope, slope_key, slope_value))
-        grad_lent = plan.exchange(2, heads).drain(slopes_lent).view(-1, 2, *grad.shape[1:])
-        return few.drain(slopes).view(grad.shape), grad_lent, None, None, None, None, None
-
-
-def _few_rows(slots: Tensor, sizes: list[int], plan: Plan, heads: int) -> list[Tensor]:
-    """(slots, d) -> (R, H, P, d) of each size of rows."""
-    shapes = [(len(rows.tokens), heads, most) for rows, most in zip(plan.rows, sizes, strict=True)]
-    pieces = slots.split([int(np.prod(shape)) for shape in shapes])
+def cut(slots: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    """(slots, d) -> (*shape, d) of each shape, one behind the other."""
+    pieces = slots.split([math.prod(shape) for shape in shapes])
     return [piece.view(*shape, slots.shape[1]) for piece, shape in zip(pieces, shapes, strict=True)]
