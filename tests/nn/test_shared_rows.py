@@ -7,26 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from natural_rows import NATURAL, WAYS, drawn, layout_of
 from torch import Tensor
 
 from etude.nn import grouping, shared_rows
 from etude.nn.attention import attend_packed, attend_reference
-from etude.nn.packed import Layout
 from etude.nn.shared_rows import attend_shared, make_plan, plan_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 says so, and goes on
-
-NATURAL = [33, 16, 5, 16, 1, 0, 30, 64, 64, 0]
-WAYS = [(False, None), (True, None), (False, 3), (True, 3), (False, 0)]
-
-
-def layout_of(lengths: list[int]) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), max(lengths, default=0))
-
-
-def drawn(layout: Layout, dtype: torch.dtype = torch.float64, heads: int = 2, size: int = 8) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(layout.total, 3, heads, size, generator=generator, dtype=dtype).requires_grad_()
 
 
 @settings(max_examples=50, deadline=None)
