@@ -72,7 +72,7 @@ SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True)
 
 
 def random_corpus(vocab: int, tokens: int, documents: int = 1) -> Corpus:
-    """Random words; in one long document: full-length sequences, nothing to learn, everything to compute."""
+    """Random words; in one long document: full-length sequences (but its last), nothing to learn, all to compute."""
     ids = np.random.default_rng(0).integers(6, vocab, (documents, max(2, tokens // documents // 100), 100))
     return Corpus.from_documents(ids.tolist(), numbered_words(vocab))
 
@@ -87,7 +87,7 @@ def etude_speed(
     profile: bool = False,
 ) -> dict[str, float]:
     """Without a corpus, on sequences of full length; with one, on its natural lengths."""
-    full, corpus = corpus is None, corpus or random_corpus(work.vocab, 4 * work.tokens)
+    full, corpus = corpus is None, corpus or random_corpus(work.vocab, 40 * work.tokens)
     vocab = corpus.tokenizer.vocab
     settings: dict[str, Any] = {
         "model.vocab": vocab,

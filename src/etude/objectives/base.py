@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -78,6 +78,10 @@ class Batch(Packed):
     def size(self) -> int:
         """Real tokens, for budgets and speed."""
         return self.layout.total
+
+    def compact(self) -> Self:
+        """Without what is there for static shapes alone: for steps that nobody compiles."""
+        return self
 
 
 @dataclass

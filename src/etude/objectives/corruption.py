@@ -7,8 +7,8 @@ the two are joined under one group of settings. Masks are drawn anew in every st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -18,11 +18,12 @@ from torch import Tensor
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives import masking, segments
-from etude.objectives.base import Batch, join
+from etude.objectives.base import IGNORE, Batch, join
 from etude.objectives.sizes import sequence_length, whole_rows
 from etude.settings import Strict
 
 ROW = 8  # sequences of full length a row: one in eight is cut short to fit
+GRAIN = 32  # compact slots are a multiple of this: few shapes, for oneDNN writes a program for every new one
 
 
 class Masking(Strict):
@@ -61,6 +62,18 @@ class SlotBatch(Batch):
 
     index: Tensor | None = None  # (M,) int64, where something is predicted; 0 in unused slots
     targets: Tensor | None = None  # (M,) int64, the true token, or IGNORE
+
+    slotted: ClassVar[tuple[str, ...]] = ("index", "targets")  # the fields that have one entry a slot
+
+    def compact(self) -> Self:
+        """With fewer unused slots: one in eight is there so that no row runs out of them."""
+        assert self.targets is not None
+        used = self.targets != IGNORE
+        kept = max(1, -(-int(used.sum()) // GRAIN)) * GRAIN
+        if kept >= len(used):
+            return self
+        order = torch.argsort(~used, stable=True)[:kept]  # those in use, as they come, then others
+        return replace(self, **{name: getattr(self, name)[order] for name in self.slotted})
 
 
 class Corruption:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -86,6 +86,8 @@ class Settings(Masking):
 @dataclass
 class ReplacedBatch(SlotBatch):
     keys: Tensor | None = None  # (M,) int64, of the draws of each slot
+
+    slotted: ClassVar[tuple[str, ...]] = (*SlotBatch.slotted, "keys")
 
 
 class Replaced(Objective):

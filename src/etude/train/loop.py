@@ -27,7 +27,7 @@ from etude.chance import fold
 from etude.errors import UserError
 from etude.nn.attention import look_up_kernels
 from etude.nn.fused import plain
-from etude.objectives.base import Objective, Rows, Stat, Term
+from etude.objectives.base import Batch, Objective, Rows, Stat, Term
 from etude.train import checkpoint, compiling, evaluation, heap, memory, optim, schedule, trouble
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog
@@ -214,13 +214,17 @@ class Loop:
             if self.compiled and self.device.type == "cuda":
                 torch.compiler.cudagraph_mark_step_begin()
             with self._no_sync(last), self.precision():
-                terms = self.parallel(batch.to(self.device))
+                terms = self.parallel(self._here(batch))
                 loss = total_loss(terms, totals)
             # DDP averages over ranks; the sum is wanted
             (loss * self.ranks.size).backward()
             for name, value in [*((n, t.sum) for n, t in terms.items()), ("loss ", loss)]:
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
         return sums
+
+    def _here(self, batch: Batch) -> Batch:
+        """On the device; a CPU that compiles nothing needs no static shapes, and what fills them costs it time."""
+        return batch.compact() if self.device.type == "cpu" and not self.compiled else batch.to(self.device)
 
     def _guard(self, norm: Tensor, step: int) -> None:
         """Keeps a gradient that is not finite away from the weights, without waiting for a GPU.
