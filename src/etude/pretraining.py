@@ -16,7 +16,7 @@ from torch import nn
 from etude.card import model_card
 from etude.errors import UserError
 from etude.objectives.base import Objective, Rows
-from etude.recipes.document import Overrides
+from etude.recipes.document import Overrides, from_overrides
 from etude.recipes.schema import Recipe
 from etude.run import Run, fresh, refuse_existing
 from etude.text.corpus import Corpus
@@ -76,14 +76,13 @@ def distill(
     """The same with a teacher, a run of a masked model; `overrides` may hold `distill.temperature` and its kind."""
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     refuse_existing(Path(out))
-    changes, own = distilling.parted(overrides)
-    ways, resolved = distilling.ways_of(own), resolve(recipe, corpus, changes)
+    resolved = distilling.with_ways(resolve(recipe, corpus, overrides, taught=True))
     if resolved.train.steps is None and resolved.train.tokens is None and resolved.train.epochs is None:
         raise UserError("The budget of a distillation is in steps, tokens or epochs: set train.steps.")
     device = device_of(resolved)
     with connect(device.type == "cuda") as ranks:
         resolved = fix_budget(resolved, corpus, device)
-        made, files = distilling.begun(teacher, corpus, resolved, ways)
+        made, files = distilling.begun(teacher, corpus, resolved)
         run = Run.create(out, resolved, corpus, files) if ranks.first else Run(Path(out))
         ranks.wait()
         return _begun(run, corpus, device, ranks, quiet, made)
@@ -112,7 +111,7 @@ def _train(
     recipe = run.recipe
     settings = recipe.train
     make_deterministic(settings.deterministic)
-    taught = distilling.is_distilled(run)
+    taught = run.taught
     if made is None:
         made = distilling.resumed(run, corpus) if taught else fresh(recipe, corpus.tokenizer)
     model, objective = made
@@ -148,8 +147,12 @@ def _train(
 # --- what is settled before a run starts ------------------------------------------------------------
 
 
-def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides) -> Recipe:
-    """The complete recipe for this corpus and this machine."""
+def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides, taught: bool = False) -> Recipe:
+    """The complete recipe for this corpus and this machine; `taught`: with a teacher."""
+    if not taught and "distill" in from_overrides(overrides).values:
+        raise UserError(
+            "distill.* says how a teacher teaches, and there is none: use 'etude distill', or leave it out."
+        )
     loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
     resolved = loaded.resolve(vocab=corpus.tokenizer.vocab)
     settings = resolved.train

@@ -3,7 +3,7 @@
     recipe.yaml         the resolved recipe: complete, and enough to repeat the run
     tokenizer.json
     origin.json         the corpus it learns from: where, and its fingerprint
-    distill.yaml        where it learns from a teacher: which, and how
+    distill.yaml        where it learns from a teacher: which
     metrics.jsonl       one line an entry: step tokens flops seconds loss ...
     checkpoints/        step-000000001000/ ...: under our own names
     model.safetensors   the final weights, under the published names where the family has any
@@ -31,11 +31,14 @@ from etude import hub
 from etude.chance import fold
 from etude.errors import UserError
 from etude.objectives.base import Objective
+from etude.objectives.matching import MATCHING
 from etude.recipes.schema import Recipe
 from etude.text.corpus import MANIFEST, Corpus
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.train.metrics_log import read_metrics
+
+TEACHER = "distill.yaml"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,11 @@ class Run:
         return (self.folder / "model.safetensors").is_file()
 
     @property
+    def taught(self) -> bool:
+        """Whether it learns from a teacher."""
+        return (self.folder / TEACHER).is_file()
+
+    @property
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints."""
         return checkpoint.steps(self.folder / "checkpoints")
@@ -130,7 +138,12 @@ class Run:
             checkpoint.load_strictly(learner, {**final, **kept}, str(self.folder / "model.safetensors"))
         elif self.steps:
             groups, _ = checkpoint.load(self.folder / "checkpoints", self.steps[-1])
-            checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {self.steps[-1]} of {self.folder}")
+            own = {
+                name: one for name, one in groups["weights"].items() if not name.startswith(f"objective.{MATCHING}.")
+            }
+            checkpoint.load_strictly(learner, own, f"checkpoint {self.steps[-1]} of {self.folder}")
+            if self.taught and not self.recipe.distill.speaks:
+                untrained = {name for name in own if name.startswith("objective.head.")}
         else:
             raise UserError(f"{self.folder} has no weights yet. 'etude pretrain --resume {self.folder}' trains it.")
         return model.eval(), objective.eval(), frozenset(untrained)
@@ -145,12 +158,16 @@ class Run:
         Under the published names where the family has a class in transformers, else under our own.
         """
         checkpoint.write_text(self.folder / "README.md", card)
-        weights = nn.ModuleDict({"model": model, "objective": objective}).state_dict()
+        weights = {f"model.{name}": one for name, one in model.state_dict().items()}
+        weights |= {f"objective.{name}": one for name, one in objective.lasting().items()}
         published = hub.publish(self.recipe, weights, self.tokenizer)
         if published is not None:
             hub.write(published, self.folder)
             return
         config = {"model_type": f"etude-{self.recipe.model_kind}", "etude": self.recipe.model.model_dump(mode="json")}
+        every = {f"objective.{name}" for name in objective.state_dict() if not name.startswith(f"{MATCHING}.")}
+        if every - weights.keys():
+            config["untrained"] = sorted(every - weights.keys())
         checkpoint.write_text(self.folder / "config.json", json.dumps(config, indent=1))
         hub.write_tensors(weights, self.folder / "model.safetensors")
 

@@ -26,6 +26,8 @@ PUBLISHED: dict[str, int | str] = {
     "bert-base": 109_482_240,
     "bert-large": 335_141_888,
     "distilbert": 66_362_880,
+    "tinybert": "14.3M",  # the table says 14.5M
+    "tinybert-6": "66.4M",  # the table says 67.0M, with a pooler
     "albert-base": 11_683_584,
     "albert-large": 17_683_968,
     "albert-xlarge": 58_724_864,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors import safe_open
 from typer.testing import CliRunner
 
 import etude
@@ -67,7 +68,7 @@ def test_a_student_of_all_layers_is_its_teacher(corpus: Path, teacher: Path) -> 
     """Also the first segment, which a student without segments has in its positions."""
     opened = Corpus.open(corpus)
     recipe = Recipe.load("distilbert", {**STUDENT, "model.layers": 3}).resolve(vocab=opened.tokenizer.vocab)
-    model, objective = begin(recipe, opened, Ways(), find(teacher, opened)[0])
+    model, objective = begin(recipe, opened, find(teacher, opened)[0])
     batch = objective.batch([objective.rows(opened, 0)[0]], Chance(0, 0))
     model.eval()
     terms = objective.eval().loss(model, batch)
@@ -78,10 +79,10 @@ def test_a_student_of_all_layers_is_its_teacher(corpus: Path, teacher: Path) -> 
 
 def test_a_student_may_begin_at_random(corpus: Path, teacher: Path) -> None:
     opened = Corpus.open(corpus)
-    recipe = Recipe.load("distilbert", {**STUDENT, "model.width": 16}).resolve(vocab=opened.tokenizer.vocab)
-    ways = Ways(start="random", cosine_weight=0.0)
-    first, _ = begin(recipe, opened, ways, find(teacher, opened)[0])
-    again, _ = begin(recipe, opened, ways, find(teacher, opened)[0])
+    ways = {"distill.start": "random", "distill.cosine_weight": 0.0}
+    recipe = Recipe.load("distilbert", {**STUDENT, **ways, "model.width": 16}).resolve(vocab=opened.tokenizer.vocab)
+    first, _ = begin(recipe, opened, find(teacher, opened)[0])
+    again, _ = begin(recipe, opened, find(teacher, opened)[0])
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
 
 
@@ -93,7 +94,8 @@ def test_a_student_is_a_run_like_any_other(student: Path, teacher: Path) -> None
     assert run.recipe.objective_kind == "masked"
     kept = yaml.safe_load((student / "distill.yaml").read_text(encoding="utf-8"))
     assert kept["teacher"] == str(teacher.resolve())
-    assert kept["soft_weight"] == 5.0
+    assert set(kept) == {"teacher", "fingerprint"}
+    assert run.recipe.distill == Ways()
     card = (student / "README.md").read_text(encoding="utf-8")
     assert "| teacher | bert, fingerprint" in card and "--teacher TEACHER" in card
     assert str(teacher.parent) not in card
@@ -129,8 +131,8 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
     line = ["distill", "distilbert", str(corpus), "--teacher", str(teacher), "-o", str(tmp_path / "run"), "-q", *words]
     done = CliRunner().invoke(app, [*line, "distill.temperature=4", "distill.layers=[2, 0]"])
     assert done.exit_code == 0, done.output
-    kept = yaml.safe_load((tmp_path / "run" / "distill.yaml").read_text(encoding="utf-8"))
-    assert (kept["temperature"], kept["layers"]) == (4.0, [2, 0])
+    ways = Run.open(tmp_path / "run").recipe.distill
+    assert (ways.temperature, ways.layers) == (4.0, [2, 0])
 
 
 # --- what can be wrong ------------------------------------------------------------------------------
@@ -147,6 +149,9 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
         ({"distill.layers": [5, 6]}, "0 to 2, for each of 2"),
         ({"objective.sentence": "order", "model.pooler": True}, "no sentence task"),
         ({"train.minutes": 1}, "in steps, tokens or epochs"),
+        ({f"distill.{name}_weight": 0 for name in ("soft", "mlm", "cosine")}, "nothing is learnt"),
+        ({"distill.attention_weight": 1}, "are no whole number for each of the student's 2"),
+        ({"distill.attention_weight": 1, "model.layers": 3, "model.heads": 4}, "set model.heads=2"),
     ],
 )
 def test_what_does_not_fit_is_told_and_nothing_is_written(
@@ -179,3 +184,66 @@ def test_a_resume_wants_the_same_teacher(student: Path, teacher: Path, corpus: P
         (begun / "distill.yaml").write_text(yaml.safe_dump({**kept, "teacher": place}), encoding="utf-8")
         with pytest.raises(UserError, match=message):
             etude.resume(begun, quiet=True)
+
+
+# --- TinyBERT ---------------------------------------------------------------------------------------
+
+TINY = {**STUDENT, "model.layers": 1, "model.width": 24, "model.feedforward": 48, "model.heads": 2}
+
+
+@pytest.fixture(scope="module")
+def tiny(corpus: Path, teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tiny") / "student"
+    assert etude.distill("tinybert", corpus, out, teacher, quiet=True, **TINY).finished
+    return out
+
+
+def test_a_tiny_student_learns_the_inside_and_keeps_no_head(tiny: Path) -> None:
+    run = Run.open(tiny)
+    line = run.metrics("train")[-1]
+    assert {"attention", "hidden", "embedding"} <= set(line) and "mlm" not in line
+    valid = run.metrics("valid")[-1]
+    assert {"attention", "hidden", "embedding"} <= set(valid) and "accuracy" not in valid
+    loaded = etude.load(tiny)
+    assert loaded.encode(["the owner of the inn"]).shape == (1, 24)
+    with pytest.raises(UserError, match="without a trained language-model head"):
+        loaded.fill("the [MASK] is in the town .")
+    names = set(safe_open(tiny / "model.safetensors", "pt").keys())
+    assert names and not any("fit" in name or name.startswith("cls.") for name in names)
+
+
+def test_transformers_opens_a_tiny_student(tiny: Path) -> None:
+    hf = pytest.importorskip("transformers")
+    theirs = hf.AutoModel.from_pretrained(tiny, add_pooling_layer=False).eval()
+    assert type(theirs).__name__ == "BertModel"
+    loaded = etude.load(tiny)
+    ids = loaded.frame(loaded.tokenizer.encode("the owner of the inn is a baker").ids)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0].numpy()
+    np.testing.assert_allclose(loaded.states([ids], layers="last")[0], expected, atol=1e-5)
+
+
+def test_a_tiny_resume_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
+    """What the projection has learnt is in the checkpoint, and what reads the run meanwhile does without it."""
+    begun = tmp_path / "begun"
+    shutil.copytree(tiny, begun)
+    (begun / "model.safetensors").unlink()
+    shutil.rmtree(begun / "checkpoints" / "step-000000000006")
+    assert etude.load(begun).encode(["the owner"]).shape == (1, 24)
+    with pytest.raises(UserError, match="without a trained language-model head"):
+        etude.load(begun).fill("the [MASK] is in the town .")
+    assert etude.resume(begun, quiet=True).finished
+    assert (begun / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+
+
+def test_a_tiny_student_that_speaks_keeps_its_head(corpus: Path, teacher: Path, tmp_path: Path) -> None:
+    etude.distill("tinybert", corpus, tmp_path / "run", teacher, quiet=True, **{**TINY, "distill.mlm_weight": 1.0})
+    assert len(etude.load(tmp_path / "run").fill("the [MASK] is in the town .")) == 5
+    assert "mlm" in Run.open(tmp_path / "run").metrics("train")[-1]
+
+
+def test_without_a_teacher_it_learns_from_text_alone(corpus: Path, tmp_path: Path) -> None:
+    etude.pretrain("tinybert", corpus, tmp_path / "run", quiet=True, **TINY)
+    assert len(etude.load(tmp_path / "run").fill("the [MASK] is in the town .")) == 5
+    with pytest.raises(UserError, match="use 'etude distill'"):
+        etude.pretrain("tinybert", corpus, tmp_path / "other", quiet=True, **TINY, **{"distill.mlm_weight": 1.0})

@@ -192,15 +192,16 @@ class Transformer(nn.Module):
         lender: Embedding | None = None,
         cache: Cache | None = None,
         only: Tensor | None = None,
+        queries: bool = False,
     ) -> States:
-        """States of all tokens; of all layers, and attention weights by the slow path, on request.
+        """States of all tokens; of all layers, queries and keys, and attention weights by the slow path, on request.
 
         `lender` is the embedding of another model, for the parts that are borrowed. With `cache`, the tokens go
         on where its sequences stopped (`cache.pack` makes such a batch). With `only` (M,), `last` are the states at
         these places alone, (M, D), and the last layer computes no others: a masked model needs one in seven.
         """
-        if only is not None and layers:
-            raise ValueError("`only` leaves out states of the last layer, and `layers` asks for all of them")
+        if only is not None and (layers or queries):
+            raise ValueError("`only` leaves out states of the last layer, and `layers` or `queries` ask for all")
         self._check(packed.layout, cache)
         if cache is not None:
             cache.begin(packed.layout, self.path)
@@ -210,6 +211,7 @@ class Transformer(nn.Module):
         turns = self._turns(packed.positions)
         kept: list[Tensor] = [x]
         record: list[list[Tensor]] | None = [] if weights else None
+        asked: list[Tensor] | None = [] if queries else None
         stream: residual.Stream = x
         if not layers:
             stream = residual.stream_of(x, self.feedforward[0].norm)  # type: ignore[arg-type]
@@ -228,6 +230,7 @@ class Transformer(nn.Module):
                 cache=cache,
                 layer=layer,
                 only=only if layer == settings.layers - 1 else None,
+                asked=asked,
             )
             stream = feedforward(stream)
             if layers:
@@ -236,7 +239,7 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.finish()
         x = kept[-1] = residual.state(stream, self.norm)
-        return States(last=x, layers=kept if layers else None, table=table, weights=record)
+        return States(last=x, layers=kept if layers else None, table=table, weights=record, queries=asked)
 
     def _turns(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
         """The rotations of dense and of banded layers."""

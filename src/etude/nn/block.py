@@ -6,6 +6,7 @@ the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward 
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -54,11 +55,13 @@ class AttentionBranch(nn.Module):
         cache: Cache | None = None,
         layer: int = 0,
         only: Tensor | None = None,
+        asked: list[Tensor] | None = None,
     ) -> Stream:
         """(N, D) -> (N, D). With `record`, the weights of this layer are appended to it (slow path).
 
-        With `cache`, the tokens follow those kept of `layer` and see them too. With `only` (M,), the tokens at these
-        places alone go on, (M, D): all are seen, and what nobody asks for is not computed.
+        With `asked`, its queries and keys are, (N, 2, H, d). With `cache`, the tokens follow those kept of `layer` and
+        see them too. With `only` (M,), the tokens at these places alone go on, (M, D): all are seen, and what nobody
+        asks for is not computed.
         """
         x, normed = residual.read(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
@@ -68,9 +71,13 @@ class AttentionBranch(nn.Module):
             return self.join(residual.at(x, only), mixed)
         if plain:
             qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
+            if asked is not None:
+                asked.append(qkv[:, :2])
             mixed = attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
             return self.join(x, mixed, only)
         query, key, value = self.project(normed, turn)
+        if asked is not None:
+            asked.append(torch.stack([query, key], 1))
         if cache is not None:
             mixed = cache.attend(layer, query, key, value, window)
         elif record is None:

@@ -142,6 +142,14 @@ class _Rearrange(torch.autograd.Function):
         return _take(grad, inverse), None, None
 
 
+def rearranged(values: Tensor, plan: Plan) -> Tensor:
+    """(N, ...) in the order of the slots, with zeros at padding: one bucket after the other."""
+    if plan.token_of_slot is None:
+        return values
+    result: Tensor = _Rearrange.apply(values, plan.token_of_slot, plan.slot_of_token)
+    return result
+
+
 def _take(values: Tensor, index: Tensor) -> Tensor:
     taken = values.index_select(0, index.clamp(min=0))
     if index.device.type != "cpu":  # a GPU would be waited for, were the slots without a token counted
@@ -162,7 +170,7 @@ def attend_grouped(
         return qkv[:, 0].clone()  # no tokens, yet a part of the graph
     if plan.token_of_slot is None:
         return _dense(qkv, plan, 0, causal, window, dropout)
-    padded = _Rearrange.apply(qkv, plan.token_of_slot, plan.slot_of_token)
+    padded = rearranged(qkv, plan)
     sizes = [len(bucket.lengths) * bucket.length for bucket in plan.buckets]
     mixed = [_dense(part, plan, number, causal, window, dropout) for number, part in enumerate(padded.split(sizes))]
     result: Tensor = _Rearrange.apply(torch.cat(mixed), plan.slot_of_token, plan.token_of_slot)

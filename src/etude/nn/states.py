@@ -15,3 +15,4 @@ class States:
     carry: Any = None  # the state a recurrent model hands to the next step
     table: Tensor | None = None  # (V, E) the token table as this forward pass used it, for a tied output layer
     weights: list[list[Tensor]] | None = None  # on request: for each layer, for each sequence, attention (H, L, L)
+    queries: list[Tensor] | None = None  # on request: queries and keys of each layer, (N, 2, H, d)

@@ -128,6 +128,10 @@ class Objective(nn.Module, ABC):
     def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
         """Its terms by name, each a sum and what it is divided by."""
 
+    def lasting(self) -> dict[str, Tensor]:
+        """What a finished run keeps of it: without what served the learning alone, and what never learnt."""
+        return dict(self.state_dict())
+
     @abstractmethod
     def flops(self, model: nn.Module, batch: Any) -> int:
         """Of one step on this batch, backward pass and all."""

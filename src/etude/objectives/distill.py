@@ -1,16 +1,19 @@
-"""Distillation in pre-training (DistilBERT: Sanh, Debut, Chaumond, Wolf 2019, sections 2 and 3).
+"""Distillation in pre-training: a student reads masked text as its teacher does (DistilBERT, TinyBERT).
 
-A student reads masked text as its teacher does, and learns three things, each a mean, added with their weights:
+DistilBERT (Sanh, Debut, Chaumond, Wolf 2019, sections 2 and 3) learns what its teacher says, each a mean:
 
     soft     at every token, the teacher's softmax over the vocabulary, both at a temperature     weight 5
     mlm      at the chosen places, the true token, as BERT                                        weight 2
     cosine   at every token, the direction of the teacher's last state                            weight 1
 
+TinyBERT (Jiao et al. 2020) learns what is inside it instead: attention, hidden states, embedding
+(objectives/matching.py). Any of the six may be taken.
+
 It is the masked objective with a teacher, and saved as that: what was distilled is used, exported and fine-tuned like
 any masked model. The teacher is no part of it: it has no gradient, no dropout, and is in no checkpoint.
 
-Where this is not the released code (transformers-research-projects, distillation): every token is as likely to be
-masked, where the code prefers rare ones (count^-0.7); texts fill rows as BERT's do; positions learn.
+Where this is not DistilBERT's released code (transformers-research-projects, distillation): every token is as likely to
+be masked, where the code prefers rare ones (count^-0.7); texts fill rows as BERT's do; positions learn.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.objectives.heads import table_width, token_table
 from etude.objectives.masked import Masked, Settings
-from etude.settings import Strict
+from etude.objectives.matching import MATCHING, Inside, Matching
 
 
-class Ways(Strict):
+class Ways(Inside):
     """How a student learns from its teacher; the defaults are DistilBERT's."""
 
     temperature: float = Field(default=2.0, gt=0, description="of both softmaxes")
@@ -41,7 +44,11 @@ class Ways(Strict):
     mlm_weight: float = Field(default=2.0, ge=0)
     cosine_weight: float = Field(default=1.0, ge=0, description="0 where the widths differ")
     start: Literal["teacher", "random"] = Field(default="teacher", description="the student's first weights")
-    layers: list[int] | None = Field(default=None, description="of the teacher, one a layer; evenly spread if None")
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the student's head learns."""
+        return bool(self.soft_weight or self.mlm_weight)
 
 
 @dataclass
@@ -54,71 +61,95 @@ class Teacher:
             part.eval().requires_grad_(False)
         return self
 
-    @torch.no_grad()
-    def __call__(self, batch: Any) -> tuple[Tensor, Output]:
-        """(N, D) its last states, and what its logits are made of."""
-        device = batch.tokens.device
+    def at(self, device: torch.device) -> Any:
+        """Its model, on this device."""
         if self.objective.head.bias.device != device:  # the first time
             self.model.to(device)
             self.objective.to(device)
-        states = self.model(batch)
-        hidden, bias = self.objective.head(states.last), self.objective.head.bias
-        return states.last, Output(hidden, token_table(self.model, states), bias)
+        return self.model
 
-    def flops(self, batch: Any) -> int:
-        return self.model.flops(batch.layout.lengths) + self.objective.head.flops(self.model, batch.size)
+    @torch.no_grad()
+    def says(self, states: States) -> Output:
+        """What its logits are made of."""
+        return Output(self.objective.head(states.last), token_table(self.model, states), self.objective.head.bias)
 
 
 class Distill(Masked):
     def __init__(self, settings: Settings, model: Any, special: Any, ways: Ways, teacher: Teacher) -> None:
         super().__init__(settings, model, special)
         self.ways, self.teacher = ways, teacher.eval()  # no module of this one's: it is neither trained nor saved
+        self.matching = Matching(ways, model, teacher.model) if ways.looks_inside else None
+
+    def lasting(self) -> dict[str, Tensor]:
+        own = {name: one for name, one in self.state_dict().items() if not name.startswith(f"{MATCHING}.")}
+        return own if self.ways.speaks else {name: one for name, one in own.items() if not name.startswith("head.")}
 
     def batch(self, rows: Any, chance: Any) -> Any:
         batch = super().batch(rows, chance)
         everywhere = {"soft": self.ways.soft_weight, "cosine": self.ways.cosine_weight}
         batch.counts |= {name: batch.size for name, weight in everywhere.items() if weight}
+        if self.matching is not None:
+            batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
 
     def loss(self, model: Any, batch: Any) -> dict[str, Term]:
-        states, spoken = self._student(model, batch)
+        states = self._read(model, batch)
+        spoken = self._says(model, states, batch) if self.ways.speaks else None
         terms = self._lessons(states, spoken, batch)
         if self.ways.mlm_weight:
-            chosen = spoken.hidden.index_select(0, batch.index)
-            total = linear_cross_entropy(chosen, spoken.table, spoken.bias, batch.targets)
+            assert spoken is not None
+            total = linear_cross_entropy(self._chosen(spoken, batch), spoken.table, spoken.bias, batch.targets)
             terms["mlm"] = Term(total, batch.counts["mlm"], self.ways.mlm_weight)
         return terms
 
     def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
-        states, spoken = self._student(model, batch)
+        states = self._read(model, batch)
+        spoken = self._says(model, states, batch) if self.ways.speaks else None
         found = {
             name: Stat(term.sum.detach(), term.count, term.weight)
             for name, term in self._lessons(states, spoken, batch).items()
         }
-        chosen = spoken.hidden.index_select(0, batch.index)
-        losses, likeliest = linear_scores(chosen, spoken.table, spoken.bias, batch.targets)
+        if spoken is None:  # nothing that it would say was learnt
+            return found
+        losses, likeliest = linear_scores(self._chosen(spoken, batch), spoken.table, spoken.bias, batch.targets)
         count = batch.counts["mlm"]
         right = Stat((likeliest == batch.targets).sum(), count)
         return {**found, "mlm": Stat(losses.sum(), count, self.ways.mlm_weight), "accuracy": right}
 
-    def _student(self, model: Any, batch: Any) -> tuple[States, Output]:
-        states = model(batch)
-        return states, Output(self.head(states.last), token_table(model, states), self.head.bias)
+    def _read(self, model: Any, batch: Any) -> States:
+        states: States = model(batch) if self.matching is None else self.matching.read(model, batch)
+        return states
 
-    def _lessons(self, states: States, spoken: Output, batch: Any) -> dict[str, Term]:
+    def _says(self, model: Any, states: States, batch: Any) -> Output:
+        """At every token, or at the chosen ones where nothing is asked of the others."""
+        last = states.last if self.ways.soft_weight else states.last.index_select(0, batch.index)
+        return Output(self.head(last), token_table(model, states), self.head.bias)
+
+    def _chosen(self, spoken: Output, batch: Any) -> Tensor:
+        return spoken.hidden.index_select(0, batch.index) if self.ways.soft_weight else spoken.hidden
+
+    def _lessons(self, states: States, spoken: Output | None, batch: Any) -> dict[str, Term]:
         """What is learnt from the teacher."""
-        taught, known = self.teacher(batch)
+        with torch.no_grad():
+            taught = self._read(self.teacher.at(batch.tokens.device), batch)
         terms = {}
         if self.ways.soft_weight:
-            apart = soft_divergence(spoken, known, self.ways.temperature)
+            assert spoken is not None
+            apart = soft_divergence(spoken, self.teacher.says(taught), self.ways.temperature)
             terms["soft"] = Term(apart, batch.counts["soft"], self.ways.soft_weight)
         if self.ways.cosine_weight:
-            alike = F.cosine_similarity(wide(states.last), wide(taught), dim=-1)  # (N,)
+            alike = F.cosine_similarity(wide(states.last), wide(taught.last), dim=-1)  # (N,)
             terms["cosine"] = Term((1 - alike).sum(), batch.counts["cosine"], self.ways.cosine_weight)
+        if self.matching is not None:
+            terms |= self.matching.terms(states, taught, batch.layout, batch.counts)
         return terms
 
     def flops(self, model: Any, batch: Any) -> int:
-        everywhere, slots = batch.size, batch.counts["mlm"]
-        scores = 2 * slots * table_width(model) * model.vocab  # of the true tokens, beside those of all
-        student = model.flops(batch.layout.lengths) + self.head.flops(model, everywhere) + scores
-        return 3 * student + self.teacher.flops(batch)
+        lengths, everywhere, slots, ways = batch.layout.lengths, batch.size, batch.counts["mlm"], self.ways
+        narrow, logits = table_width(model), (everywhere if ways.soft_weight else 0) + (slots if ways.mlm_weight else 0)
+        student, teacher = model.flops(lengths) + 2 * logits * narrow * model.vocab, self.teacher.model.flops(lengths)
+        if ways.speaks:
+            student += 2 * (everywhere if ways.soft_weight else slots) * narrow * model.width
+        if ways.soft_weight:
+            teacher += self.teacher.objective.head.flops(self.teacher.model, everywhere)
+        return 3 * student + teacher + (self.matching.flops(lengths) if self.matching is not None else 0)

@@ -9,6 +9,7 @@
     model: {kind: transformer, layers: 12, ...}
     objective: {kind: masked, ...}
     train: {steps: 1_000_000, ...}
+    distill: {soft_weight: 5, ...}    # of a student: how it learns where it has a teacher (objectives/distill.py)
 
 `kind` is the name of a module: `etude.models.<kind>` and `etude.objectives.<kind>`. Each defines its own
 `Settings`, so a new model or objective is known here the moment its file exists. `extends: other` takes
@@ -68,6 +69,7 @@ class Recipe:
     paper: str = ""
     follows: str = ""
     note: str = ""
+    distill: Any = None  # how it learns from a teacher, where it is to
     source: Document = field(default_factory=Document, compare=False, repr=False)  # for the places in messages
 
     @classmethod
@@ -83,7 +85,7 @@ class Recipe:
     @classmethod
     def of(cls, document: Document) -> Self:
         """Checks a document against the settings of its kinds."""
-        known = [*TEXTS, *PARTS, "train"]
+        known = [*TEXTS, *PARTS, "train", "distill"]
         for key in document.values:
             if key not in known:
                 raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{nearest(key, known)}")
@@ -104,6 +106,9 @@ class Recipe:
             parts[f"{group}_kind"] = kind
             parts[group] = checked(_kind(document, group, kind).Settings, values, document, group)
         parts["train"] = checked(Train, _group(document, "train", {}), document, "train")
+        if document.values.get("distill") is not None:
+            ways = importlib.import_module("etude.objectives.distill").Ways
+            parts["distill"] = checked(ways, _group(document, "distill"), document, "distill")
         return cls(**texts, **parts, source=document)
 
     def resolve(self, vocab: int | None = None) -> Self:
@@ -176,6 +181,8 @@ class Recipe:
         for group in PARTS:
             values[group] = {"kind": getattr(self, f"{group}_kind"), **getattr(self, group).model_dump(mode="json")}
         values["train"] = self.train.model_dump(mode="json")
+        if self.distill is not None:
+            values["distill"] = self.distill.model_dump(mode="json")
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
     def build_model(self) -> nn.Module:
@@ -189,7 +196,9 @@ class Recipe:
 
     def _placed(self, message: str) -> str:
         """A message that names settings in full (`train.lr=...`), with the places of those that have one."""
-        paths = [tuple(name.split(".")) for name in re.findall(r"\b(?:model|objective|train)(?:\.\w+)+", message)]
+        paths = [
+            tuple(name.split(".")) for name in re.findall(r"\b(?:model|objective|train|distill)(?:\.\w+)+", message)
+        ]
         places = dict.fromkeys(self.source.places[path] for path in paths if path in self.source.places)
         return f"{'; '.join(places)}: {message}" if places else message
 

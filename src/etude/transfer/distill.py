@@ -1,7 +1,7 @@
 """`etude distill`: a recipe, a corpus and a teacher become a run (objectives/distill.py).
 
-The run is one of its recipe, with `distill.yaml` beside it: the teacher's place and fingerprint, and how it teaches.
-A resume finds the teacher there and refuses another one.
+The run is one of its recipe, which says how it learns (`distill:`), with `distill.yaml` beside it: the teacher's place
+and fingerprint. A resume finds the teacher there and refuses another one.
 
 The student begins with some of the teacher's layers, evenly spread from the first to the last (6 of 12 are DistilBERT's
 0, 2, 4, 7, 9, 11), with its tables and its head. A student without segments has the teacher's first one added to its
@@ -11,6 +11,7 @@ positions, where the released code drops it: so its embeddings are the teacher's
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,67 +25,52 @@ from etude.loaded import load
 from etude.models.transformer import Transformer
 from etude.objectives.distill import Distill, Teacher, Ways
 from etude.objectives.masked import Masked
-from etude.recipes.document import Document, Overrides, from_overrides, parse
-from etude.recipes.schema import Recipe, checked
-from etude.run import Run, fresh
+from etude.objectives.matching import named_layers
+from etude.recipes.document import parse
+from etude.recipes.schema import Recipe
+from etude.run import TEACHER, Run, fresh
 from etude.text.corpus import Corpus
-from etude.transfer.named import leaves
-
-FILE = "distill.yaml"
 
 
-def parted(overrides: Overrides) -> tuple[dict[str, Any], Document]:
-    """The settings of the recipe, and those of the distillation (`distill.temperature=4`)."""
-    given = from_overrides(overrides)
-    own = Document({"distill": given.values.pop("distill", {})}, given.places)
-    return {".".join(path): value for path, value in leaves(given.values)}, own
+def with_ways(recipe: Recipe) -> Recipe:
+    """A recipe that says how a student learns: as DistilBERT, where it says nothing."""
+    return recipe if recipe.distill is not None else replace(recipe, distill=Ways())
 
 
-def ways_of(document: Document) -> Ways:
-    values = document.values["distill"]
-    if not isinstance(values, dict):
-        raise UserError("'distill' is a group of settings. Write distill.name=value, such as distill.temperature=2.")
-    return checked(Ways, values, document, "distill")
-
-
-def begun(
-    teacher: str | Path, corpus: Corpus, recipe: Recipe, ways: Ways
-) -> tuple[tuple[nn.Module, Distill], dict[str, str]]:
+def begun(teacher: str | Path, corpus: Corpus, recipe: Recipe) -> tuple[tuple[nn.Module, Distill], dict[str, str]]:
     """Model and objective with their first weights, and the file that the run keeps: here all is told that is wrong."""
     if not Path(teacher).is_dir():
         raise UserError(f"There is no folder {teacher}. A teacher is a run, or a model brought by 'etude import'.")
     found, fingerprint = find(teacher, corpus)
-    made = begin(recipe, corpus, ways, found)
-    kept = {"teacher": str(Path(teacher).resolve()), "fingerprint": fingerprint, **ways.model_dump(mode="json")}
-    return made, {FILE: yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}
-
-
-def is_distilled(run: Run) -> bool:
-    return (run.folder / FILE).is_file()
+    made = begin(recipe, corpus, found)
+    kept = {"teacher": str(Path(teacher).resolve()), "fingerprint": fingerprint}
+    return made, {TEACHER: yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}
 
 
 def told(run: Run) -> str:
     """The teacher and its ways in words, without its place."""
     kept = _kept(run)
-    ways = ", ".join(f"{name} {value}" for name, value in kept.items() if name not in ("teacher", "fingerprint"))
+    ways = ", ".join(f"{name} {value}" for name, value in run.recipe.distill.model_dump(mode="json").items())
     return f"{Path(kept['teacher']).name}, fingerprint `{kept['fingerprint'][:16]}`: {ways}"
 
 
 def _kept(run: Run) -> dict[str, Any]:
-    path = run.folder / FILE
+    path = run.folder / TEACHER
     return dict(parse(path.read_text(encoding="utf-8"), str(path)).values)
 
 
 def resumed(run: Run, corpus: Corpus) -> tuple[nn.Module, Distill]:
     """Model and objective of such a run with their first weights."""
     kept = _kept(run)
-    place, fingerprint = kept.pop("teacher"), kept.pop("fingerprint")
+    place, fingerprint = kept["teacher"], kept["fingerprint"]
     if not Path(place).is_dir():
-        raise UserError(f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {FILE}.")
+        raise UserError(
+            f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {TEACHER}."
+        )
     teacher, found = find(place, corpus)
     if found != fingerprint:
         raise UserError(f"{place} is not the teacher that {run.folder} began with: its weights differ.")
-    return begin(run.recipe, corpus, checked(Ways, kept, Document(), "distill"), teacher)
+    return begin(run.recipe, corpus, teacher)
 
 
 def find(place: str | Path, corpus: Corpus) -> tuple[Teacher, str]:
@@ -109,7 +95,8 @@ def find(place: str | Path, corpus: Corpus) -> tuple[Teacher, str]:
 # --- the student ------------------------------------------------------------------------------------
 
 
-def begin(recipe: Recipe, corpus: Corpus, ways: Ways, teacher: Teacher) -> tuple[nn.Module, Distill]:
+def begin(recipe: Recipe, corpus: Corpus, teacher: Teacher) -> tuple[nn.Module, Distill]:
+    ways: Ways = recipe.distill
     model, objective = fresh(recipe, corpus.tokenizer)
     if type(objective) is not Masked or not isinstance(model, Transformer):
         raise UserError(f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert.")
@@ -120,10 +107,12 @@ def begin(recipe: Recipe, corpus: Corpus, ways: Ways, teacher: Teacher) -> tuple
             f"Between states of width {model.width} and the teacher's of {teacher.model.width} there is no angle: "
             "set distill.cosine_weight=0, or take the teacher's width."
         )
+    if not (ways.speaks or ways.cosine_weight or ways.looks_inside):
+        raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=5.")
     if model.context > teacher.model.context:
         raise UserError(f"The teacher sees {teacher.model.context} tokens: set model.context to that at most.")
     student = Distill(recipe.objective, model, corpus.tokenizer.special, ways, teacher)
-    student.load_state_dict(objective.state_dict())
+    student.load_state_dict(objective.state_dict(), strict=False)  # all but what the lesson adds
     if ways.start == "teacher":
         inherit(model, student, teacher, ways.layers)
     return model, student
@@ -133,11 +122,7 @@ def chosen_layers(student: int, teacher: int, given: list[int] | None) -> list[i
     """The teacher's layers that the student's begin as."""
     if given is None:
         return [int(place) for place in np.linspace(0, teacher - 1, student).round()]
-    if len(given) != student or any(not 0 <= layer < teacher for layer in given):
-        raise UserError(
-            f"distill.layers={given}: name one of the teacher's layers, 0 to {teacher - 1}, for each of {student}."
-        )
-    return given
+    return named_layers(student, teacher, given)
 
 
 def inherit(model: Transformer, objective: Distill, teacher: Teacher, layers: list[int] | None) -> None:
