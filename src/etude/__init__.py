@@ -92,6 +92,7 @@ def finetune(
     out: str | Path,
     dev: str | Path | None = None,
     *,
+    teacher: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
@@ -101,6 +102,7 @@ def finetune(
 ) -> Tuned:
     """Fine-tunes a run on a task: `**{"train.lr": 3e-5, "transfer.frozen": True}` changes its settings.
 
+    With a `teacher`, a run of the same task, it learns from that one: `**{"distill.temperature": 2}` says how.
     `vary={"train.lr": [2e-5, 5e-5]}` and several `seeds` are so many runs: the best setting is chosen on dev, the
     spread told in `trials.json`.
     """
@@ -108,6 +110,7 @@ def finetune(
     from etude.transfer import trials
     from etude.transfer.tuned import Tuned
 
+    overrides |= {"distill.teacher": str(teacher)} if teacher is not None else {}
     if vary or seeds > 1:
         run = trials.search(
             base, task, train, out, dev=dev, vary=vary, seeds=seeds, columns=columns, overrides=overrides,

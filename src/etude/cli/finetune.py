@@ -26,6 +26,10 @@ def register(app: typer.Typer) -> None:
         ] = None,
         dev: Annotated[Path | None, typer.Option("--dev", help="The examples the best weights are chosen on.")] = None,
         out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the new run.")] = None,
+        teacher: Annotated[
+            Path | None,
+            typer.Option("--teacher", help="Learn the task from this run of it; distill.soft_weight=... say how."),
+        ] = None,
         columns: Annotated[
             list[str] | None,
             typer.Option("--column", "-c", help="role=name of a column: -c text=review -c label=stars"),
@@ -52,7 +56,7 @@ def register(app: typer.Typer) -> None:
         from etude.transfer import suite, trials
 
         if resume is not None:
-            if words or train or dev or out:
+            if words or train or dev or out or teacher:
                 raise UserError("--resume takes nothing but the run: its task and files are inside.")
             run = (trials if trials.is_search(resume) else single).resume(resume, quiet)
         else:
@@ -62,6 +66,7 @@ def register(app: typer.Typer) -> None:
                     "A run and a task are wanted, for example 'runs/bert classify'; "
                     f"got: {' '.join(places) or 'nothing'}. 'etude tasks' lists the tasks."
                 )
+            overrides += [f"distill.teacher={teacher}"] if teacher is not None else []
             if train is None or out is None:
                 raise UserError("Say what to learn from, and where the run goes: --train FILE -o runs/NAME.")
             if places[1] in suite.SUITES:

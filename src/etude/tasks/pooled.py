@@ -192,6 +192,10 @@ class Pooled(nn.Module):
     def forward(self, model: Any, batch: ExampleBatch) -> tuple[Tensor, States]:
         """(R or S, outputs) before any softmax: one a row where its sequences are joined, else one a sequence."""
         states = model(batch)
+        return self.scores(model, states, batch), states
+
+    def scores(self, model: Any, states: States, batch: ExampleBatch) -> Tensor:
+        """The same from states that are there already."""
         vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
         if self.way == "apart":
             first, second = vectors[0::2], vectors[1::2]
@@ -201,7 +205,7 @@ class Pooled(nn.Module):
         vectors = self._dropped(vectors, batch)
         if self.hidden is not None:
             vectors = F.dropout(F.relu(self.hidden(vectors)), self.settings.dropout, self.training)
-        return wide(self.head(vectors)), states
+        return wide(self.head(vectors))
 
     def _dropped(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
         if not self.together or not self.training:
@@ -227,6 +231,10 @@ class Pooled(nn.Module):
         return {"language_model": Term(total, batch.counts["language_model"], self.settings.language_model)}
 
     def flops(self, model: Any, batch: ExampleBatch) -> int:
+        return training_flops(model, batch.layout.lengths) + 3 * self.head_flops(model, batch)
+
+    def head_flops(self, model: Any, batch: ExampleBatch) -> int:
+        """Of what stands above the model, forward."""
         lengths = batch.layout.lengths
         outputs = len(lengths) if self.way == "joint" else len(lengths) // 2
         layers = [self.head] if self.hidden is None else [self.hidden, self.head]
@@ -235,4 +243,4 @@ class Pooled(nn.Module):
             forward += 2 * len(lengths) * model.width**2
         if self.language_model is not None:
             forward += self.language_model.flops(inner(model), batch.counts["language_model"])
-        return training_flops(model, lengths) + 3 * int(forward)
+        return int(forward)

@@ -15,6 +15,10 @@ def card(run: Run, plan: Plan, outcome: Outcome) -> str:
     tally, way = outcome.tally, plan.transfer
     reads = way.layers if isinstance(way.layers, str) else ", ".join(map(str, way.layers))
     manner = "features: the model is frozen" if way.frozen else "fine-tuned"
+    if plan.distill is not None:
+        ways = plan.distill.model_dump(mode="json", exclude={"teacher"})
+        told = ", ".join(f"{name} {value}" for name, value in ways.items() if value)
+        manner = f"learnt from {Path(plan.distill.teacher).name} (`{plan.teacher[:16]}`): {told}"
     if way.freeze is not None:
         manner += f", the embedding and {way.freeze} layers frozen"
     scores = "\n".join(

@@ -84,12 +84,17 @@ def find(place: str | Path, corpus: Corpus) -> tuple[Teacher, str]:
             f"{place} and the corpus have different tokenizers: a token would mean two things. "
             f"Prepare the text with the teacher's: etude prepare ... --tokenizer {place}."
         )
+    return Teacher(loaded.model, loaded.objective), fingerprint_of(loaded.model, loaded.objective)
+
+
+def fingerprint_of(*parts: nn.Module) -> str:
+    """Of names and weights."""
     digest = hashlib.sha256()
-    for part in (loaded.model, loaded.objective):
+    for part in parts:
         for name, tensor in sorted(part.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return Teacher(loaded.model, loaded.objective), digest.hexdigest()
+    return digest.hexdigest()
 
 
 # --- the student ------------------------------------------------------------------------------------

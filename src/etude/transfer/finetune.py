@@ -21,20 +21,21 @@ from torch import nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.hub import adopt, write_tensors
-from etude.objectives.base import Rows
+from etude.objectives.base import Objective, Rows
 from etude.pretraining import make_deterministic
 from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.run import Run, refuse_existing
 from etude.tasks.base import Task
 from etude.tasks.depth import depths
+from etude.tasks.taught import Taught
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint, memory, peak, schedule
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.train.tally import Outcome, Scorer
 from etude.transfer import plan as plans
-from etude.transfer import starting
+from etude.transfer import starting, teaching
 from etude.transfer.admit import admitted, said_once, tell_bad
 from etude.transfer.card import card
 from etude.transfer.named import resolve
@@ -82,7 +83,10 @@ def finetune(
     skip_bad: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Trains a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}."""
+    """Trains a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}.
+
+    With {"distill.teacher": run}, it learns the task from a teacher (tasks/taught.py).
+    """
     refuse_existing(Path(out))
     task, overrides = resolve(task, overrides)
     start = Base.open(base)
@@ -132,12 +136,17 @@ def make_plan(
         )
     sources = Source.of(train), Source.of(dev) if dev is not None else None
     examples = module.read(train, named, skip_bad)
+    facts = module.learn(examples, settings)
+    ways = plans.ways_of(overrides)
+    if ways is not None:
+        teacher, fingerprint = teaching.found(ways, task, start.tokenizer)
+        facts = teaching.with_labels(facts, ways, teacher)
     plan = Plan(
         kind=task,
         settings=settings,
         transfer=way,
         train=training,
-        facts=starting.with_words(module.learn(examples, settings), settings),
+        facts=starting.with_words(facts, settings),
         columns=named,
         base=start.folder,
         examples=sources[0],
@@ -147,12 +156,15 @@ def make_plan(
     with torch.random.fork_rng(devices=[]):
         shape = start.recipe.build_model()  # a copy: freezing and wrapping leave the one that is trained alone
         model, built = plan.build(shape, start.tokenizer)
+        learnt: Objective = built
+        if ways is not None:
+            plan, learnt = teaching.settled(plan, ways, fingerprint), Taught(built, ways, model, teacher)
     _, rows = admitted(built, examples, skip_bad, training.seed)
     if dev is not None:  # a bad file is told now, not after the first epoch
         admitted(built, module.read(dev, named, skip_bad), skip_bad, training.seed)
     epoch = _epoch(plan, rows)
     return plan.with_train(
-        **_budget(steps=_steps(training, rows, model, built)),
+        **_budget(steps=_steps(training, rows, model, learnt)),
         eval_every=training.eval_every or epoch,
         save_every=training.save_every or epoch,
     )
@@ -167,7 +179,7 @@ def _budget(**chosen: Any) -> dict[str, Any]:
     return dict.fromkeys(plans.BUDGETS) | chosen
 
 
-def _steps(settings: Any, rows: Rows, model: Any, task: Task) -> int:
+def _steps(settings: Any, rows: Rows, model: Any, objective: Objective) -> int:
     if settings.minutes is not None:
         raise UserError(
             "A transfer has no budget in minutes: set train.epochs, train.steps, train.tokens or train.flops."
@@ -176,8 +188,8 @@ def _steps(settings: Any, rows: Rows, model: Any, task: Task) -> int:
     if settings.tokens or settings.flops:
         sample = [rows[number] for number in range(min(len(rows), 256))]
         mean = max(1, round(float(np.mean([len(row.tokens) for row in sample]))))
-        batch = task.batch(sample, Chance(settings.seed, 0))
-        cost = task.flops(model, batch) / batch.size
+        batch = objective.batch(sample, Chance(settings.seed, 0))
+        cost = objective.flops(model, batch) / batch.size
     return schedule.total_steps(settings, mean, cost, epoch_rows=len(rows))
 
 
@@ -213,6 +225,8 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
     make_deterministic(settings.deterministic)
     assert settings.steps is not None  # make_plan stored it
     model, task = plan.build(model, run.tokenizer)
+    objective = teaching.objective_of(plan, task, model, run.tokenizer)
+    answers = plan.distill is None or plan.distill.answers
     if not run.steps:
         starting.begin(task)
     examples = module.read(plan.examples.check(), plan.columns, plan.skip_bad)
@@ -230,7 +244,7 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
         loop = ThawingLoop(
             run.folder,
             model,
-            task,
+            objective,
             rows,
             settings,
             total=settings.steps,
@@ -239,7 +253,7 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
             ranks=ranks,
             progress=progress,
             depth_of=depths(model),
-            scorer=Scorer(task.score, lambda: _values(task, model, dev)) if dev is not None else None,
+            scorer=Scorer(task.score, lambda: _values(task, model, dev)) if dev is not None and answers else None,
         )
         if plan.transfer.gradual:
             loop.thaw(max(1, round(plan.transfer.gradual * _epoch(plan, rows))))
@@ -247,7 +261,7 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
     if outcome.finished:
         _take_best(run, loop.learner, outcome)
         if ranks.first:
-            finish(run, plan, model, task, dev, outcome)
+            finish(run, plan, model, task, dev if answers else None, outcome)
     ranks.wait()
     return run
 

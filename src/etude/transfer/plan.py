@@ -38,6 +38,7 @@ from etude.recipes.schema import checked
 from etude.settings import Strict
 from etude.tasks.base import Task
 from etude.tasks.framing import inner
+from etude.tasks.taught import TaskWays
 from etude.text.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.settings import BUDGETS
@@ -48,7 +49,7 @@ from etude.transfer.named import NAMED
 from etude.transfer.parts import check_gradual, freeze, refresh
 
 FILE = "task.yaml"
-GROUPS = ("task", "transfer", "train")
+GROUPS = ("task", "transfer", "train", "distill")
 
 
 class Settings(Strict):
@@ -117,6 +118,8 @@ class Plan:
     skip_bad: bool = False
     score: str = ""  # the official one, by which the best weights were chosen
     scores: dict[str, Any] = field(default_factory=dict)  # of the finished run, on dev
+    distill: TaskWays | None = None  # where it learns from a teacher
+    teacher: str = ""  # the fingerprint of that one's weights
 
     @property
     def module(self) -> Any:
@@ -152,6 +155,8 @@ class Plan:
             "transfer": self.transfer.model_dump(mode="json"),
             "train": self.train.model_dump(mode="json"),
         }
+        if self.distill is not None:
+            values |= {"distill": self.distill.model_dump(mode="json"), "teacher": self.teacher}
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
     @classmethod
@@ -171,6 +176,7 @@ class Plan:
             train=checked(Train, values.pop("train"), document, "train"),
             examples=Source(**values.pop("examples")),
             dev=Source(**dev) if (dev := values.pop("dev")) else None,
+            distill=checked(TaskWays, ways, document, "distill") if (ways := values.pop("distill", None)) else None,
             **values,
         )
 
@@ -226,6 +232,17 @@ def settle(kind: str, overrides: Overrides, model: Any) -> tuple[Any, Settings, 
     if settings.precision == "auto":
         changes["precision"] = peak.resolved_precision("auto", settings.device or changes["device"])
     return task, way, checked(Train, settings.model_dump(mode="json") | changes, document, "train")
+
+
+def ways_of(overrides: Overrides) -> TaskWays | None:
+    """How a teacher teaches, where one is named."""
+    document = from_overrides(overrides)
+    values = document.values.get("distill")
+    if values is None:
+        return None
+    if not isinstance(values, dict) or not values.get("teacher"):
+        raise UserError("distill.* says how a teacher teaches: name it with --teacher RUN (or distill.teacher=RUN).")
+    return checked(TaskWays, values, document, "distill")
 
 
 def usual(model: Any, way: Settings) -> dict[str, Any]:

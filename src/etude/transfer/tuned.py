@@ -19,6 +19,7 @@ from etude.run import Run
 from etude.tasks.base import Score, Task
 from etude.tasks.examples import Examples
 from etude.tasks.reading import KINDS, SQUEEZED, json_record
+from etude.tasks.taught import own_names
 from etude.text.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.transfer.admit import admitted
@@ -46,7 +47,8 @@ class Tuned:
             checkpoint.load_strictly(learner, load_file(path), str(path))
         elif run.steps:
             groups, _ = checkpoint.load(run.folder / "checkpoints", run.steps[-1])
-            checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {run.steps[-1]} of {run.folder}")
+            own = groups["weights"] if plan.distill is None else own_names(groups["weights"])
+            checkpoint.load_strictly(learner, own, f"checkpoint {run.steps[-1]} of {run.folder}")
         else:
             raise UserError(f"{run.folder} has no weights yet. 'etude finetune --resume {run.folder}' trains it.")
         learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -65,7 +67,16 @@ class Tuned:
         found = self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
         return admitted(self.task, found, True)[0] if skip_bad and labelled else found
 
+    def must_answer(self) -> None:
+        """Refuses to use a head that was never trained."""
+        if self.plan.distill is not None and not self.plan.distill.answers:
+            raise UserError(
+                f"{self.folder} has learnt what is inside its teacher, and its head nothing yet. Go on with: "
+                f"etude finetune {self.folder} {self.plan.kind} --teacher TEACHER --train FILE -o ANOTHER"
+            )
+
     def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
+        self.must_answer()
         found = examples if isinstance(examples, Examples) else self.read(examples)
         return self.task.evaluate(self.model, found, intervals)
 
@@ -73,6 +84,7 @@ class Tuned:
 
     def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
         """One answer an input, in their order: texts, the fields of records, or examples that were read."""
+        self.must_answer()
         if isinstance(inputs, str):
             raise UserError("predict takes a list of inputs: write predict([text]).")
         if isinstance(inputs, Examples):
@@ -102,6 +114,7 @@ class Tuned:
         What has arrived is answered together, like lengths side by side, so a person who types gets each answer at
         once and a long pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
         """
+        self.must_answer()
         for chunk in arrived(lines):
             answers: list[dict[str, Any] | None] = []
             items, places = [], []
