@@ -24,6 +24,7 @@ COMMANDS = (
     "pretrain",
     "distill",
     "finetune",
+    "augment",
     "predict",
     "tasks",
     "recipes",

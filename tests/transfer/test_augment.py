@@ -1,0 +1,200 @@
+"""Copies of examples: only open words change, for words that the model names, and every draw is an example's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import etude
+from etude.cli.main import app
+from etude.errors import UserError
+from etude.hub.vectors import WordVectors
+from etude.loaded import Loaded
+from etude.tasks.reading import records
+from etude.transfer import augment as module
+from etude.transfer.augment import Exchange, Open, Rules, augment
+
+Bases = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def model(base: Bases) -> Loaded:
+    return etude.load(base("bert"))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: Loaded) -> None:
+    """[CLS] a [MASK] text [SEP] the text [SEP], with segments: the likeliest whole words there."""
+    exchange = Exchange(model, Rules(candidates=4))
+    [found] = exchange.candidates(["this film is very good , 3 actor"])
+    words = ["film", "good", "actor"]  # closed: this is very; no letters: , 3
+    text = "this film is very good , 3 actor"
+    assert [text[one.start : one.stop] for one in found] == words
+    encoding = model.tokenizer.encode(text)
+    special = model.tokenizer.special
+    for one in found:
+        ids = encoding.ids.copy()
+        place = int(np.flatnonzero(encoding.offsets[:, 0] == one.start)[0])
+        ids[place] = special.mask
+        sequence = np.concatenate([[special.start], ids, [special.separator], encoding.ids, [special.separator]])
+        packed = module.pack([sequence])
+        packed.segments = torch.tensor([0] * (len(ids) + 2) + [1] * (len(ids) + 1))
+        with torch.no_grad():
+            scores = model.objective.logits(model.model, model.model(packed))[place + 1]
+        ranked = [model.tokenizer.token(int(token)) for token in scores.argsort(descending=True)]
+        assert one.words == [token for token in ranked if token.isalpha()][:4]
+
+
+def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: Loaded) -> None:
+    whole = Exchange(model, Rules()).whole
+    known = {word for word in whole if word}
+    assert {"film", "good", "좋다"} <= known
+    assert not known & {"?", ",", "3", "[MASK]", "[CLS]"}
+    assert len(whole) == model.model.vocab
+
+
+def test_word_pieces(base: Bases, tmp_path: Path) -> None:
+    """A tokenizer of pieces: those that continue a word are none themselves, and words of several ask the vectors."""
+    from etude.recipes.schema import Recipe
+    from etude.run import fresh
+    from etude.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.train("wordpiece:60", ["lowing lows slowing rows rowing flow flowing bow"] * 20)
+    recipe = Recipe.load("bert-toy", ["model.width=16", "model.heads=2"]).resolve(vocab=tokenizer.vocab)
+    pieces = Loaded(*fresh(recipe, tokenizer), tokenizer)
+    vectors = WordVectors(["zqxy", "near", "far"], np.array([[1, 0], [1, 0.1], [-1, 0]], np.float32))
+    exchange = Exchange(pieces, Rules(candidates=1), vectors)
+    assert not any(word and word.startswith("##") for word in exchange.whole)
+    for number, word in enumerate(exchange.whole):
+        assert word is None or tokenizer.token(number) == word
+    [found] = exchange.candidates(["zqxy unheard"])
+    assert [(one.start, one.words) for one in found] == [(0, ["near"])]
+    assert Exchange(pieces, Rules()).candidates(["zqxy"]) == [[]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_copies_change_open_words_alone(data: st.DataObject) -> None:
+    words = data.draw(st.lists(st.sampled_from(["one", "두", "three", "."]), min_size=1, max_size=6))
+    text, spans, at = " ".join(words), [], 0
+    for word in words:
+        if data.draw(st.booleans()):
+            spans.append(Open(at, at + len(word), ["X", "YY"]))
+        at += len(word) + 1
+    exchange = Exchange.__new__(Exchange)
+    exchange.rules = Rules(copies=8, rate=0.5)
+    copies = exchange.copies(text, spans, key=data.draw(st.integers(0, 2**32)))
+    assert len(set(copies)) == len(copies) <= 8 and text not in copies
+    opened = {one.start for one in spans}
+    starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
+    for copy in copies:
+        for word, start, found in zip(words, starts, copy.split(" "), strict=True):
+            assert found == word or (start in opened and found in ("X", "YY"))
+
+
+def test_every_example_comes_first_and_keeps_its_label(
+    model: Loaded, reviews: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "more.jsonl"
+    read, written = augment(model, reviews[1], out, rules=Rules(copies=3, rate=1.0))
+    given_, made = lines_of(reviews[1]), lines_of(out)
+    assert (read, written) == (len(given_), len(made)) and written > 2 * read
+    place = 0
+    for example in given_:
+        assert made[place] == example
+        place += 1
+        copies = []
+        while place < len(made) and made[place] not in given_:
+            copies.append(made[place]["text"])
+            assert made[place]["label"] == example["label"]
+            assert len(made[place]["text"].split()) == len(example["text"].split())
+            place += 1
+        assert len(copies) <= 3
+    assert list(records(out))  # and it is a file of examples again
+
+
+def test_copies_depend_on_the_example_and_the_seed_alone(
+    model: Loaded, reviews: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(name: str, seed: int = 0) -> str:
+        augment(model, reviews[1], tmp_path / name, rules=Rules(copies=2, seed=seed))
+        return (tmp_path / name).read_text(encoding="utf-8")
+
+    whole = made("a.jsonl")
+    assert made("b.jsonl", seed=1) != whole
+    monkeypatch.setattr(module, "EXAMPLES", 3)
+    monkeypatch.setattr(module, "TOKENS", 40)
+    assert made("c.jsonl") == whole
+
+
+def test_of_a_pair_one_text_changes_at_a_time(model: Loaded, tmp_path: Path) -> None:
+    file = write(tmp_path / "pairs.jsonl", [{"premise": "good film", "hypothesis": "bad plot", "gold_label": "no"}])
+    augment(model, file, tmp_path / "out.jsonl", task="pair", rules=Rules(copies=4, rate=1.0))
+    original, *copies = lines_of(tmp_path / "out.jsonl")
+    assert original == lines_of(file)[0]
+    changed = [[name for name in original if copy[name] != original[name]] for copy in copies]
+    assert ["premise"] in changed and ["hypothesis"] in changed
+    assert all(len(names) == 1 for names in changed)
+
+
+def test_words_behind_what_the_model_sees_stay(model: Loaded) -> None:
+    text = " ".join(["film"] * 60)
+    [found] = Exchange(model, Rules()).candidates([text])
+    assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
+
+
+def test_the_command_line(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
+    line = ["augment", str(base("bert")), str(reviews[1]), "--copies", "1", "-o", str(tmp_path / "out.jsonl")]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0, done.output
+    assert "40 examples and" in done.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"out": "out.csv"}, "ends with .jsonl"),
+        ({"out": "there.jsonl"}, "exists already"),
+        ({"task": "tag"}, "cannot be exchanged"),
+        ({"task": "tagg"}, "Did you mean"),
+        ({"columns": {"text": "review"}}, "there is no column 'review'"),
+        ({"file": "none.jsonl"}, "There is no file"),
+        ({"file": "empty.jsonl"}, "holds no examples"),
+    ],
+)
+def test_what_is_wrong_is_told_and_nothing_is_written(
+    model: Loaded, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write(tmp_path / "in.jsonl", [{"text": "good film", "label": "good"}])
+    write(tmp_path / "there.jsonl", [])
+    write(tmp_path / "empty.jsonl", [])
+    file, out = tmp_path / changes.pop("file", "in.jsonl"), tmp_path / changes.pop("out", "out.jsonl")
+    with pytest.raises(UserError) as told:
+        augment(model, file, out, **changes)
+    assert message in str(told.value)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_the_wrong_model_or_rules(base: Bases) -> None:
+    with pytest.raises(UserError, match="A masked model is wanted"):
+        Exchange(etude.load(base("gpt")), Rules())
+    for wrong in ({"copies": 0}, {"rate": 0.0}, {"rate": 1.5}, {"candidates": 0}):
+        with pytest.raises(UserError, match="one copy"):
+            Rules(**wrong)  # type: ignore[arg-type]
