@@ -137,7 +137,7 @@ class Exchange:
         for group in _groups([len(one.framed.tokens) for one in asked]):
             packed = pack([one.framed.tokens for one in asked[group]])
             if self.frame.segments:
-                segments = np.concatenate([one.framed.segments for one in asked[group]])  # type: ignore[arg-type]
+                segments = np.concatenate([one.framed.segments for one in asked[group]])
                 packed.segments = torch.from_numpy(segments).long()
             places = packed.layout.host[:-1].astype(np.int64) + [one.place for one in asked[group]]
             with torch.no_grad():
