@@ -87,3 +87,16 @@ def test_an_empty_batch_is_no_distance() -> None:
     student = drawn(0, 2, 4, 0).requires_grad_()
     score_distance(student, drawn(0, 2, 4, 1), layout_of([0])).backward()
     assert student.grad is not None and student.grad.shape == (0, 2, 2, 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lengths", [[128] * 6, [17, 128, 64, 1, 90]])
+def test_a_gpu_says_the_same(lengths: list[int]) -> None:
+    student, teacher = (drawn(sum(lengths), 12, size, seed, torch.float32) for size, seed in ((26, 0), (64, 1)))
+    found = []
+    for device in ("cpu", "cuda"):
+        mine = student.to(device).requires_grad_()
+        distance = score_distance(mine, teacher.to(device), layout_of(lengths).to(device))
+        found.append([distance.detach().cpu(), torch.autograd.grad(distance, mine)[0].cpu()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)  # a GPU may multiply in TF32
