@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from etude.chance import Chance
 from etude.objectives import masked
 from etude.objectives.base import IGNORE
-from etude.objectives.distill import Distill, Teacher, Ways
+from etude.objectives.distill import Distill, Ways
+from etude.objectives.matching import Teacher
 
 
 def lesson(student_layers: int = 1, **ways: Any) -> tuple[Any, Distill]:

@@ -18,8 +18,9 @@ import etude
 from etude.chance import Chance
 from etude.cli.main import app
 from etude.errors import UserError
+from etude.objectives.matching import Teacher
 from etude.run import Run
-from etude.tasks.taught import TaskTeacher, TaskWays, Taught, divergence
+from etude.tasks.taught import TaskWays, Taught, divergence
 from etude.transfer import finetune as transfer
 from etude.transfer.plan import Plan
 from etude.transfer.tuned import Tuned
@@ -54,7 +55,7 @@ def lesson(teacher: Path, reviews: Files, **ways: Any) -> tuple[Any, Taught, Any
     opened = Tuned.open(teacher, device="cpu")
     torch.manual_seed(5)
     model, task = opened.plan.build(Run.open(teacher).recipe.build_model(), opened.tokenizer)
-    taught = Taught(task, TaskWays(teacher=str(teacher), **ways), model, TaskTeacher(opened.model, opened.task))
+    taught = Taught(task, TaskWays(teacher=str(teacher), **ways), model, Teacher(opened.model, opened.task))
     model.eval()
     taught.eval()
     rows = task.rows(opened.read(reviews[0]))
@@ -71,7 +72,7 @@ def test_the_terms_are_the_formulas(teacher: Path, reviews: Files) -> None:
     }  # fmt: skip
     with torch.no_grad():
         scores = taught.task.pooled(model, batch)[0]
-        known = taught.teacher.task.pooled(taught.teacher.model, batch)[0]
+        known = taught.teacher.objective.pooled(taught.teacher.model, batch)[0]
         mine, its = model(batch, layers=True).layers, taught.teacher.model(batch, layers=True).layers
         soft = torch.nn.KLDivLoss(reduction="batchmean")((scores / 3).log_softmax(-1), (known / 3).softmax(-1)) * 9
         hidden = sum(F.mse_loss(taught.matching.fit(one), other) for one, other in zip(mine[1:], its[1:], strict=True))

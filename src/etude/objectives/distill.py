@@ -18,7 +18,6 @@ be masked, where the code prefers rare ones (count^-0.7); texts fill rows as BER
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -33,7 +32,7 @@ from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.objectives.heads import table_width, token_table
 from etude.objectives.masked import Masked, Settings
-from etude.objectives.matching import MATCHING, Inside, Matching
+from etude.objectives.matching import MATCHING, Inside, Matching, Teacher
 
 
 class Ways(Inside):
@@ -49,29 +48,6 @@ class Ways(Inside):
     def speaks(self) -> bool:
         """Whether the student's head learns."""
         return bool(self.soft_weight or self.mlm_weight)
-
-
-@dataclass
-class Teacher:
-    model: Any
-    objective: Masked
-
-    def eval(self) -> Teacher:
-        for part in (self.model, self.objective):
-            part.eval().requires_grad_(False)
-        return self
-
-    def at(self, device: torch.device) -> Any:
-        """Its model, on this device."""
-        if self.objective.head.bias.device != device:  # the first time
-            self.model.to(device)
-            self.objective.to(device)
-        return self.model
-
-    @torch.no_grad()
-    def says(self, states: States) -> Output:
-        """What its logits are made of."""
-        return Output(self.objective.head(states.last), token_table(self.model, states), self.objective.head.bias)
 
 
 class Distill(Masked):
@@ -123,7 +99,12 @@ class Distill(Masked):
     def _says(self, model: Any, states: States, batch: Any) -> Output:
         """At every token, or at the chosen ones where nothing is asked of the others."""
         last = states.last if self.ways.soft_weight else states.last.index_select(0, batch.index)
-        return Output(self.head(last), token_table(model, states), self.head.bias)
+        return self._said(self, model, states, last)
+
+    @staticmethod
+    def _said(objective: Masked, model: Any, states: States, last: Tensor) -> Output:
+        """What the logits are made of, at these states."""
+        return Output(objective.head(last), token_table(model, states), objective.head.bias)
 
     def _chosen(self, spoken: Output, batch: Any) -> Tensor:
         return spoken.hidden.index_select(0, batch.index) if self.ways.soft_weight else spoken.hidden
@@ -135,7 +116,9 @@ class Distill(Masked):
         terms = {}
         if self.ways.soft_weight:
             assert spoken is not None
-            apart = soft_divergence(spoken, self.teacher.says(taught), self.ways.temperature)
+            with torch.no_grad():
+                known = self._said(self.teacher.objective, self.teacher.model, taught, taught.last)
+            apart = soft_divergence(spoken, known, self.ways.temperature)
             terms["soft"] = Term(apart, batch.counts["soft"], self.ways.soft_weight)
         if self.ways.cosine_weight:
             alike = F.cosine_similarity(wide(states.last), wide(taught.last), dim=-1)  # (N,)

@@ -14,7 +14,6 @@ the number of labels too; its teacher keeps its dropout on, here it has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective, Row, Rows, Stat, Term
-from etude.objectives.matching import Inside, Matching
+from etude.objectives.matching import Inside, Matching, Teacher
 from etude.tasks.base import Task
 from etude.tasks.classify import Classify
 
@@ -45,28 +44,10 @@ class TaskWays(Inside):
         return bool(self.soft_weight or self.hard_weight)
 
 
-@dataclass
-class TaskTeacher:
-    model: Any
-    task: Task
-
-    def eval(self) -> TaskTeacher:
-        for part in (self.model, self.task):
-            part.eval().requires_grad_(False)
-        return self
-
-    def at(self, device: torch.device) -> Any:
-        """Its model, on this device."""
-        if next(self.model.parameters()).device != device:  # the first time
-            self.model.to(device)
-            self.task.to(device)
-        return self.model
-
-
 class Taught(Objective):
     """The task's own batches and scores, with the teacher's terms in place of its loss."""
 
-    def __init__(self, task: Task, ways: TaskWays, model: nn.Module, teacher: TaskTeacher) -> None:
+    def __init__(self, task: Task, ways: TaskWays, model: nn.Module, teacher: Teacher) -> None:
         super().__init__()
         check(task, ways, model, teacher)
         self.task, self.ways, self.teacher = task, ways, teacher.eval()  # the teacher is no module of this one's
@@ -103,11 +84,11 @@ class Taught(Objective):
         terms: dict[str, Term] = {}
         scores: Tensor | None = None
         if ways.answers:
-            assert isinstance(task, Classify) and isinstance(self.teacher.task, Classify)
+            assert isinstance(task, Classify) and isinstance(self.teacher.objective, Classify)
             scores = task.pooled.scores(model, states, batch)
             if ways.soft_weight:
                 with torch.no_grad():
-                    known = self.teacher.task.pooled.scores(teacher, taught, batch)
+                    known = self.teacher.objective.pooled.scores(teacher, taught, batch)
                 apart = divergence(scores, known, ways.temperature)
                 terms["soft"] = Term(apart, batch.counts["soft"], ways.soft_weight)
             if ways.hard_weight:
@@ -127,8 +108,8 @@ class Taught(Objective):
             assert isinstance(self.task, Classify)
             total += 3 * self.task.pooled.head_flops(model, batch)
         if self.ways.soft_weight:
-            assert isinstance(self.teacher.task, Classify)
-            total += self.teacher.task.pooled.head_flops(self.teacher.model, batch)
+            assert isinstance(self.teacher.objective, Classify)
+            total += self.teacher.objective.pooled.head_flops(self.teacher.model, batch)
         return total + (self.matching.flops(lengths) if self.matching is not None else 0)
 
 
@@ -148,14 +129,14 @@ def own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def check(task: Task, ways: TaskWays, model: Any, teacher: TaskTeacher) -> None:
+def check(task: Task, ways: TaskWays, model: Any, teacher: Teacher) -> None:
     """What does not fit together, said by name."""
     if not isinstance(model, Transformer) or not isinstance(teacher.model, Transformer):
         raise UserError(
             "A teacher and its student are Transformers that are fine-tuned as a whole: leave out transfer.frozen and "
             "transfer.layers, and take such a run for distill.teacher."
         )
-    if type(task) is not type(teacher.task):
+    if type(task) is not type(teacher.objective):
         raise UserError(f"{ways.teacher} has another task: a teacher is a run of the same one.")
     if not ways.answers and not ways.looks_inside:
         raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=1.")
@@ -166,16 +147,16 @@ def check(task: Task, ways: TaskWays, model: Any, teacher: TaskTeacher) -> None:
         raise UserError(f"The teacher sees {limit} tokens: set task.length to that at most.")
     if not ways.answers:
         return
-    if not isinstance(task, Classify) or not isinstance(teacher.task, Classify):
+    if not isinstance(task, Classify) or not isinstance(teacher.objective, Classify):
         raise UserError(
             "Answers are learnt where they are labels of a text or a pair; of this task a teacher's inside can be: "
             "distill.soft_weight=0 distill.attention_weight=1 distill.hidden_weight=1 distill.embedding_weight=1."
         )
-    if task.labels != teacher.task.labels:
-        raise UserError(f"The teacher tells {teacher.task.labels} apart, and here are {task.labels}.")
+    if task.labels != teacher.objective.labels:
+        raise UserError(f"The teacher tells {teacher.objective.labels} apart, and here are {task.labels}.")
     if task.pooled.language_model is not None:
         raise UserError("task.language_model is a loss of its own: leave it out where a teacher teaches.")
-    if task.pooled.way != teacher.task.pooled.way or _unsegmented(task, teacher.task):
+    if task.pooled.way != teacher.objective.pooled.way or _unsegmented(task, teacher.objective):
         raise UserError("The teacher reads its texts in another way than the student: side by side, or with segments.")
 
 

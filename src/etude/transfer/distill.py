@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from etude.errors import UserError
 from etude.loaded import load
 from etude.models.transformer import Transformer
-from etude.objectives.distill import Distill, Teacher, Ways
+from etude.objectives.distill import Distill, Ways
 from etude.objectives.masked import Masked
-from etude.objectives.matching import named_layers
+from etude.objectives.matching import Teacher, named_layers
 from etude.recipes.document import parse
 from etude.recipes.schema import Recipe
 from etude.run import TEACHER, Run, fresh

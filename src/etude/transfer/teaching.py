@@ -10,15 +10,16 @@ from torch import nn
 
 from etude.errors import UserError
 from etude.objectives.base import Objective
+from etude.objectives.matching import Teacher
 from etude.tasks.base import Task
-from etude.tasks.taught import TaskTeacher, TaskWays, Taught
+from etude.tasks.taught import TaskWays, Taught
 from etude.text.tokenizer import Tokenizer
 from etude.transfer.distill import fingerprint_of
 from etude.transfer.plan import FILE, Plan
 from etude.transfer.tuned import Tuned
 
 
-def found(ways: TaskWays, kind: str, tokenizer: Tokenizer) -> tuple[TaskTeacher, str]:
+def found(ways: TaskWays, kind: str, tokenizer: Tokenizer) -> tuple[Teacher, str]:
     """The teacher of a task, and the fingerprint of its weights."""
     place = Path(ways.teacher)
     if not (place / FILE).is_file():
@@ -29,12 +30,12 @@ def found(ways: TaskWays, kind: str, tokenizer: Tokenizer) -> tuple[TaskTeacher,
         raise UserError(f"{place} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
     if tuned.tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(f"{place} and the run to be taught have different tokenizers: a token would mean two things.")
-    return TaskTeacher(tuned.model, tuned.task), fingerprint_of(tuned.model, tuned.task)
+    return Teacher(tuned.model, tuned.task), fingerprint_of(tuned.model, tuned.task)
 
 
-def with_labels(facts: dict[str, Any], ways: TaskWays, teacher: TaskTeacher) -> dict[str, Any]:
+def with_labels(facts: dict[str, Any], ways: TaskWays, teacher: Teacher) -> dict[str, Any]:
     """The facts of a task with the teacher's labels in their order: some may be missing in the examples at hand."""
-    known = getattr(teacher.task, "labels", None)
+    known = getattr(teacher.objective, "labels", None)
     if known is None or "labels" not in facts or not ways.answers:
         return facts
     strange = [label for label in facts["labels"] if label not in known]
