@@ -155,9 +155,9 @@ def test_of_a_pair_one_text_changes_at_a_time(model: Loaded, tmp_path: Path) -> 
 
 
 def test_words_behind_what_the_model_sees_stay(model: Loaded) -> None:
-    text = " ".join(["film"] * 60)
-    [found] = Exchange(model, Rules()).candidates([text])
-    assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
+    for count in (60, 200):
+        [found] = Exchange(model, Rules()).candidates([" ".join(["film"] * count)])
+        assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
 
 
 def test_the_command_line(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class Exchange:
                     ids = encoding.ids.copy()
                     ids[pieces[0]] = mask
                     framed, place = self.frame.join([ids, encoding.ids]), len(self.frame.before) + int(pieces[0])
-                    if framed.tokens[place] == mask:  # else the text was cut before it
+                    if place < len(framed.tokens) and framed.tokens[place] == mask:  # else the text was cut before it
                         asked.append(_Asked(number, word.start(), word.end(), framed, place))
                 elif (near := self._near(word.group())) is not None:
                     found[number].append(Open(word.start(), word.end(), near))
