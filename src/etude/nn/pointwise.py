@@ -1,10 +1,11 @@
 """Elementwise functions: activations, and dropout; with forms of their own where a CPU trains with them.
 
-On a CPU torch spends more on a GELU's derivative, or on dropout's random numbers, than a layer norm and a softmax cost
-together. Here the derivative of a GELU is taken along with its value (the error function or the sigmoid is there
-already), and one random number decides for four elements. Measured on one arm core, 2 million elements, forward
-and backward: GELU 68 -> 22 ms, its tanh form 33 -> 15 ms, dropout 48 -> 19 ms; in bf16 on two cores with AMX, one
-million elements, forward: dropout 14.6 -> 4.6 ms (a GELU is fast there). Elsewhere torch's own kernels run.
+On an arm CPU torch spends more on a GELU's derivative, and on any CPU on dropout's random numbers, than a layer norm and
+a softmax cost together. Here the derivative of a GELU is taken along with its value (the error function or the sigmoid
+is there already), and one random number decides for four elements. Measured on one arm core, 2 million elements,
+forward and backward: GELU 68 -> 22 ms, its tanh form 33 -> 15 ms, dropout 48 -> 19 ms; in bf16 on two cores with AMX,
+one million elements, forward: dropout 14.6 -> 4.6 ms. On x86 torch's GELU is the faster one (one core with AVX-512, 4
+million elements: 13 ms, ours 40; the tanh form 33 and 42), and dropout is not (63 -> 26 ms). Elsewhere torch's own run.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _LANES = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale 
 
 def gelu(x: Tensor) -> Tensor:
     """x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
-    result: Tensor = _Gelu.apply(x) if _trains_on_cpu(x) else F.gelu(x)
+    result: Tensor = _Gelu.apply(x) if _trains_on_cpu(x) and not gelu_is_fast() else F.gelu(x)
     return result
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """Its approximation, which GPT-1, GPT-2 and BERT's own code compute."""
-    result: Tensor = _GeluTanh.apply(x) if _trains_on_cpu(x) else F.gelu(x, approximate="tanh")
+    result: Tensor = _GeluTanh.apply(x) if _trains_on_cpu(x) and not gelu_is_fast() else F.gelu(x, approximate="tanh")
     return result
 
 
@@ -64,6 +65,11 @@ def keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # None: all 64 bits
     lanes = words.view(torch.int16)[:count].view(shape)  # uniform on -32768 .. 32767
     return lanes >= cut - _LANES // 2, _LANES / (_LANES - cut)
+
+
+def gelu_is_fast() -> bool:
+    """Whether torch's own GELU is: it is written for the vectors of x86."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _trains_on_cpu(x: Tensor, dtypes: tuple[torch.dtype, ...] = _EXACT) -> bool:
