@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from etude.transfer.prompt import Prompted
     from etude.transfer.tuned import Tuned
 
-__all__ = ["check", "distill", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
+__all__ = ["augment", "check", "distill", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
 
 heap.before_torch()
 
@@ -121,6 +121,36 @@ def finetune(
             base, task, train, out, dev=dev, columns=columns, overrides=overrides, skip_bad=skip_bad, quiet=quiet
         )
     return Tuned.open(run.folder)
+
+
+def augment(
+    model: str | Path | Loaded,
+    file: str | Path,
+    out: str | Path,
+    task: str = "classify",
+    *,
+    columns: Mapping[str, str] | None = None,
+    vectors: str | Path | None = None,
+    **rules: Any,
+) -> tuple[int, int]:
+    """Examples with copies in which a masked model exchanged words: `copies=20, rate=0.4, candidates=15, seed=0`.
+
+    How many examples were read, and how many written.
+    """
+    from etude.hub.vector_runs import open_vectors
+    from etude.loaded import Loaded as Model
+    from etude.loaded import load as open_model
+    from etude.transfer import augment as making
+
+    return making.augment(
+        model if isinstance(model, Model) else open_model(model),
+        file,
+        out,
+        task=task,
+        columns=dict(columns or {}),
+        rules=making.Rules(**rules),
+        vectors=None if vectors is None else open_vectors(vectors),
+    )
 
 
 def prompt(

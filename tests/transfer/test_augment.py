@@ -160,6 +160,13 @@ def test_words_behind_what_the_model_sees_stay(model: Loaded) -> None:
         assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
 
 
+def test_the_python_interface(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
+    read, written = etude.augment(base("bert"), reviews[1], tmp_path / "a.jsonl", copies=2, seed=3)
+    assert read == 40 < written <= 120
+    augment(etude.load(base("bert")), reviews[1], tmp_path / "b.jsonl", rules=Rules(copies=2, seed=3))
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
 def test_the_command_line(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     line = ["augment", str(base("bert")), str(reviews[1]), "--copies", "1", "-o", str(tmp_path / "out.jsonl")]
     done = CliRunner().invoke(app, line)

@@ -28,6 +28,7 @@ from etude.objectives.base import Objective, Row, Rows, Stat, Term
 from etude.objectives.matching import Inside, Matching, Teacher
 from etude.tasks.base import Task
 from etude.tasks.classify import Classify
+from etude.tasks.depth import training_flops
 
 
 class TaskWays(Inside):
@@ -103,7 +104,7 @@ class Taught(Objective):
 
     def flops(self, model: Any, batch: Any) -> int:
         lengths = batch.layout.lengths
-        total = 3 * model.flops(lengths) + self.teacher.model.flops(lengths)
+        total = training_flops(model, lengths) + int(self.teacher.model.flops(lengths))
         if self.ways.answers:
             assert isinstance(self.task, Classify)
             total += 3 * self.task.pooled.head_flops(model, batch)
