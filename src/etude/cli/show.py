@@ -1,4 +1,5 @@
-"""`etude show`: a model, looked at. Word vectors: their neighbours, analogies, scores, and the words they lack."""
+"""`etude show`: a model, looked at. What its heads attend to; of word vectors their neighbours, analogies, scores, and
+the words they lack."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from etude.cli.generate import Device, Model
 
 Vectors = Annotated[Path, typer.Argument(metavar="RUN", help="A run of word vectors, or a file of vectors.")]
 Top = Annotated[int, typer.Option("--top", "-n", min=1, help="How many to show.")]
@@ -18,6 +21,8 @@ Unknown = Annotated[
 def register(app: typer.Typer) -> None:
     show = typer.Typer(no_args_is_help=True, help="Look at a model.")
     app.add_typer(show, name="show")
+
+    show.command()(attention)
 
     @show.command()
     def neighbours(
@@ -96,3 +101,49 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"{found.spelled / max(1, found.words):8.2%}  unknown, with a vector by their n-grams")
         for word, count in found.unknown.most_common(top):
             typer.echo(f"{count:8,}  {word}")
+
+
+def attention(
+    run: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
+    second: Annotated[str | None, typer.Option("--second", help="A second text: the two as a pair.")] = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="One layer alone, from 0.")] = None,
+    head: Annotated[
+        int | None, typer.Option("--head", help="With --layer: what this head looks at, token by token.")
+    ] = None,
+    top: Top = 3,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the maps of all heads as a page, .html.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Tokens, weights and habits as one JSON object.")] = False,
+    device: Device = None,
+) -> None:
+    """What the heads of a Transformer look at in a text, and what each makes a habit of."""
+    import json
+
+    from etude.errors import UserError
+    from etude.loaded import load
+    from etude.train.checkpoint import write_text
+    from etude.view.attention import look, table, told
+    from etude.view.attention_page import page
+
+    if head is not None and layer is None:
+        raise UserError("--head is a head of a layer: say which with --layer.")
+    if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
+        raise UserError(f"{out}: the maps are a page. Name a file that ends with .html, in a folder that is there.")
+    found = look(load(run, device), text, second)
+    if found.cut:
+        typer.echo("The text is longer than the model sees, and was cut.", err=True)
+    if out is not None:
+        title = text if second is None else f"{text} ⏐ {second}"
+        write_text(out, page(found, title, Path(run).name, layer))
+        typer.echo(f"{out}: open it in a browser", err=True)
+    elif as_json:
+        habits = {name: values.tolist() for name, values in found.habits().items()}
+        typer.echo(
+            json.dumps({"tokens": found.tokens, "weights": found.weights.tolist(), **habits}, ensure_ascii=False)
+        )
+    elif layer is not None and head is not None:
+        typer.echo(told(found, layer, head, top))
+    else:
+        typer.echo(table(found, layer))
