@@ -117,7 +117,7 @@ def begin(recipe: Recipe, corpus: Corpus, teacher: Teacher) -> tuple[nn.Module, 
     if model.context > teacher.model.context:
         raise UserError(f"The teacher sees {teacher.model.context} tokens: set model.context to that at most.")
     student = Distill(recipe.objective, model, corpus.tokenizer.special, ways, teacher)
-    student.load_state_dict(objective.state_dict(), strict=False)  # all but what the lesson adds
+    student.load_state_dict({**student.state_dict(), **objective.state_dict()})  # what the lesson adds stays as it is
     if ways.start == "teacher":
         inherit(model, student, teacher, ways.layers)
     return model, student
