@@ -77,16 +77,10 @@ def random_corpus(vocab: int, tokens: int, documents: int = 1) -> Corpus:
     return Corpus.from_documents(ids.tolist(), numbered_words(vocab))
 
 
-def etude_speed(
-    work: Work,
-    dropout: float,
-    steps: int,
-    device: torch.device,
-    precision: str,
-    corpus: Corpus | None = None,
-    profile: bool = False,
-) -> dict[str, float]:
-    """Without a corpus, on sequences of full length; with one, on its natural lengths."""
+def etude_loop(
+    work: Work, dropout: float, device: torch.device, precision: str, folder: Path, corpus: Corpus | None = None
+) -> Loop:
+    """Our loop on this work. Without a corpus, on sequences of full length; with one, on its natural lengths."""
     full, corpus = corpus is None, corpus or random_corpus(work.vocab, 40 * work.tokens)
     vocab = corpus.tokenizer.vocab
     settings: dict[str, Any] = {
@@ -112,8 +106,20 @@ def etude_speed(
         settings |= {"model.layers": 4, "model.width": 256, "model.heads": 4, "model.context": 128}
     recipe = Recipe.load(work.recipe, settings).resolve(vocab=vocab)
     model, objective = fresh(recipe, corpus.tokenizer)
+    return Loop(folder, model, objective, objective.rows(corpus, 0), recipe.train, total=10**6, device=device)
+
+
+def etude_speed(
+    work: Work,
+    dropout: float,
+    steps: int,
+    device: torch.device,
+    precision: str,
+    corpus: Corpus | None = None,
+    profile: bool = False,
+) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(Path(folder), model, objective, objective.rows(corpus, 0), recipe.train, total=10**6, device=device)
+        loop = etude_loop(work, dropout, device, precision, Path(folder), corpus)
         batches, waited = loop.loader.steps(0, 10**6), [0.0]
 
         def step() -> None:
