@@ -23,7 +23,7 @@ LAYERS = [
     {"recipes"},
     {"run", "card", "pretraining", "check", "bench", "loaded", "generation", "beams", "perplexity"}
     | {"transfer", "hub", "view"},
-    {"study", "demo"},
+    {"study", "demo", "serve"},
     {"etude"},  # the package itself: the Python interface over all of it
     {"cli"},
     {"__main__"},

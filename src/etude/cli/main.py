@@ -32,6 +32,7 @@ COMMANDS = (
     "show",
     "generate",
     "prompt",
+    "serve",
     "world",
 )  # modules of this package, in the order in which help lists them
 

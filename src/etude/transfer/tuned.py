@@ -145,20 +145,25 @@ class Tuned:
             record = self._record(line)
         return self.plan.module.parse(record, self.plan.columns, where, False)
 
-    def _record(self, line: str) -> dict[str, Any]:
-        """A plain line as the fields of an example: one text, or several with tabs between them."""
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The parts of a plain line by their roles, and the columns they are read from; none where it takes JSON."""
         module = self.plan.module
         roles = getattr(module, "INPUTS", tuple(module.COLUMNS)[:1])
-        if not roles:
+        return {role: self.plan.columns.get(role, module.COLUMNS[role][0]) for role in roles}
+
+    def _record(self, line: str) -> dict[str, Any]:
+        """A plain line as the fields of an example: one text, or several with tabs between them."""
+        module, names = self.plan.module, list(self.inputs.values())
+        if not names:
             example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
             raise UserError(
                 f"An input of the task {self.plan.kind} is a JSON object such as {example}, not a plain line."
             )
-        names = [self.plan.columns.get(role, module.COLUMNS[role][0]) for role in roles]
         parts = line.split("\t", len(names) - 1)
         if len(parts) < len(names):
             raise UserError(
-                f"A line of the task {self.plan.kind} holds {' <tab> '.join(roles)}; this one has {len(parts)}."
+                f"A line of the task {self.plan.kind} holds {' <tab> '.join(self.inputs)}; this one has {len(parts)}."
             )
         return dict(zip(names, parts, strict=True))
 
