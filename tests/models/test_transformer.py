@@ -254,8 +254,26 @@ def test_the_states_asked_for_are_those_among_all(axes: dict[str, Any]) -> None:
         model(packed, only=only)
     saved = model.flops(lengths) - model.flops(lengths, only=5)
     assert whole.get_total_flops() - part.get_total_flops() == saved > 0
-    with pytest.raises(ValueError, match="asks for all"):
-        model(packed, layers=True, only=only)
+    for more in ({"layers": True}, {"queries": True}):
+        with pytest.raises(ValueError, match="ask for all"):
+            model(packed, only=only, **more)
+
+
+@pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
+def test_queries_and_keys_are_those_of_the_attention(axes: dict[str, Any]) -> None:
+    """Weights made of them are the weights that the slow path shows."""
+    model, lengths = model_of(**axes).double(), [7, 1, 12]
+    packed = batch_of(lengths)
+    states, bounds = model(packed, queries=True, weights=True), np.cumsum([0, *lengths])
+    assert states.queries is not None and states.weights is not None
+    assert len(states.queries) == len(states.weights) == model.settings.layers
+    for layer, (asked, shown) in enumerate(zip(states.queries, states.weights, strict=True)):
+        for start, stop, weights in zip(bounds[:-1], bounds[1:], shown, strict=True):
+            query, key = asked[start:stop].transpose(0, 2).unbind(1)  # (H, L, d)
+            scores = query @ key.transpose(1, 2) / query.shape[-1] ** 0.5
+            made = scores.masked_fill(weights == 0, -torch.inf).softmax(-1)
+            torch.testing.assert_close(made, weights, msg=f"layer {layer}")
+    torch.testing.assert_close(model(packed, queries=True).last, model(packed).last)
 
 
 def test_flops_of_a_training_step_of_gpt_2_are_six_a_parameter_and_token() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from etude.tasks.answers import (
+    MARGIN,
     best_threshold,
+    clear_of,
     exact,
     f1,
     normalise,
@@ -89,3 +91,14 @@ def test_threshold_walk_by_hand() -> None:
 
 def test_overlap_of_nothing() -> None:
     assert overlap([], []) == 0.0 and overlap(["a"], []) == 0.0
+
+
+def test_a_threshold_is_clear_of_what_it_parts() -> None:
+    nulls = [-3.0, 1.0, -0.5, 1.0 + 1e-7, 4.0]
+    assert clear_of(-3.0, nulls) == -1.75
+    assert clear_of(1.0, nulls) == 2.5, "what is equal but for rounding stays on one side"
+    assert clear_of(4.0, nulls) == 4.0 + MARGIN
+    assert clear_of(0.0, nulls) == 0.0, "no value of theirs: left alone"
+    for threshold in nulls:
+        moved = clear_of(threshold, nulls)
+        assert min(abs(moved - value) for value in nulls) >= MARGIN

@@ -21,6 +21,7 @@ from typing import Literal
 
 Rules = Literal["squad1", "squad2", "korquad", "klue", "coqa"]
 
+ROUNDING, MARGIN = 1e-5, 1e-3  # scores closer than the one may be equal; a threshold lies off all of them by the other
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 KORQUAD = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
@@ -124,3 +125,12 @@ def best_threshold(
         if current > best:
             best, threshold = current, no_answer[number]
     return best / max(1, len(no_answer)), float(threshold)
+
+
+def clear_of(threshold: float, values: Sequence[float]) -> float:
+    """A threshold that is one of the values, moved halfway to the next above it: the same values lie above, and none so
+    near that rounding decides (other company in a batch, another machine)."""
+    if threshold not in values:
+        return threshold
+    above = [value for value in values if value > threshold + ROUNDING]
+    return (threshold + min(above)) / 2 if above else threshold + MARGIN

@@ -328,9 +328,10 @@ class Span(Task):
         values = [self._value(self.settings.score, text, item) for text, item in zip(best, dev, strict=True)]
         answerable = [bool(item.answers) for item in dev]
         nulls = [answer["null"] for answer in found]
-        score, self.threshold = rules.best_threshold(nulls, values, answerable, [not text for text in best])
+        score, threshold = rules.best_threshold(nulls, values, answerable, [not text for text in best])
+        self.threshold = rules.clear_of(threshold, nulls)
         if 0 < score * len(found) <= answerable.count(False) + 1e-9:
-            self.threshold = min(0.0, min(nulls) - 1e-3)  # rounding apart
+            self.threshold = min(0.0, min(nulls) - rules.MARGIN)
 
     def evaluate(self, model: Any, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
         for item, where in zip(examples, examples.places, strict=True):
