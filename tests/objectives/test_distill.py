@@ -15,7 +15,7 @@ from etude.chance import Chance
 from etude.objectives import masked
 from etude.objectives.base import IGNORE
 from etude.objectives.distill import Distill, Ways
-from etude.objectives.matching import Teacher
+from etude.objectives.teacher import Teacher
 
 
 def lesson(student_layers: int = 1, **ways: Any) -> tuple[Any, Distill]:

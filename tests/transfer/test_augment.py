@@ -19,6 +19,7 @@ from etude.cli.main import app
 from etude.errors import UserError
 from etude.hub.vectors import WordVectors
 from etude.loaded import Loaded
+from etude.tasks import base as base_of_tasks
 from etude.tasks.reading import records
 from etude.transfer import augment as module
 from etude.transfer.augment import Exchange, Open, Rules, augment
@@ -140,7 +141,7 @@ def test_copies_depend_on_the_example_and_the_seed_alone(
     whole = made("a.jsonl")
     assert made("b.jsonl", seed=1) != whole
     monkeypatch.setattr(module, "EXAMPLES", 3)
-    monkeypatch.setattr(module, "TOKENS", 40)
+    monkeypatch.setattr(base_of_tasks, "TOKENS", 40)
     assert made("c.jsonl") == whole
 
 

@@ -18,7 +18,7 @@ import etude
 from etude.chance import Chance
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.objectives.matching import Teacher
+from etude.objectives.teacher import Teacher
 from etude.run import Run
 from etude.tasks.taught import TaskWays, Taught, divergence
 from etude.transfer import finetune as transfer

@@ -32,7 +32,8 @@ from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.objectives.heads import table_width, token_table
 from etude.objectives.masked import Masked, Settings
-from etude.objectives.matching import MATCHING, Inside, Matching, Teacher
+from etude.objectives.matching import MATCHING, Inside, Matching
+from etude.objectives.teacher import Teacher
 
 
 class Ways(Inside):

@@ -13,7 +13,6 @@ Padding, which the code's means count in as zeros, is not there: the same text h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -45,26 +44,6 @@ class Inside(Strict):
     @property
     def looks_inside(self) -> bool:
         return bool(self.attention_weight or self.hidden_weight or self.embedding_weight)
-
-
-@dataclass
-class Teacher:
-    """A model that has learnt already, and its objective: no part of a student, and never changed by one."""
-
-    model: Any
-    objective: Any
-
-    def eval(self) -> Teacher:
-        for part in (self.model, self.objective):
-            part.eval().requires_grad_(False)
-        return self
-
-    def at(self, device: torch.device) -> Any:
-        """Its model, on this device."""
-        if next(self.model.parameters()).device != device:  # the first time
-            self.model.to(device)
-            self.objective.to(device)
-        return self.model
 
 
 class Matching(nn.Module):

@@ -24,6 +24,7 @@ from etude.loaded import Guess, Loaded, load
 from etude.models.transformer import Transformer
 from etude.recipes.document import Document
 from etude.recipes.schema import checked
+from etude.run import Run
 from etude.settings import Strict
 from etude.transfer import plan
 from etude.transfer.tuned import Tuned
@@ -115,8 +116,6 @@ class Served:
 
 
 def _system(place: str | Path) -> str:
-    from etude.run import Run
-
     return Run.open(place).recipe.system if (Path(place) / "recipe.yaml").is_file() else ""
 
 

@@ -17,7 +17,6 @@ import logging
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +25,7 @@ from etude.errors import UserError
 from etude.serve.abilities import Look, Served
 from etude.view.attention import look
 from etude.view.attention_page import page
+from etude.view.template import filled
 
 LARGEST = 2**20  # bytes of a request
 PATIENCE = 30  # seconds that a client may keep silent
@@ -94,8 +94,7 @@ class Handler(BaseHTTPRequestHandler):
     def _get(self) -> None:
         served, asked = self.server.served, urlsplit(self.path)
         if asked.path == "/":
-            text = files("etude.serve").joinpath("page.html").read_text(encoding="utf-8")
-            self._send(HTTPStatus.OK, "text/html", text)
+            self._send(HTTPStatus.OK, "text/html", filled("etude.serve", "page.html", {}))
         elif asked.path == "/about":
             self._json(HTTPStatus.OK, served.about())
         elif asked.path == "/attention" and "attention" in served.abilities:

@@ -25,7 +25,8 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective, Row, Rows, Stat, Term
-from etude.objectives.matching import Inside, Matching, Teacher
+from etude.objectives.matching import Inside, Matching
+from etude.objectives.teacher import Teacher
 from etude.tasks.base import Task
 from etude.tasks.classify import Classify
 from etude.tasks.depth import training_flops

@@ -33,6 +33,7 @@ from etude.hub.vectors import WordVectors
 from etude.loaded import Loaded
 from etude.nn.packed import pack
 from etude.objectives.masked import Masked
+from etude.tasks.base import by_length
 from etude.tasks.examples import column_of, text_of
 from etude.tasks.framing import Frame, Framed
 from etude.tasks.reading import records
@@ -42,7 +43,6 @@ from etude.transfer.plan import task_module
 from etude.view.neighbours import neighbours
 
 WORD = re.compile(r"[^\W\d_]+")  # letters of any script
-TOKENS = 16_384  # of one forward pass
 EXAMPLES = 256  # that are looked at together
 
 
@@ -130,22 +130,24 @@ class Exchange:
         near = [one for one, _ in neighbours(self.vectors, known, self.rules.candidates) if WORD.fullmatch(one)]
         return near or None
 
-    def _said(self, asked: Sequence[_Asked]) -> Iterator[list[str]]:
+    def _said(self, asked: Sequence[_Asked]) -> list[list[str]]:
         """The likeliest words at each mask."""
         model, device = self.model, self.model.device
         lacking = torch.tensor([word is None for word in self.whole], device=device)
-        for group in _groups([len(one.framed.tokens) for one in asked]):
-            packed = pack([one.framed.tokens for one in asked[group]])
+        most = min(self.rules.candidates, int((~lacking).sum()))
+        found: list[list[str]] = [[] for _ in asked]
+        for group in by_length([len(one.framed.tokens) for one in asked]):
+            some = [asked[number] for number in group]
+            packed = pack([one.framed.tokens for one in some])
             if self.frame.segments:
-                segments = np.concatenate([one.framed.segments for one in asked[group]])
-                packed.segments = torch.from_numpy(segments).long()
-            places = packed.layout.host[:-1].astype(np.int64) + [one.place for one in asked[group]]
+                packed.segments = torch.from_numpy(np.concatenate([one.framed.segments for one in some])).long()
+            places = packed.layout.host[:-1].astype(np.int64) + [one.place for one in some]
             with torch.no_grad():
                 states = model.model(packed.to(device), only=torch.from_numpy(places).to(device))
                 scores = model.objective.logits(model.model, states).float().masked_fill(lacking, -torch.inf)
-            most = min(self.rules.candidates, int((~lacking).sum()))
-            for row in scores.topk(most).indices.tolist():
-                yield [str(self.whole[token]) for token in row]
+            for number, row in zip(group, scores.topk(most).indices.tolist(), strict=True):
+                found[number] = [str(self.whole[token]) for token in row]
+        return found
 
     def copies(self, text: str, found: Sequence[Open], key: int) -> list[str]:
         """Of one text; `key` says which draws are its own."""
@@ -160,18 +162,6 @@ class Exchange:
             made["".join([*parts, text[end:]])] = None
         made.pop(text, None)
         return list(made)
-
-
-def _groups(lengths: Sequence[int]) -> Iterator[slice]:
-    """Runs of at most TOKENS tokens, at least one sequence each."""
-    start, total = 0, 0
-    for number, length in enumerate(lengths):
-        if total + length > TOKENS and number > start:
-            yield slice(start, number)
-            start, total = number, 0
-        total += length
-    if start < len(lengths):
-        yield slice(start, len(lengths))
 
 
 def augment(

@@ -25,7 +25,8 @@ from etude.loaded import load
 from etude.models.transformer import Transformer
 from etude.objectives.distill import Distill, Ways
 from etude.objectives.masked import Masked
-from etude.objectives.matching import Teacher, named_layers
+from etude.objectives.matching import named_layers
+from etude.objectives.teacher import Teacher
 from etude.recipes.document import parse
 from etude.recipes.schema import Recipe
 from etude.run import TEACHER, Run, fresh

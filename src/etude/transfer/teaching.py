@@ -10,7 +10,7 @@ from torch import nn
 
 from etude.errors import UserError
 from etude.objectives.base import Objective
-from etude.objectives.matching import Teacher
+from etude.objectives.teacher import Teacher
 from etude.tasks.base import Task
 from etude.tasks.taught import TaskWays, Taught
 from etude.text.tokenizer import Tokenizer

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import html
 import json
-import re
-from importlib.resources import files
 
 import numpy as np
 
 from etude.errors import UserError
 from etude.view.attention import Attention
+from etude.view.template import filled
 
 LARGEST = 2**23  # weights in one page, a byte each: 12 layers of 12 heads over 240 tokens
 WIDEST = 384  # pixels of all small maps of a layer
@@ -19,12 +18,12 @@ WIDEST = 384  # pixels of all small maps of a layer
 
 def page(found: Attention, title: str, model: str, layer: int | None = None) -> str:
     """Of all layers, or of one."""
-    habits = {name: np.round(values, 4) for name, values in found.habits().items()}
+    habits = {name: np.round(means, 4) for name, means in found.habits().items()}
     weights, first = found.weights, 0
     if layer is not None:
         layer = found.number("layer", layer, 0)
         weights, first = weights[layer : layer + 1], layer
-        habits = {name: values[layer : layer + 1] for name, values in habits.items()}
+        habits = {name: means[layer : layer + 1] for name, means in habits.items()}
     if weights.size > LARGEST:
         raise UserError(
             f"The maps of {len(found.tokens)} tokens would be a page of {weights.size >> 20} MB: take a shorter text, "
@@ -37,10 +36,10 @@ def page(found: Attention, title: str, model: str, layer: int | None = None) -> 
         "heads": weights.shape[1],
         "first": first,
         "start": np.argwhere(habits["entropy"] == habits["entropy"].min())[0].tolist(),  # the keenest head
-        "habits": {name: values.tolist() for name, values in habits.items()},
+        "habits": {name: means.tolist() for name, means in habits.items()},
         "weights": base64.b64encode(np.rint(weights * 255).astype(np.uint8).tobytes()).decode(),
     }
-    filled = {
+    values = {
         "title": html.escape(title),
         "model": html.escape(model),
         "cut_en": " The text was longer than the model sees, and was cut." if found.cut else "",
@@ -48,5 +47,4 @@ def page(found: Attention, title: str, model: str, layer: int | None = None) -> 
         "thumb": str(max(20, min(64, WIDEST // weights.shape[1]))),
         "data": json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),  # no tag can begin in a script
     }
-    text = files("etude.view").joinpath("attention.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
+    return filled("etude.view", "attention.html", values)
