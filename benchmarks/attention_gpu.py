@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.nn.attention import attend, choose_path
+from etude.nn.attention.dispatch import attend, choose_path
 from etude.nn.packed import Layout
 
 Row = dict[str, Any]

@@ -15,15 +15,15 @@ import time
 import numpy as np
 import torch
 
-from etude.nn import shared_rows
-from etude.nn.attention import attend_packed
-from etude.nn.grouping import make_plan
+from etude.nn.attention import shared_rows
+from etude.nn.attention.dispatch import attend_packed
+from etude.nn.attention.grouped import make_plan
 from etude.nn.packed import Layout
 from etude.objectives.base import rows_of
 from etude.recipes.schema import Recipe
-from etude.run import fresh
-from etude.text.corpus import Corpus
-from etude.train import heap
+from etude.runs.run import fresh
+from etude.text.corpus.corpus import Corpus
+from etude.train import malloc as heap
 
 LAYERS = 4  # of the small BERT of train_speed.py
 

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.card import hardware, versions
 from etude.chance import Chance
 from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text
+from etude.runs.model_card import hardware, versions
 
 UNROLL = 20
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from train_speed import random_corpus
 
-from etude.pretraining import make_deterministic
+from etude.pretrain.pretrain import make_deterministic
 from etude.recipes.schema import Recipe
-from etude.run import fresh
+from etude.runs.run import fresh
 from etude.train.loop import Loop
 
 VOCAB, STEPS = 4_000, 12

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import etude
-from etude.card import hardware, versions
-from etude.loaded import Loaded
-from etude.run import Run
+from etude.inference.model import Loaded
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import Run
 from etude.world import World
 
 

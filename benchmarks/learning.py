@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from etude import pretraining
-from etude.card import hardware, versions
-from etude.text.baselines import bigram_nats, unigram_nats
-from etude.text.corpus import Corpus
+from etude.pretrain import pretrain as pretraining
+from etude.runs.model_card import hardware, versions
+from etude.text.corpus.bigram_baseline import bigram_nats, unigram_nats
+from etude.text.corpus.corpus import Corpus
 
 PLAIN = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.embedding_dropout": 0.0}  # one pass or few
 SHAPE = {"model.layers": 6, "model.width": 512, "model.heads": 8, "model.context": 128}

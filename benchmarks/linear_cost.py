@@ -38,13 +38,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from etude import pretraining
-from etude.card import hardware, versions
-from etude.text.corpus import FORMAT, MANIFEST, VERSION, Corpus, Shard
-from etude.text.prepare import prepare
-from etude.text.shards import PartWriter
-from etude.text.tokenizer import FILE as TOKENIZER_FILE
-from etude.train import heap
+from etude.pretrain import pretrain as pretraining
+from etude.runs.model_card import hardware, versions
+from etude.text.corpus.corpus import FORMAT, MANIFEST, VERSION, Corpus, Shard
+from etude.text.corpus.shards import PartWriter
+from etude.text.prepare.prepare import prepare
+from etude.text.tokenizer.tokenizer import FILE as TOKENIZER_FILE
+from etude.train import malloc as heap
 from etude.world import World
 
 TIMES = 10

@@ -27,8 +27,8 @@ from train_speed import random_corpus
 
 from etude.nn.packed import Layout
 from etude.recipes.schema import Recipe
-from etude.run import fresh
-from etude.text.corpus import Corpus
+from etude.runs.run import fresh
+from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.loader import Loader, Step
 

@@ -2,7 +2,7 @@
 
     python benchmarks/loss_kernel.py [--rows 16384] [--vocab 50257] [--json out.json]
 
-Milliseconds in bf16. `ours` is nn/softmax_kernel.py, `compiled` the formula as torch compiles it; `copied` is
+Milliseconds in bf16. `ours` is nn/triton/cross_entropy.py, `compiled` the formula as torch compiles it; `copied` is
 the time of reading and writing as many numbers once. Errors are those of the loss and of its derivative against the
 formula in float64, over the first rows.
 """
@@ -18,7 +18,7 @@ from tiled_attention import milliseconds
 from torch import Tensor
 
 from etude.nn.losses import IGNORE, _surprise_and_slope
-from etude.nn.softmax_kernel import surprise_and_slope_
+from etude.nn.triton.cross_entropy import surprise_and_slope_
 
 COLUMNS = 64  # as nn/losses.py pads them
 SHOWN = 64  # rows that are computed in float64, too

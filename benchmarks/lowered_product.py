@@ -3,7 +3,7 @@
     python benchmarks/lowered_product.py [--tokens 32768] [--width 768] [--inner 3072] [--json out.json]
 
 Milliseconds in bf16. `kernel` is the gradient of the inner states and the partial sums of the bias before the GELU
-(nn/lowered_kernel.py), against cuBLAS and the kernel of nn/gelu_kernel.py after it; `all` is forward and backward of
+(nn/triton/gelu_linear.py), against cuBLAS and the kernel of nn/triton/gelu.py after it; `all` is forward and backward of
 down(GELU(raised)) with every gradient, compiled, both ways. Errors are the largest difference from float64, as a share
 of the largest value, over the first 2,048 tokens.
 """
@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from tiled_attention import milliseconds
 from torch import Tensor
 
-from etude.nn.gelu_kernel import gelu_biased, gelu_biased_backward
-from etude.nn.lowered_kernel import bent, gelu_lowered, gelu_lowered_backward
+from etude.nn.triton.gelu import gelu_biased, gelu_biased_backward
+from etude.nn.triton.gelu_linear import bent, gelu_lowered, gelu_lowered_backward
 
 SHOWN = 2048  # tokens that are computed in float64, too
 

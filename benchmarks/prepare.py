@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _run(folder: Path, arguments: argparse.Namespace) -> None:
-    from etude.text.tokenizer import Tokenizer
+    from etude.text.tokenizer.tokenizer import Tokenizer
 
     print(f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
           f"tokenizers {version('tokenizers')}, load {os.getloadavg()[0]:.1f}")  # fmt: skip
@@ -168,7 +168,7 @@ def _memory(root: int) -> dict[str, float]:
 
 
 def ours(text: str, out: str, tokenizer: str, workers: str) -> None:
-    from etude.text.prepare import prepare
+    from etude.text.prepare.prepare import prepare
 
     started = time.perf_counter()
     prepare(text, out, tokenizer, valid=0, workers=int(workers))
@@ -200,7 +200,7 @@ def _compare(folder: Path) -> int:
     """Every id of every document, in order."""
     import datasets
 
-    from etude.text.corpus import Corpus
+    from etude.text.corpus.corpus import Corpus
 
     corpus = Corpus.open(folder / "large", verify=True)
     rows = datasets.load_from_disk(str(folder / "set")).with_format("numpy")

@@ -42,9 +42,9 @@ from typing import Any
 import numpy as np
 
 import etude
-from etude.card import hardware, versions
-from etude.run import Run
-from etude.transfer.tuned import Tuned
+from etude.inference.task_model import Tuned
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import Run
 
 SEEDS, SHARES = (0, 1, 2), (0.01, 0.1, 1.0)
 WIDTH = 50  # of word vectors, Collobert's

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 import etude
-from etude.hub.exporting import export_run
-from etude.transfer.likelihood import spelled, weigh
+from etude.hub.exporter import export_run
+from etude.inference.likelihood import spelled, weigh
 
 LABELS = [" good", " very bad", " neither good nor bad"]
 

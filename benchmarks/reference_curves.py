@@ -29,15 +29,15 @@ from typing import Any
 
 import torch
 
-from etude import pretraining
-from etude.card import hardware, versions
+from etude.pretrain import pretrain as pretraining
 from etude.recipes import curves
 from etude.recipes.schema import Recipe
-from etude.run import Run
-from etude.text.baselines import Ends, bigram_nats, unigram_nats
-from etude.text.blanks import blank_nats
-from etude.text.corpus import Corpus
-from etude.text.prepare import prepare
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import Run
+from etude.text.corpus.bigram_baseline import Ends, bigram_nats, unigram_nats
+from etude.text.corpus.cloze_baseline import blank_nats
+from etude.text.corpus.corpus import Corpus
+from etude.text.prepare.prepare import prepare
 from etude.world import World
 
 SHORT = curves.Text(megabytes=0.06)

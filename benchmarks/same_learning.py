@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from etude import pretraining
-from etude.card import hardware, versions
-from etude.text.corpus import Corpus
+from etude.pretrain import pretrain as pretraining
+from etude.runs.model_card import hardware, versions
+from etude.text.corpus.corpus import Corpus
 
 NONE = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.embedding_dropout": 0.0}
 WORKS: dict[str, tuple[str, dict[str, Any]]] = {

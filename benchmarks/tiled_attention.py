@@ -1,11 +1,11 @@
-"""Attention kernels beside each other on one GPU: ours (nn/tiled_attention.py) at several tiles, flash, cuDNN.
+"""Attention kernels beside each other on one GPU: ours (nn/triton/tiled_attention.py) at several tiles, flash, cuDNN.
 
     python benchmarks/tiled_attention.py [--search] [--json out.json]
 
 Milliseconds of one layer, forward and backward, BERT-base's and GPT-2's shapes (12 heads of 64, 32,768 tokens a batch),
 from queries, keys and values as the projection leaves them to a gradient that lies the same way; and the largest
 difference from a float64 computation, as a share of the largest value, beside flash attention's own. With --search
-every tile of a list is timed for each of the three kernels; the fastest are what nn/tiled_attention.py names.
+every tile of a list is timed for each of the three kernels; the fastest are what nn/triton/tiled_attention.py names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.nn.attention import attend_reference
+from etude.nn.attention.dispatch import attend_reference
 from etude.nn.packed import Layout
 
 HEADS, SIZE, TOKENS = 12, 64, 32_768
@@ -96,7 +96,7 @@ def cudnn(qkv: Tensor, grad: Tensor, length: int, causal: bool) -> tuple[Tensor,
 
 
 def ours(qkv: Tensor, grad: Tensor, layout: Layout, longest: int, causal: bool) -> tuple[Tensor, Tensor]:
-    from etude.nn.tiled_attention import attend_tiled, attend_tiled_backward
+    from etude.nn.triton.tiled_attention import attend_tiled, attend_tiled_backward
 
     out, sums = attend_tiled(qkv, layout.bounds, layout.bounds, longest, causal, 0.0)
     return out, attend_tiled_backward(grad, qkv, out, sums, layout.bounds, layout.bounds, longest, causal, 0.0)
@@ -114,7 +114,7 @@ def error(found: tuple[Tensor, Tensor], exact: tuple[Tensor, Tensor]) -> float:
 
 def search(name: str) -> list[dict[str, Any]]:
     """Every tile of one kernel, the others left alone; a tile that cannot be compiled is left out."""
-    from etude.nn import tiled_attention
+    from etude.nn.triton import tiled_attention
 
     rows = []
     kept = cut(name, ())
@@ -152,7 +152,7 @@ def search(name: str) -> list[dict[str, Any]]:
 
 def cut(name: str, tile: tuple[int, ...]) -> dict[str, Any]:
     """How a kernel was cut, causal or not; then it is cut so, if anything is given."""
-    from etude.nn import tiled_attention
+    from etude.nn.triton import tiled_attention
 
     before = {one: value for one, value in vars(tiled_attention).items() if one in (name, f"{name}_CAUSAL")}
     if tile:

@@ -35,10 +35,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from etude.bench import numbered_words
+from etude.pretrain.bench import numbered_words
 from etude.recipes.schema import Recipe
-from etude.run import fresh
-from etude.text.corpus import Corpus
+from etude.runs.run import fresh
+from etude.text.corpus.corpus import Corpus
 from etude.train import peak
 from etude.train.loop import Loop
 
@@ -336,7 +336,7 @@ def in_rounds(sides: list[str], work: Work, asked: argparse.Namespace) -> dict[s
             command = [sys.executable, __file__, "--side", side, "--only", work.name]
             command += ["--dropout", str(asked.dropout), "--steps", str(asked.steps)]
             command += ["--precision", asked.precision] if asked.precision else []
-            # what Etude tells the allocator of its process (train/heap.py) is not for the peers
+            # what Etude tells the allocator of its process (train/malloc.py) is not for the peers
             own = {
                 name: value for name, value in os.environ.items() if side == "etude" or not name.startswith("MIMALLOC")
             }

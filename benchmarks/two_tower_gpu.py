@@ -2,7 +2,7 @@
 
     python benchmarks/two_tower_gpu.py [--parts parity,model,speed,memory,learning] [--corpus FOLDER] [--json out.json]
 
-parity     Attention over a union of keys (nn/union.py): every path against the reference in float64 on the same,
+parity     Attention over a union of keys (nn/attention/multi_set.py): every path against the reference in float64 on the same,
            rounded inputs; results and gradients. A path in bfloat16 passes when its error is at most twice that of
            the plain formula in bfloat16, a float32 path below 1e-5 of the largest value.
 model      A whole model: float32 against the reference path in float64 to 1e-5; bfloat16 compiled against not compiled.
@@ -10,7 +10,7 @@ speed      Tokens a second of two towers beside a BERT of the same width and as 
            FLOPs a token of both predict. It passes within 15 %.
 memory     The most that is held at N, 2N and 4N tokens: what each further token takes must not grow.
 learning   A small model on real text: held-out nats of a token from all others, beside the best that its two neighbours
-           say (text/blanks.py). It passes a tenth of a nat below that.
+           say (text/corpus/cloze_baseline.py). It passes a tenth of a nat below that.
 
 Exit code 1 where a part fails. Without a CUDA device the same runs at toy sizes, and the fast path is left out.
 """
@@ -32,16 +32,16 @@ from attention_gpu import errors, layout_of, layouts, table
 from torch import Tensor
 from train_speed import random_corpus, timed
 
-from etude import pretraining
-from etude.card import hardware, versions
 from etude.models.two_tower import Settings, TwoTower
-from etude.nn.attention import choose_path
+from etude.nn.attention.dispatch import choose_path
+from etude.nn.attention.multi_set import Keys, Reach, attend_union
 from etude.nn.packed import Layout, Packed, positions_of
-from etude.nn.union import Keys, Reach, attend_union
+from etude.pretrain import pretrain as pretraining
 from etude.recipes.schema import Recipe
-from etude.run import fresh
-from etude.text.blanks import blank_nats
-from etude.text.corpus import Corpus
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import fresh
+from etude.text.corpus.cloze_baseline import blank_nats
+from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
 
 Row = dict[str, Any]

@@ -28,15 +28,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude import pretraining
-from etude.card import hardware, versions
+from etude.pretrain import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.recipes.size import measure
-from etude.run import Run
-from etude.text.corpus import Corpus
-from etude.text.prepare import prepare
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import Run
+from etude.runs.task_plan import Plan
+from etude.text.corpus.corpus import Corpus
+from etude.text.prepare.prepare import prepare
 from etude.transfer.finetune import finetune
-from etude.transfer.plan import Plan
 from etude.world import World
 
 PLAIN = {"model.dropout": 0.0, "model.attention_dropout": 0.0}

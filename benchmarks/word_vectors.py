@@ -38,13 +38,13 @@ import numpy as np
 import torch
 
 from etude.chance import Chance, Permutation, fold
-from etude.hub.vectors import WordVectors
-from etude.nn.kernels import inner_loops
+from etude.hub.word_vectors import WordVectors
+from etude.objectives.word_vectors.kernels import inner_loops
 from etude.recipes.schema import Recipe
-from etude.run import fresh
-from etude.text.corpus import Corpus, Shard
-from etude.text.subwords import spelling
-from etude.text.tokenizer import Tokenizer
+from etude.runs.run import fresh
+from etude.text.corpus.corpus import Corpus, Shard
+from etude.text.tokenizer.char_ngrams import spelling
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loop import Loop
 from etude.view.word_scores import Analogies, score_file

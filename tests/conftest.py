@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.transfer_fixtures"]
+
 
 @pytest.fixture(autouse=True)
 def _libraries_as_they_were() -> Iterator[None]:
@@ -40,7 +42,7 @@ def prepared(world_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
 
     def prepare(tokenizer: str) -> Path:
         if tokenizer not in made:
-            from etude.text.prepare import prepare as run
+            from etude.text.prepare.prepare import prepare as run
 
             folder = tmp_path_factory.mktemp("corpora") / tokenizer.replace(":", "-")
             run(str(world_text), folder, tokenizer=tokenizer, valid=0.1, workers=1)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from etude.loaded import Loaded
+from etude.inference.model import Loaded
 from etude.models import transformer
 from etude.objectives import causal, masked
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
-from etude.text.tokenizer import Tokenizer
+from etude.runs.run import Run, fresh
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
 TEXTS = [

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from etude.train import heap
+from etude.train import malloc as heap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from etude.check import Check
-    from etude.loaded import Loaded
+    from etude.inference.model import Loaded
+    from etude.inference.task_model import Tuned
+    from etude.pretrain.check import Check
     from etude.recipes.schema import Recipe
-    from etude.run import Run
-    from etude.text.corpus import Corpus
+    from etude.runs.run import Run
+    from etude.text.corpus.corpus import Corpus
     from etude.transfer.prompt import Prompted
-    from etude.transfer.tuned import Tuned
 
 __all__ = ["augment", "check", "distill", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
 
@@ -35,15 +35,15 @@ heap.before_torch()
 def prepare(
     sources: str | Path | Sequence[str | Path], out: str | Path, tokenizer: str = "bpe:16000", **options: Any
 ) -> Corpus:
-    """Text files become a Corpus; the options are those of `etude.text.prepare.prepare`."""
-    from etude.text.prepare import prepare as run
+    """Text files become a Corpus; the options are those of `etude.text.prepare.prepare.prepare`."""
+    from etude.text.prepare.prepare import prepare as run
 
     return run(sources, out, tokenizer=tokenizer, **options)
 
 
 def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, **overrides: Any) -> Check:
     """What a run will be, before it is one."""
-    from etude.check import check as run
+    from etude.pretrain.check import check as run
 
     return run(recipe, corpus, overrides)
 
@@ -52,7 +52,7 @@ def pretrain(
     recipe: str | Path | Recipe, corpus: str | Path | Corpus, out: str | Path, quiet: bool = False, **overrides: Any
 ) -> Run:
     """Pre-trains a recipe on a corpus: `**{"train.steps": 1000}` changes its settings."""
-    from etude.pretraining import pretrain as run
+    from etude.pretrain.pretrain import pretrain as run
 
     return run(recipe, corpus, out, quiet=quiet, overrides=overrides)
 
@@ -66,21 +66,21 @@ def distill(
     **overrides: Any,
 ) -> Run:
     """The same with a teacher, a run of a masked model: `**{"distill.temperature": 4.0}` changes how it teaches."""
-    from etude.pretraining import distill as run
+    from etude.pretrain.pretrain import distill as run
 
     return run(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=overrides)
 
 
 def resume(run: str | Path, corpus: str | Path | None = None, quiet: bool = False) -> Run:
     """Goes on with a run that was stopped."""
-    from etude.pretraining import resume as go_on
+    from etude.pretrain.pretrain import resume as go_on
 
     return go_on(run, corpus=corpus, quiet=quiet)
 
 
 def load(folder: str | Path) -> Loaded:
     """A run (or a folder in the published format) as a model to use: states, logits, fill, encode."""
-    from etude.loaded import load as run
+    from etude.inference.model import load as run
 
     return run(folder)
 
@@ -106,9 +106,9 @@ def finetune(
     `vary={"train.lr": [2e-5, 5e-5]}` and several `seeds` are so many runs: the best setting is chosen on dev, the
     spread told in `trials.json`.
     """
+    from etude.inference.task_model import Tuned
     from etude.transfer import finetune as single
-    from etude.transfer import trials
-    from etude.transfer.tuned import Tuned
+    from etude.transfer import search as trials
 
     overrides |= {"distill.teacher": str(teacher)} if teacher is not None else {}
     if vary or seeds > 1:
@@ -138,8 +138,8 @@ def augment(
     How many examples were read, and how many written.
     """
     from etude.hub.vector_runs import open_vectors
-    from etude.loaded import Loaded as Model
-    from etude.loaded import load as open_model
+    from etude.inference.model import Loaded as Model
+    from etude.inference.model import load as open_model
     from etude.transfer import augment as making
 
     return making.augment(

@@ -16,8 +16,8 @@ from etude.objectives.base import IGNORE
 from etude.objectives.causal import CausalBatch
 from etude.objectives.masked import MaskedBatch
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
-from etude.text.tokenizer import Tokenizer
+from etude.runs.run import Run, fresh
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 LENGTHS = [9, 2, 17, 5]
 CONTEXT = 24

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from etude.hub.importing import import_folder
+from etude.hub.importer import import_folder
 from etude.nn.packed import pack
 
 transformers = pytest.importorskip("transformers", reason="the reference is the package transformers")

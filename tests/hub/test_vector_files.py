@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
 from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
-from etude.hub.vectors import Grams, WordVectors
+from etude.hub.word_vectors import Grams, WordVectors
 
 WORDS = ["the", "한국", "naïve", "</s>", "of", "1,5", "king", "queen", "12"]
 FORMS: list[Form] = ["word2vec", "word2vec-binary", "glove"]

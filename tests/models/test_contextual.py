@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from etude.errors import UserError
-from etude.loaded import Loaded
+from etude.inference.model import Loaded
 from etude.models import recurrent, static
 from etude.objectives import bilm, skipgram
-from etude.text.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.world import World
 
 LETTERS = {"filters": [(1, 8), (3, 12)], "embedding": 8, "highways": 1}

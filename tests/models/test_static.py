@@ -12,11 +12,11 @@ import torch
 
 from etude.errors import UserError
 from etude.models.static import Settings, Static, build
+from etude.nn.char_embedding import spell_with
 from etude.nn.packed import pack
-from etude.nn.spelled import spell_with
-from etude.text.speller import Speller
-from etude.text.subwords import bucket, grams
-from etude.text.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.char_ngrams import bucket, grams
+from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
 
 WORDS = ["the", "king", "한국", "of"]
 

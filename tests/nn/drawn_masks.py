@@ -1,4 +1,4 @@
-"""A kernel that writes down which weights stay, for the tests of nn/drop_kernel.py. Needs Triton."""
+"""A kernel that writes down which weights stay, for the tests of nn/triton/dropout.py. Needs Triton."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from etude.nn.drop_kernel import STEPS, kept, key_of
+from etude.nn.triton.dropout import STEPS, kept, key_of
 
 
 @triton.jit

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import embedding as embeddings
+from etude.nn.activations import ACTIVATIONS
 from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_first
 from etude.nn.embedding import Embedding, sinusoids
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, pack
-from etude.nn.pointwise import ACTIVATIONS
 from etude.nn.rotary import rotate, rotation
 
 

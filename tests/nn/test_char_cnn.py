@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from etude.nn.char_cnn import CharacterCNN, Settings
-from etude.text import spelling
-from etude.text.spelling import spell
+from etude.text.tokenizer import char_ids as spelling
+from etude.text.tokenizer.char_ids import spell
 
 WORDS = ["a", "word", "한국", "x" * 60, "né"]
 

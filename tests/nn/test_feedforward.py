@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.nn import feedforward, pointwise
+from etude.nn import activations as pointwise
+from etude.nn import feedforward
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -41,7 +42,7 @@ def fed_exactly(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: boo
 @pytest.mark.interpreted
 @pytest.mark.parametrize("tanh", [False, True])
 def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
-    from etude.nn.gelu_kernel import COLUMNS, ROWS, TILES, gelu_biased
+    from etude.nn.triton.gelu import COLUMNS, ROWS, TILES, gelu_biased
 
     torch.manual_seed(1)
     count, width = ROWS * TILES + 3, COLUMNS + 40  # more than one program both ways, the last of them not full
@@ -66,7 +67,7 @@ def test_a_gelu_s_slope_within_the_product(
     tokens: int, tanh: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32: the interpreter multiplies the bits of bf16 as if they were whole numbers."""
-    from etude.nn import lowered_kernel
+    from etude.nn.triton import gelu_linear as lowered_kernel
 
     for name, value in {"ROWS": 16, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
         monkeypatch.setattr(lowered_kernel, name, value)
@@ -93,7 +94,7 @@ def test_a_gelu_s_slope_within_the_product(
 
 @pytest.mark.interpreted
 def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from etude.nn import lowered_kernel
+    from etude.nn.triton import gelu_linear as lowered_kernel
 
     monkeypatch.setattr(feedforward, "own_lowered", lambda *_: lowered_kernel)
     monkeypatch.setattr(lowered_kernel, "gelu_lowered", None)  # cannot be called

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import losses
-from etude.nn.initial import fill_normal, fresh_key, initialise, residual_scale
+from etude.nn.initialization import fill_normal, fresh_key, initialise, residual_scale
 from etude.nn.losses import IGNORE, chunk_of, cross_entropy_sum, linear_cross_entropy, linear_scores
 
 

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.models.transformer import Settings, Transformer
-from etude.nn import card, residual
+from etude.nn import residual
 from etude.nn.norm import Norm
 from etude.nn.packed import pack
+from etude.nn.triton import availability as card
 
 
 class AddNorm(torch.autograd.Function):
-    """nn/norm_kernel.py in plain steps."""
+    """nn/triton/residual_norm.py in plain steps."""
 
     @staticmethod
     def forward(

@@ -14,7 +14,7 @@ import numpy as np
 
 from etude import chance
 from etude.objectives.base import IGNORE
-from etude.objectives.segments import TRIES, Rules, SegmentRow, cut_end, fit
+from etude.objectives.rows.segments import TRIES, Rules, SegmentRow, cut_end, fit
 
 
 @dataclass

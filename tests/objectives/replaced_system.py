@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from small_corpus import SPECIAL, tokenizer
 from torch import Tensor
 
 from etude.chance import Chance
 from etude.models import transformer
-from etude.objectives import replaced, segments
+from etude.objectives import replaced
 from etude.objectives.base import Term
-from etude.text.corpus import Corpus
+from etude.objectives.rows import segments
+from etude.text.corpus.corpus import Corpus
+from tests.objectives.small_corpus import SPECIAL, tokenizer
 
 VOCAB = 120
 MASK = SPECIAL.mask

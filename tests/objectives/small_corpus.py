@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from functools import cache
 
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
 
 VOCAB = 40
 

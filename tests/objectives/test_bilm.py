@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpus import SPECIAL, VOCAB, small_corpus
 from torch import Tensor
 
 from etude.chance import Chance
@@ -19,6 +18,7 @@ from etude.models import recurrent, static
 from etude.nn.packed import pack
 from etude.objectives.base import Row
 from etude.objectives.bilm import BiLM, LaneBatch, Settings, Stream, build
+from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus
 
 END = SPECIAL.end
 

@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpus import SPECIAL, VOCAB, small_corpus, tokenizer
 from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent
+from etude.nn.char_embedding import spell_with
 from etude.nn.packed import pack
-from etude.nn.spelled import spell_with
 from etude.objectives.bilm import BiLM, Settings, Stream, build
-from etude.text.speller import Speller
-from etude.text.spelling import SENTENCE_END, SENTENCE_START, spell
+from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START, spell
+from etude.text.tokenizer.open_vocabulary import Speller
+from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus, tokenizer
 
 LETTERS = {"filters": [(1, 4), (3, 5)], "embedding": 4, "highways": 1}
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpus import SPECIAL, small_corpus, tokenizer
 from torch.utils.flop_counter import FlopCounterMode
 
 from etude.chance import Chance
@@ -21,8 +20,9 @@ from etude.errors import UserError
 from etude.models import transformer
 from etude.objectives import causal
 from etude.objectives.base import IGNORE
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Specials, Tokenizer
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Specials, Tokenizer
+from tests.objectives.small_corpus import SPECIAL, small_corpus, tokenizer
 
 START, END = 2, 5
 VOCAB = 3000

@@ -9,23 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import SPECIAL, VOCAB, small_corpus, tokenizer
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import two_tower
 from etude.nn import char_cnn
 from etude.nn.packed import pack
-from etude.objectives import cloze, wrapped
+from etude.objectives import cloze
 from etude.objectives.base import IGNORE, join
 from etude.objectives.cloze import Cloze, ClozeBatch, Settings, boundary_of
-from etude.objectives.wrapped import Stream, WrappedRows
+from etude.objectives.rows import boundaries as wrapped
+from etude.objectives.rows.boundaries import Stream, WrappedRows
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text, measure
-from etude.text.corpus import Corpus
-from etude.text.spelling import SENTENCE_END
-from etude.text.tokenizer import Specials
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.char_ids import SENTENCE_END
+from etude.text.tokenizer.tokenizer import Specials
 from etude.train.loop import Loop
+from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus, tokenizer
 
 END = SPECIAL.end
 
@@ -268,7 +269,7 @@ def test_letters_of_every_token_and_marks_at_boundaries() -> None:
 
 
 def test_words_by_their_letters_give_the_same_in_training_and_in_use() -> None:
-    from etude.nn.spelled import spell_with
+    from etude.nn.char_embedding import spell_with
 
     model, objective, corpus = lettered()
     rows = objective.rows(corpus, seed=0)

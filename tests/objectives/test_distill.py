@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_corpus import SPECIAL
-from test_masked import CORPUS, model
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,7 +13,9 @@ from etude.chance import Chance
 from etude.objectives import masked
 from etude.objectives.base import IGNORE
 from etude.objectives.distill import Distill, Ways
-from etude.objectives.teacher import Teacher
+from etude.objectives.distillation.teacher import Teacher
+from tests.objectives.small_corpus import SPECIAL
+from tests.objectives.test_masked import CORPUS, model
 
 
 def lesson(student_layers: int = 1, **ways: Any) -> tuple[Any, Distill]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import SPECIAL, tokenizer
 from torch.utils.flop_counter import FlopCounterMode
 
 from etude.chance import Chance
@@ -17,8 +16,9 @@ from etude.errors import UserError
 from etude.models import transformer
 from etude.objectives import masked
 from etude.objectives.base import IGNORE
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Specials, Tokenizer
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Specials, Tokenizer
+from tests.objectives.small_corpus import SPECIAL, tokenizer
 
 VOCAB = 200
 MASK = SPECIAL.mask

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_corpus import SPECIAL, VOCAB, small_corpus
 from torch.utils.flop_counter import FlopCounterMode
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static
 from etude.nn.packed import Layout
-from etude.nn.window import Window
+from etude.nn.window_layer import Window
 from etude.objectives.ranking import Ranking, Settings, build
+from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus
 
 
 def system(**changes) -> tuple[static.Static, Ranking]:

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from replaced_system import MASK, VARIANTS, VOCAB, batch_of, both, model, rows_under, text_of, truth_of
 from scipy import stats
-from small_corpus import SPECIAL
 from torch import Tensor
 
 from etude import chance as hashes
 from etude.chance import Chance
-from etude.objectives import replaced, sampling
+from etude.objectives import replaced
 from etude.objectives.base import IGNORE
+from etude.objectives.parts import token_sampling as sampling
 from etude.recipes.schema import Recipe
 from etude.recipes.size import measure, short
+from tests.objectives.replaced_system import MASK, VARIANTS, VOCAB, batch_of, both, model, rows_under, text_of, truth_of
+from tests.objectives.small_corpus import SPECIAL
 
 # --- draws ------------------------------------------------------------------------------------------
 

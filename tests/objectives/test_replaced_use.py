@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from replaced_system import NARROW, VARIANTS, VOCAB, batch_of, both, model, text_of, total
-from small_corpus import SPECIAL, tokenizer
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.loaded import Loaded
+from etude.inference.model import Loaded
 from etude.nn.packed import pack
 from etude.objectives import replaced
 from etude.objectives.base import IGNORE
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Tokenizer
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.objectives.replaced_system import NARROW, VARIANTS, VOCAB, batch_of, both, model, text_of, total
+from tests.objectives.small_corpus import SPECIAL, tokenizer
 
 # --- ablations --------------------------------------------------------------------------------------
 
@@ -72,7 +72,9 @@ def test_all_tokens_mlm_copies_or_restores(monkeypatch: pytest.MonkeyPatch) -> N
 
     loss, chances = plain()
     expected = torch.autograd.grad(loss, parameters)
-    monkeypatch.setattr("etude.objectives.judging.chunk_of", lambda vocab: 100)  # 256 tokens in three pieces
+    monkeypatch.setattr(
+        "etude.objectives.parts.discriminator.chunk_of", lambda vocab: 100
+    )  # 256 tokens in three pieces
     term, found = made.loss(net, batch)["mlm"], made.metrics(net, batch)
     torch.testing.assert_close(term.sum, loss, rtol=1e-5, atol=1e-4)
     for one, other in zip(torch.autograd.grad(term.sum, parameters), expected, strict=True):

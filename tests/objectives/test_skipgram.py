@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import small_corpus
 from torch import Tensor
-from word_windows import batch_of, corpus_of, slow_windows, system
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.static import Static
-from etude.nn.kernels import windows_plain as plain
-from etude.objectives import cbow, skipgram, windows
+from etude.objectives import cbow, skipgram
+from etude.objectives.word_vectors import windows
+from etude.objectives.word_vectors.kernels import windows_plain as plain
+from tests.objectives.small_corpus import small_corpus
+from tests.objectives.word_vectors.word_windows import batch_of, corpus_of, slow_windows, system
 
 BOTH = pytest.mark.parametrize("module", [skipgram, cbow])
 OUTPUTS = pytest.mark.parametrize("output", ["negative", "hierarchical"])
@@ -190,7 +191,7 @@ def test_small_blocks_come_near_one_after_the_other(module: Any) -> None:
 
 
 def test_a_row_met_often_in_a_block_takes_a_mean_step() -> None:
-    from etude.objectives.batched import add_rows
+    from etude.objectives.word_vectors.batched_update import add_rows
 
     table = torch.zeros(3, 2)
     add_rows(table, torch.tensor([0, 1, 1, 1, 1]), torch.tensor([[1.0, 2], [4, 0], [4, 0], [8, 0], [8, 4]]), calm=2)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from etude import pretraining
 from etude.errors import UserError
+from etude.pretrain import pretrain as pretraining
 from etude.recipes import curves
 from etude.recipes.curves import Curve
 from etude.recipes.schema import Recipe
-from etude.run import Run
-from etude.text.prepare import prepare
+from etude.runs.run import Run
+from etude.text.prepare.prepare import prepare
 from etude.world import World
 
 TOYS = [

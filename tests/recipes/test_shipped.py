@@ -11,7 +11,7 @@ import torch
 from etude.recipes.document import FOLDER, shipped
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text, measure, short
-from etude.text.training import parse
+from etude.text.tokenizer.training import parse
 from etude.train import schedule
 from etude.train.loop import Loop
 

@@ -22,11 +22,11 @@ import torch
 import etude
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
+from etude.runs.run import Run, fresh
 from etude.serve import server as module
-from etude.serve.abilities import Served
+from etude.serve.endpoints import Served
 from etude.serve.server import Server, names_of
-from etude.text.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.view.attention import look
 
 TEXT = "the cat sat on the mat"

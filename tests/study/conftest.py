@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from etude.study import budget
-from etude.study.run import Report, run
+from etude.study.runner import Report, run
 from etude.study.settings import Study
 from etude.tasks import base
-from study.tiny_study import tiny
+from tests.study.tiny_study import tiny
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from etude.study.cells import RESULT
-from study.test_run import timeless
-from study.tiny_study import TINY
+from tests.study.test_runner import timeless
+from tests.study.tiny_study import TINY
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 

@@ -10,16 +10,16 @@ import pytest
 
 from etude.errors import UserError
 from etude.study.outcomes import Outcome, majority, outcome
-from etude.tasks import answers as rules
-from etude.tasks import tag_scores
-from etude.tasks.candidates import Query
 from etude.tasks.choice import Question as Choices
 from etude.tasks.classify import Labelled
-from etude.tasks.examples import Examples
+from etude.tasks.data.candidates import Query
+from etude.tasks.data.examples import Examples
 from etude.tasks.metrics import Confusion, Correlation
-from etude.tasks.questions import Question
 from etude.tasks.similarity import Rated
-from etude.tasks.tagged import Tagged
+from etude.tasks.span import answers as rules
+from etude.tasks.span.questions import Question
+from etude.tasks.tag import scores as tag_scores
+from etude.tasks.tag.sentences import Tagged
 
 CHANCE = np.random.default_rng(3)
 LABELS = ["a", "b", "c"]

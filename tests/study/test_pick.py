@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from etude.errors import UserError
+from etude.inference.task_model import Tuned
 from etude.study import pick as picking
 from etude.study.pick import _Log, _parts, _rounds, pick
-from etude.study.report import page
-from etude.study.run import Report
-from etude.transfer.tuned import Tuned
+from etude.study.report.page import page
+from etude.study.runner import Report
 from etude.world import World
 
 SMALL = {"model.layers": 1, "model.width": 16, "model.heads": 2, "train.batch_tokens": 512}

@@ -9,9 +9,9 @@ import torch
 
 from etude.errors import UserError
 from etude.recipes.document import parse
+from etude.runs.task_plan import settle
 from etude.study.settings import Study, changes_of
-from etude.transfer.plan import settle
-from study.tiny_study import TINY, tiny
+from tests.study.tiny_study import TINY, tiny
 
 STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
 

@@ -17,9 +17,9 @@ from etude.nn.packed import pack
 from etude.objectives.base import Stat
 from etude.tasks import base
 from etude.tasks.classify import Classify, Labelled, Settings, build
-from etude.tasks.examples import Examples
+from etude.tasks.data.examples import Examples
 from etude.tasks.framing import Frame, pool
-from etude.text.tokenizer import Specials, Tokenizer
+from etude.text.tokenizer.tokenizer import Specials, Tokenizer
 
 WORDS = ["이", "영화", "정말", "좋다", "나쁘다", "film", "good", "bad", "very", "not", "really", "plot", "actor", "end"]
 LABELS = ["bad", "good"]

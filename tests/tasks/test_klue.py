@@ -11,11 +11,12 @@ import pytest
 from sklearn.metrics import auc, f1_score, precision_recall_curve
 
 from etude.errors import UserError
-from etude.tasks import classify, pair, relation, similarity, span, tag
+from etude.tasks import classify, pair, relation, similarity
 from etude.tasks.metrics import Confusion, area_under_curves
-from etude.text.tokenizer import Tokenizer
-
-from .test_pairs import examples, learn, model_of
+from etude.tasks.span import task as span
+from etude.tasks.tag import task as tag
+from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.tasks.test_pairs import examples, learn, model_of
 
 
 def file(folder: Path, name: str, content: Any) -> Path:

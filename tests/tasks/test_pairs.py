@@ -15,9 +15,9 @@ from etude.errors import UserError
 from etude.models import recurrent, static, transformer
 from etude.tasks import base, choice, classify, pair, similarity
 from etude.tasks.base import Task
-from etude.tasks.examples import Examples
+from etude.tasks.data.examples import Examples
 from etude.tasks.framing import fit
-from etude.text.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
 WORDS = ["good", "bad", "film", "plot", "not", "very", "영화", "좋다", "나쁘다", "end"]

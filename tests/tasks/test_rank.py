@@ -14,11 +14,10 @@ from sklearn.metrics import label_ranking_average_precision_score
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.tasks import base, rank
-from etude.tasks.candidates import Query
+from etude.tasks.data.candidates import Query
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
-from etude.text.tokenizer import Tokenizer
-
-from .test_pairs import KINDS, WORDS, examples, learn, model_of
+from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.tasks.test_pairs import KINDS, WORDS, examples, learn, model_of
 
 
 @pytest.fixture(scope="module")

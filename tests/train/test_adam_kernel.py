@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from etude.train import many_tensors, optim, optimizers
+from etude.train import optim, optimizers
+from etude.train import tensor_lists as many_tensors
 from etude.train.optimizers import Adam, AdamW, start_adam
 
 SIZES = [(1,), (5,), (4096,), (4097,), (100, 100), (0,)]

@@ -14,8 +14,8 @@ from etude.errors import UserError
 from etude.models import transformer
 from etude.objectives import causal
 from etude.objectives.base import Term
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Tokenizer
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, evaluation, schedule
 from etude.train.loop import Loop, total_loss
 from etude.train.settings import Settings

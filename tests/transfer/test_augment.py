@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 import etude
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.hub.vectors import WordVectors
-from etude.loaded import Loaded
+from etude.hub.word_vectors import WordVectors
+from etude.inference.model import Loaded
 from etude.tasks import base as base_of_tasks
-from etude.tasks.reading import records
+from etude.tasks.data.records import records
 from etude.transfer import augment as module
 from etude.transfer.augment import Exchange, Open, Rules, augment
 
@@ -74,8 +74,8 @@ def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: Loaded) -> N
 def test_word_pieces(base: Bases, tmp_path: Path) -> None:
     """A tokenizer of pieces: those that continue a word are none themselves, and words of several ask the vectors."""
     from etude.recipes.schema import Recipe
-    from etude.run import fresh
-    from etude.text.tokenizer import Tokenizer
+    from etude.runs.run import fresh
+    from etude.text.tokenizer.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.train("wordpiece:60", ["lowing lows slowing rows rowing flow flowing bow"] * 20)
     recipe = Recipe.load("bert-toy", ["model.width=16", "model.heads=2"]).resolve(vocab=tokenizer.vocab)

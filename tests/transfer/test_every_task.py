@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etude.inference.task_model import Tuned
+from etude.recipes.datasets import NAMED
+from etude.runs.task_plan import Plan, task_kinds
 from etude.tasks import base as tasks_base
+from etude.transfer.error_report import write_report
 from etude.transfer.finetune import finetune
-from etude.transfer.named import NAMED
-from etude.transfer.plan import Plan, task_kinds
-from etude.transfer.report import write_report
-from etude.transfer.tuned import Tuned
 
 WORDS = ["film", "plot", "actor", "very", "really", "not"]
 

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from etude.errors import UserError
-from etude.run import Run
+from etude.inference.task_model import Tuned
+from etude.runs.run import Run
+from etude.runs.task_plan import Plan
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
 from etude.transfer.finetune import finetune
-from etude.transfer.plan import Plan
-from etude.transfer.tuned import Tuned
 
 Bases = Callable[[str], Path]
 Files = tuple[Path, Path]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import etude
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.loaded import Loaded
+from etude.inference.model import Loaded
 from etude.nn.packed import pack
 from etude.transfer.prompt import Asked, prompt
 from etude.transfer.prompt_file import PromptFile, fields_of

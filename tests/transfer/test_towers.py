@@ -11,20 +11,19 @@ import pytest
 import torch
 
 from etude.errors import UserError
-from etude.loaded import load
+from etude.inference.model import load
+from etude.inference.task_model import Tuned
+from etude.models.layer_features import Features
 from etude.models.two_tower import TwoTower
 from etude.nn.packed import pack
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
+from etude.runs.run import Run, fresh
 from etude.tasks import classify, pair
 from etude.tasks.framing import Frame
-from etude.text.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.transfer import towers
-from etude.transfer.features import Features
 from etude.transfer.finetune import finetune
-from etude.transfer.tuned import Tuned
-
-from .conftest import WORDS
+from tests.transfer_fixtures import WORDS
 
 SMALL = ["model.layers=1", "model.width=32", "model.heads=2", "model.context=32", "model.dropout=0.1"]
 LETTERS = ['model.characters={"filters": [[1, 8], [2, 8]], "embedding": 8}', "objective.softmax=adaptive"]

@@ -12,18 +12,17 @@ import pytest
 import torch
 
 from etude.errors import UserError
-from etude.hub.exporting import export_run
+from etude.hub.exporter import export_run
+from etude.inference.task_model import Tuned
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
-from etude.text.tokenizer import Tokenizer
+from etude.runs.run import Run, fresh
+from etude.runs.task_plan import Plan
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loader import Loader
 from etude.transfer.finetune import Base, finetune
-from etude.transfer.plan import Plan
-from etude.transfer.tuned import Tuned
-
-from .conftest import WORDS
-from .test_every_task import records
+from tests.transfer.test_every_task import records
+from tests.transfer_fixtures import WORDS
 
 hf = pytest.importorskip("transformers")
 

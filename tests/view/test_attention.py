@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.loaded import Loaded
+from etude.inference.model import Loaded
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh
-from etude.text.tokenizer import Tokenizer
+from etude.runs.run import Run, fresh
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.view import attention_page
 from etude.view.attention import Attention, habit_of, look, table, told
 from etude.view.attention_page import page

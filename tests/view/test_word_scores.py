@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etude.errors import UserError
-from etude.hub.vectors import Grams, WordVectors
+from etude.hub.word_vectors import Grams, WordVectors
 from etude.view.coverage import coverage
 from etude.view.neighbours import analogy, neighbours
 from etude.view.word_scores import Analogies, Similarity, analogies, describe, score_file, similarity

@@ -38,10 +38,10 @@ def augment(
     """Write examples and copies of them in which a masked model exchanged some words."""
     import sys
 
-    from etude.cli.columns import named_columns
-    from etude.loaded import load
+    from etude.cli.column_options import named_columns
+    from etude.inference.model import load
+    from etude.recipes.datasets import resolve
     from etude.transfer import augment as making
-    from etude.transfer.named import resolve
 
     def tell(read: int, written: int) -> None:
         if sys.stderr.isatty() and not quiet:

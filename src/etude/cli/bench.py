@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from etude.bench import Bench, Measured
+    from etude.pretrain.bench import Bench, Measured
 
 COLUMNS = ("micro-batch", "tokens/s", "of peak", "memory", "waiting", "start-up")
 LEGEND = """\
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
         from rich.console import Console
         from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-        from etude.cli.words import places_and_overrides
+        from etude.cli.arguments import places_and_overrides
         from etude.errors import UserError
 
         places, overrides = places_and_overrides(words or [])
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
         console = Console(highlight=False, soft_wrap=True)
         with Progress(TextColumn("{task.description}…"), TimeElapsedColumn(), console=console, transient=True) as bar:
             line = bar.add_task("loading", total=None)
-            from etude.bench import bench as measure  # torch takes seconds to load
+            from etude.pretrain.bench import bench as measure  # torch takes seconds to load
 
             def seen(found: Bench) -> None:
                 console.print(row(found, found.measured[-1]) if found.measured else heading(found, corpus is None))
@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
 
 def heading(found: Bench, invented: bool) -> str:
-    from etude.card import hardware, versions
+    from etude.runs.model_card import hardware, versions
 
     train = found.recipe.train
     return "\n".join(
@@ -95,7 +95,7 @@ def summary(found: Bench) -> str:
         lines.append(f"There a step's time goes to: {shares}")
     train = found.recipe.train
     if train.compile or (train.compile is None and train.device != "cpu"):
-        from etude.train.compiling import folder
+        from etude.train.compilation import folder
 
         lines.append(f"Compiled kernels are kept in {folder()}: the next start-up is shorter")
     return "\n".join(lines)

@@ -19,8 +19,8 @@ def register(app: typer.Typer) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        from etude.check import check as look
-        from etude.cli.words import recipe_corpus_overrides
+        from etude.cli.arguments import recipe_corpus_overrides
+        from etude.pretrain.check import check as look
 
         recipe, corpus, overrides = recipe_corpus_overrides(words)
         found = look(recipe, corpus, overrides=overrides)

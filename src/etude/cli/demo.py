@@ -31,10 +31,10 @@ def register(app: typer.Typer) -> None:
         console.print(Text("Writing a small world, pre-training on it, comparing. Loading…", style="dim"))
         if language not in ("en", "ko"):
             raise UserError(f"--language {language}: the world speaks en and ko.")
-        from etude.demo import demo as run
-        from etude.demo import gain
-        from etude.study.table import print_leaderboard
-        from etude.study.work import Stopped
+        from etude.study.demo import demo as run
+        from etude.study.demo import gain
+        from etude.study.execute import Stopped
+        from etude.study.leaderboard import print_leaderboard
 
         try:
             found = run(out, language, minutes, workers, seed, lambda line: console.print(Text(line, style="dim")))

@@ -26,11 +26,11 @@ def register(app: typer.Typer) -> None:
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     ) -> None:
         """Train a student on its teacher's answers; 'etude pretrain --resume' goes on after a stop."""
-        from etude.cli.words import recipe_corpus_overrides
+        from etude.cli.arguments import recipe_corpus_overrides
 
         if not quiet:
             typer.echo(f"Loading {' '.join(words)}, teacher {teacher}", err=True)
-        from etude import pretraining
+        from etude.pretrain import pretrain as pretraining
 
         recipe, corpus, overrides = recipe_corpus_overrides(words)
         run = pretraining.distill(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=overrides)

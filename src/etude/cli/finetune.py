@@ -50,10 +50,11 @@ def register(app: typer.Typer) -> None:
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     ) -> None:
         """Fine-tune a run on a task, or train a head on its features."""
-        from etude.cli.columns import named_columns, settings_and_places
+        from etude.cli.column_options import named_columns, settings_and_places
         from etude.errors import UserError
         from etude.transfer import finetune as single
-        from etude.transfer import suite, trials
+        from etude.transfer import search as trials
+        from etude.transfer import suite
 
         if resume is not None:
             if words or train or dev or out or teacher:
@@ -104,8 +105,8 @@ def register(app: typer.Typer) -> None:
         _tell(run.folder, resume or out or run.folder, run.finished)
 
     def _tell(folder: Path, asked: Path, finished: bool) -> None:
-        from etude.transfer import trials
-        from etude.transfer.plan import Plan
+        from etude.runs.task_plan import Plan
+        from etude.transfer import search as trials
 
         if not finished:
             typer.echo(f"Stopped and saved. Go on with: etude finetune --resume {asked}", err=True)

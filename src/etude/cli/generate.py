@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from etude.generation import Continuation
-    from etude.loaded import Loaded
-    from etude.text.corpus import Corpus
+    from etude.inference.generation import Continuation
+    from etude.inference.model import Loaded
+    from etude.text.corpus.corpus import Corpus
 
 Model = Annotated[str, typer.Argument(metavar="RUN", help="A run, a folder of transformers, or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one.")]
@@ -48,10 +48,10 @@ def generate(
     from typing import Any, cast
 
     from etude.errors import UserError
-    from etude.generation import Sample, Way
-    from etude.generation import generate as run_all
-    from etude.generation import write as run_stream
-    from etude.loaded import load
+    from etude.inference.generation import Sample, Way
+    from etude.inference.generation import generate as run_all
+    from etude.inference.generation import write as run_stream
+    from etude.inference.model import load
 
     way = Way(tokens, temperature, top_k, top_p, cast(Any, top_p_rule), seed, stop or (), past_end, cast(Any, overflow))
     if beams is not None and (stream or samples > 1):
@@ -104,7 +104,7 @@ def fill(
     device: Device = None,
 ) -> None:
     """Fill the blanks of a text by a masked model."""
-    from etude.loaded import Guess, load
+    from etude.inference.model import Guess, load
 
     found = load(run, device).fill(text, top)
     blanks = [found] if isinstance(found[0], Guess) else found
@@ -123,10 +123,10 @@ def perplexity(
     device: Device = None,
 ) -> None:
     """How well a model predicts a text: nats a token and a word, bits a byte."""
-    from etude.generation import is_causal
-    from etude.loaded import load
-    from etude.perplexity import perplexity as measure
-    from etude.perplexity import pseudo_perplexity
+    from etude.inference.generation import is_causal
+    from etude.inference.model import load
+    from etude.inference.perplexity import perplexity as measure
+    from etude.inference.perplexity import pseudo_perplexity
 
     source = _source(text, part)
     loaded = load(run, device)
@@ -151,7 +151,7 @@ def perplexity(
 def _source(path: Path, part: str) -> str | Corpus:
     """A text, or a corpus."""
     from etude.errors import UserError
-    from etude.text.corpus import Corpus
+    from etude.text.corpus.corpus import Corpus
 
     if path.is_dir():
         return Corpus.open(path, part)

@@ -22,8 +22,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Turn a published model into a run."""
         from etude.hub import adopt
-        from etude.hub.importing import store
-        from etude.run import refuse_existing
+        from etude.hub.importer import store
+        from etude.runs.run import refuse_existing
 
         refuse_existing(out)
         if Path(source).is_file():
@@ -54,8 +54,8 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Write a run as a folder that transformers opens, as ELMo's two files, or word vectors as a file."""
-        from etude.hub.exporting import export_run
-        from etude.run import Run
+        from etude.hub.exporter import export_run
+        from etude.runs.run import Run
 
         if Run.open(run).recipe.model_kind == "static":
             from etude.hub.vector_runs import export_vectors

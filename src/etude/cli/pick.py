@@ -35,10 +35,10 @@ def register(app: typer.Typer) -> None:
 
         console = Console(highlight=False, soft_wrap=True)
         typer.echo(f"Planning {minutes:g} minutes", err=True)
-        from etude.cli.columns import named_columns
+        from etude.cli.column_options import named_columns
+        from etude.study.execute import Stopped
+        from etude.study.leaderboard import print_leaderboard
         from etude.study.pick import pick as run
-        from etude.study.table import print_leaderboard
-        from etude.study.work import Stopped
 
         candidates: dict[str, dict[str, Any]] | None = None
         if recipes:

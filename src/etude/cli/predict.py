@@ -27,9 +27,9 @@ def register(app: typer.Typer) -> None:
         """The official scores of a run on a file, with 95 % intervals."""
         import json
 
-        from etude.cli.columns import named_columns
-        from etude.transfer.admit import said_once, tell_bad
-        from etude.transfer.tuned import Tuned
+        from etude.cli.column_options import named_columns
+        from etude.inference.task_model import Tuned
+        from etude.tasks.example_filter import said_once, tell_bad
 
         tuned = Tuned.open(run)
         examples = tuned.read(file, named_columns(columns or []), skip_bad)
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         if predictions is not None:
             tuned.write(answers, predictions)
         if report is not None:
-            from etude.transfer.report import write_report
+            from etude.transfer.error_report import write_report
 
             judged, counts = tuned.task.judge(examples, answers), tuned.task.confusion(examples, answers)
             write_report(report, f"{run.name} on {file.name}", scores, examples, judged, counts)
@@ -69,10 +69,10 @@ def register(app: typer.Typer) -> None:
         import json
         import sys
 
-        from etude.cli.columns import named_columns
+        from etude.cli.column_options import named_columns
         from etude.errors import UserError
-        from etude.transfer.admit import tell_bad
-        from etude.transfer.tuned import Tuned, holds_lines
+        from etude.inference.task_model import Tuned, holds_lines
+        from etude.tasks.example_filter import tell_bad
 
         tuned = Tuned.open(run).with_columns(named_columns(columns or []))
         with contextlib.ExitStack() as stack:
@@ -109,7 +109,7 @@ def register(app: typer.Typer) -> None:
         text: Annotated[str | None, typer.Option("--text", help="The column of the text.")] = None,
     ) -> None:
         """States of texts as arrays: vectors (texts, layers, width), or with --pool none one array a text."""
-        from etude.transfer.extract import extract_file
+        from etude.inference.features import extract_file
 
         told = extract_file(run, file, out, layers, pool, text)
         typer.echo(f"{out}: {told}", err=True)

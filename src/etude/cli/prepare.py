@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from etude.text.prepare import Progress
+    from etude.text.prepare.prepare import Progress
 
 HELP = "\n\n".join([
     "Turn text into a corpus: tokenised, split into documents, sentences and words, with a part held out.",
@@ -55,8 +55,8 @@ def prepare(
     force: Annotated[bool, typer.Option("--force", help="Replace a corpus that is already there.")] = False,
 ) -> None:
     from etude.errors import UserError
-    from etude.text.prepare import prepare as run
-    from etude.text.report import table
+    from etude.text.prepare.corpus_report import table
+    from etude.text.prepare.prepare import prepare as run
 
     try:
         parsed = [float(weight) for weight in weights.split(",")] if weights else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from etude.run import Run
+    from etude.runs.run import Run
 
 INTERRUPTED = 3  # the exit code of a run that was asked to stop: its work is saved
 
@@ -29,12 +29,12 @@ def register(app: typer.Typer) -> None:
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     ) -> None:
         """Pre-train a recipe on a corpus; a kill at any moment loses nothing."""
-        from etude.cli.words import recipe_corpus_overrides
+        from etude.cli.arguments import recipe_corpus_overrides
         from etude.errors import UserError
 
         if not quiet:  # torch takes seconds to load: say at once what is going on
             typer.echo(f"Resuming {resume}" if resume else f"Loading {' '.join(words or [])}", err=True)
-        from etude import pretraining
+        from etude.pretrain import pretrain as pretraining
 
         if resume is not None:
             if words or out:

@@ -25,7 +25,7 @@ def serve(
     import signal
     import threading
 
-    from etude.serve.abilities import Served
+    from etude.serve.endpoints import Served
     from etude.serve.server import Server
 
     if not quiet:

@@ -89,7 +89,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Words of a text that have no vector, the most frequent first."""
         from etude.hub.vector_runs import open_vectors
-        from etude.transfer.extract import read_texts
+        from etude.inference.features import read_texts
         from etude.view.coverage import coverage
 
         found = coverage(open_vectors(run), read_texts(file, text))
@@ -122,7 +122,7 @@ def attention(
     import json
 
     from etude.errors import UserError
-    from etude.loaded import load
+    from etude.inference.model import load
     from etude.train.checkpoint import write_text
     from etude.view.attention import look, table, told
     from etude.view.attention_page import page

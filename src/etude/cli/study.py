@@ -55,11 +55,11 @@ def register(app: typer.Typer) -> None:
             raise UserError(f"--on {on}: cells run here, on processes or on ray.")
         if language not in ("en", "ko"):
             raise UserError(f"--language {language}: the report speaks en and ko.")
-        from etude.study import run as running
+        from etude.study import runner as running
         from etude.study.budget import parsed
+        from etude.study.execute import Stopped
+        from etude.study.leaderboard import print_leaderboard
         from etude.study.settings import Study, changes_of
-        from etude.study.table import print_leaderboard
-        from etude.study.work import Stopped
 
         changes = changes_of(words or [])
         if budget:
@@ -91,8 +91,8 @@ def register(app: typer.Typer) -> None:
 def _claims(results: dict[str, Any], console: Any) -> None:
     from rich.text import Text
 
+    from etude.study.leaderboard import VERDICTS, percent
     from etude.study.settings import in_language
-    from etude.study.table import VERDICTS, percent
 
     styles = {"holds": "green", "fails": "red"}
     for claim in results["claims"]:
@@ -110,8 +110,8 @@ def _dry(
     import tempfile
 
     from etude.study import plan as plans
-    from etude.study.run import chosen
-    from etude.study.table import plan_table, plan_words
+    from etude.study.leaderboard import plan_table, plan_words
+    from etude.study.runner import chosen
 
     with contextlib.ExitStack() as stack:
         # a dry run leaves nothing behind

@@ -19,9 +19,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """List the tasks: their scores, files and columns, with the names those have in published files."""
-        from etude.tasks.reading import SQUEEZED
-        from etude.transfer.named import NAMED
-        from etude.transfer.plan import Settings, task_kinds, task_module
+        from etude.recipes.datasets import NAMED
+        from etude.runs.task_plan import Settings, task_kinds, task_module
+        from etude.tasks.data.records import SQUEEZED
         from etude.transfer.suite import SUITES
 
         if name is not None and name not in SUITES:
@@ -43,8 +43,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _tell(kind: str, module: Any) -> None:
-    from etude.tasks.reading import KINDS
-    from etude.transfer.named import NAMED
+    from etude.recipes.datasets import NAMED
+    from etude.tasks.data.records import KINDS
 
     typer.echo(f"{kind:<12} {module.SUMMARY}")
     typer.echo(f"{'':<12}   scores: {module.SCORES}")

@@ -8,7 +8,7 @@
 One table a family (families/) is used in both directions; mapping.py is the language of the tables.
 """
 
-from etude.hub.adopting import Adopted, adopt
-from etude.hub.publishing import Published, publish, refusal, reread, write, write_tensors
+from etude.hub.checkpoint_reader import Adopted, adopt
+from etude.hub.checkpoint_writer import Published, publish, refusal, reread, write, write_tensors
 
 __all__ = ["Adopted", "Published", "adopt", "publish", "refusal", "reread", "write", "write_tensors"]

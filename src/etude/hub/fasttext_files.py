@@ -20,8 +20,8 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.hub.vector_files import LONGEST, MAGIC
-from etude.hub.vectors import Grams, WordVectors
-from etude.text.subwords import word_rows
+from etude.hub.word_vectors import Grams, WordVectors
+from etude.text.tokenizer.char_ngrams import word_rows
 
 VERSION = 12
 NAMES = ("width", "window", "epochs", "least", "negatives", "word_grams", "loss", "model", "buckets", "smallest",

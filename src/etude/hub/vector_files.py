@@ -21,7 +21,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 
 from etude.errors import UserError
-from etude.hub.vectors import WordVectors
+from etude.hub.word_vectors import WordVectors
 
 log = logging.getLogger("etude")
 

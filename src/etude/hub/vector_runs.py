@@ -20,13 +20,13 @@ from tokenizers import Tokenizer as Backend
 from etude.errors import UserError
 from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
 from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
-from etude.hub.vectors import WordVectors
+from etude.hub.word_vectors import WordVectors
 from etude.models.static import Static
 from etude.recipes.schema import Recipe
-from etude.run import Run, fresh, refuse_existing
-from etude.text.subwords import spelling
-from etude.text.tokenizer import TRAINED_SPECIALS, Tokenizer
-from etude.text.training import WORDS
+from etude.runs.run import Run, fresh, refuse_existing
+from etude.text.tokenizer.char_ngrams import spelling
+from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.training import WORDS
 from etude.train import checkpoint
 
 SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloVe", "fasttext": "fastText"}

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.nn import char_cnn
+from etude.nn.char_embedding import Spelled
 from etude.nn.embedding import Embedding
 from etude.nn.lstm import LSTM, State
 from etude.nn.packed import Packed
-from etude.nn.spelled import Spelled
 from etude.nn.states import States
 from etude.settings import Strict
 

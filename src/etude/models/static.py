@@ -3,7 +3,7 @@
 word2vec (Mikolov et al. 2013a, 2013b): an input table, which is the result, and an output table that only training
 needs. GloVe (Pennington et al. 2014): two tables of equal rights, whose sum is the result. fastText (Bojanowski et
 al. 2017): behind the words the input table has rows for buckets of character n-grams, and a word's vector is the mean
-of its own row and those of its n-grams (`etude.text.subwords`).
+of its own row and those of its n-grams (`etude.text.tokenizer.char_ngrams`).
 
 First values as the released programs have them (`init`), those of the output table after those of the input table:
 
@@ -35,9 +35,9 @@ from etude.errors import UserError
 from etude.nn.packed import Packed
 from etude.nn.states import States
 from etude.settings import Strict
-from etude.text.speller import Speller
-from etude.text.subwords import gram_buckets, spelling, word_rows
-from etude.text.tokenizer import Tokenizer
+from etude.text.tokenizer.char_ngrams import gram_buckets, spelling, word_rows
+from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 RAREST = 100  # words whose mean stands for an unknown one
 Unknown = Literal["rarest", "subwords", "random", "own", "zero"]

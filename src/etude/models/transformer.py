@@ -7,7 +7,7 @@ Vaswani et al. 2017 is the frame; what each system changes is a setting:
     share       which residual branches all layers have in common (ALBERT, table 4)
     embedding_width   narrower than width: factorised (ALBERT, section 3.1)
     window, dense_every   banded layers between dense ones (GPT-3, section 2.1)
-    init        how residual branches start (nn/initial.py)
+    init        how residual branches start (nn/initialization.py)
 
 Tokens in, states out; it knows nothing of losses.
 """
@@ -24,13 +24,13 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.nn import residual
+from etude.nn.activations import Activation
+from etude.nn.attention.kv_cache import Cache
 from etude.nn.block import AttentionBranch, FeedForwardBranch, pool_first
-from etude.nn.cache import Cache
 from etude.nn.embedding import Embedding, Positions
-from etude.nn.initial import Scaling, fresh_key, initialise, residual_scale
+from etude.nn.initialization import Scaling, fresh_key, initialise, residual_scale
 from etude.nn.norm import Kind, Norm
 from etude.nn.packed import Layout, Packed
-from etude.nn.pointwise import Activation
 from etude.nn.precision import narrow
 from etude.nn.rotary import Rotation, rotation
 from etude.nn.states import States
@@ -295,7 +295,7 @@ class Transformer(nn.Module):
                 pairs = int((lengths * np.minimum(lengths, band)).sum())
             total += 2 * tokens * projections + 4 * pairs * width  # scores, and the sum of values
         if only is not None and settings.layers:
-            # queries, keys and values are of all tokens, as on a GPU; a CPU has fewer queries (nn/places.py), and a
+            # queries, keys and values are of all tokens, as on a GPU; a CPU has fewer queries (nn/attention/query_subset.py), and a
             # budget is one number everywhere
             total -= 2 * (tokens - only) * (projections - 3 * width * width)
         if pooled:

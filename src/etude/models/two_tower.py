@@ -27,17 +27,17 @@ from torch import Tensor, nn
 from etude.chance import fold
 from etude.errors import UserError
 from etude.nn import char_cnn
+from etude.nn.activations import Activation, drop
+from etude.nn.attention.multi_set import Keys, Slot, SlotKind, as_one_step, attend_union
 from etude.nn.block import AttentionBranch, FeedForwardBranch
+from etude.nn.char_embedding import Spelled
 from etude.nn.combiner import Combiner, LinearCombiner, Mask, Query
 from etude.nn.embedding import Embedding, sinusoids
-from etude.nn.initial import fresh_key, initialise
+from etude.nn.initialization import fresh_key, initialise
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
-from etude.nn.pointwise import Activation, drop
 from etude.nn.precision import narrow
-from etude.nn.spelled import Spelled
 from etude.nn.states import States
-from etude.nn.union import Keys, Slot, SlotKind, as_one_step, attend_union
 from etude.settings import Strict
 
 __all__ = ["Settings", "TowerStates", "TwoTower", "build"]

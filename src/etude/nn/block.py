@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
-from etude.nn import places, residual
-from etude.nn.attention import attend, attend_packed, attend_reference
-from etude.nn.cache import Cache
+from etude.nn import residual
+from etude.nn.activations import ACTIVATIONS, Activation, drop
+from etude.nn.attention import query_subset as places
+from etude.nn.attention.dispatch import attend, attend_packed, attend_reference
+from etude.nn.attention.kv_cache import Cache
 from etude.nn.feedforward import activated, fed_forward
 from etude.nn.packed import Layout
-from etude.nn.pointwise import ACTIVATIONS, Activation, drop
 from etude.nn.residual import Placement, Stream
 from etude.nn.rotary import Rotation, rotate
 

@@ -8,7 +8,7 @@ Kim et al. 2016 (Character-Aware Neural Language Models), section 2, in the form
     highways   g = sigmoid(W_g x + b_g),  y = g * relu(W_t x + b_t) + (1 - g) * x,  b_g = -2 at first: x passes
     a projection to the width of the model
 
-Baevski et al. 2019 take the same with wider filters. Rows of characters come from `etude.text.spelling`.
+Baevski et al. 2019 take the same with wider filters. Rows of characters come from `etude.text.tokenizer.char_ids`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.settings import Strict
-from etude.text.spelling import CHARACTERS, LENGTH
+from etude.text.tokenizer.char_ids import CHARACTERS, LENGTH
 
 Positive = Annotated[int, Field(ge=1)]
 

@@ -9,7 +9,7 @@
     y = a + feedforward(norm(a)), a = the mixed values: no residual around the attention, no norm at the end [code]
 
 Keys of the full mask come from the states moved by one place, which the query needs anyway; so "before i" is "up to i"
-among them, and the parts are plain causal attentions (nn/union.py). The released code defines 1/sqrt(head size) and
+among them, and the parts are plain causal attentions (nn/attention/multi_set.py). The released code defines 1/sqrt(head size) and
 never applies it here: `scaled` False is its way.
 """
 
@@ -20,11 +20,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from etude.nn.activations import Activation, drop
+from etude.nn.attention.multi_set import Keys, Slot, SlotKind, attend_union, shift
 from etude.nn.block import FeedForwardBranch
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout
-from etude.nn.pointwise import Activation, drop
-from etude.nn.union import Keys, Slot, SlotKind, attend_union, shift
 
 Query = Literal["sum", "concat"]
 Mask = Literal["full", "current", "none"]

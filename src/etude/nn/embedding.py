@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.nn.activations import drop
 from etude.nn.norm import Norm
-from etude.nn.pointwise import drop
 
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 

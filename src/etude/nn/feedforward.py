@@ -1,7 +1,7 @@
 """Products with an activation between them, and the kernels of ours that a GPU has for a GELU there.
 
-A GELU in half precision gives the bias before it its gradient along with its own (nn/gelu_kernel.py). On a Hopper card
-its slope is part of the product that comes before it in the backward pass (nn/lowered_kernel.py).
+A GELU in half precision gives the bias before it its gradient along with its own (nn/triton/gelu.py). On a Hopper card
+its slope is part of the product that comes before it in the backward pass (nn/triton/gelu_linear.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.card import generation, kernels, serves
-from etude.nn.pointwise import gelu, gelu_tanh
+from etude.nn.activations import gelu, gelu_tanh
 from etude.nn.precision import product_dtype
+from etude.nn.triton.availability import generation, kernels, serves
 
 
 def activated(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
@@ -49,9 +49,9 @@ def fed_forward(
 
 def own_gelu(device: torch.device, dtype: torch.dtype) -> Any:
     """The module of our kernels, where they serve."""
-    return kernels("gelu_kernel") if serves(device, dtype) else None
+    return kernels("gelu") if serves(device, dtype) else None
 
 
 def own_lowered(device: torch.device, dtype: torch.dtype) -> Any:
     """The module of the kernel that joins a GELU's slope to a product: descriptors came with Hopper."""
-    return kernels("lowered_kernel") if serves(device, dtype) and generation(device.index) >= (9, 0) else None
+    return kernels("gelu_linear") if serves(device, dtype) and generation(device.index) >= (9, 0) else None

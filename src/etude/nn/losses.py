@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.fused import is_plain
+from etude.nn.fusion import is_plain
 from etude.nn.precision import product_dtype, wide
 
 IGNORE = -100  # torch's own default for "no target"
@@ -199,7 +199,7 @@ def _chunk_at_once(
     """On a GPU: by a kernel, in the memory of the logits themselves."""
     if is_plain() or not wants_slope or states.dtype == torch.float64:
         return _surprise_and_slope(states @ table.t(), bias, targets, vocab, wants_slope)
-    from etude.nn.softmax_kernel import surprise_and_slope_  # brings Triton along
+    from etude.nn.triton.cross_entropy import surprise_and_slope_  # brings Triton along
 
     # the product adds a bias for nothing; a kernel would read it anew for every slot
     said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))

@@ -26,7 +26,7 @@ class Layout:
     host: np.ndarray  # (S+1,) the same on the host
     longest: int  # a constant bound on the length of a sequence, not the maximum of this batch
     equal: bool  # every sequence is `longest` tokens long: then the batch is dense as it lies
-    # What is worked out once a batch and used by every layer (nn/grouping.py). Not part of `replace`, so a
+    # What is worked out once a batch and used by every layer (nn/attention/grouped.py). Not part of `replace`, so a
     # layout moved to another device starts afresh.
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

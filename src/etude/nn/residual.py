@@ -4,7 +4,7 @@ Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
 Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
 
 The stream is a tensor, and the formulas are as they stand there. Where a GPU trains a compiled model in half precision
-it is `Running`: a sum and the norm behind it are then one kernel (nn/norm_kernel.py), and the sums over all tokens of
+it is `Running`: a sum and the norm behind it are then one kernel (nn/triton/residual_norm.py), and the sums over all tokens of
 the gradients, of the norm's weight and bias and of the bias of the branch, come along. In the pre-LN order the sum has
 to wait for the norm of the next branch. In the post-LN order a branch and the sum behind it both read the same normed
 state, and a compiler would add their two gradients in a pass of its own; so the sum goes on from the state *before*
@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.card import alone, kernels, serves
+from etude.nn.activations import drop
 from etude.nn.norm import Norm
-from etude.nn.pointwise import drop
+from etude.nn.triton.availability import alone, kernels, serves
 
 Placement = Literal["pre", "post"]
 
@@ -51,7 +51,7 @@ def own_norms(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm:
     learns = serves(device, dtype) and torch.compiler.is_compiling() and torch.is_grad_enabled() and alone()
     if not learns or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None
-    module = kernels("norm_kernel")
+    module = kernels("residual_norm")
     return module if module is not None and module.pieces(shape[1]) else None
 
 
@@ -116,7 +116,7 @@ def _add_norm(
     assert x.norm is None or x.norm.epsilon == norm.epsilon
     old = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
     seed = torch.randint(2**31, (1,), device=branch.device) if dropout else None
-    total, normed, *_ = kernels("norm_kernel").add_norm(
+    total, normed, *_ = kernels("residual_norm").add_norm(
         x.total, *old, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post
     )
     return total, normed

@@ -1,7 +1,7 @@
 """The bidirectional language model of ELMo: forward predicts the next token, backward the one before.
 
 Peters et al. 2018, section 3.1, trained as the released biLM is [code]: truncated back-propagation with a
-state carried over in fixed lanes (objectives/lanes.py). The two directions are two streams, one of
+state carried over in fixed lanes (objectives/rows/lanes.py). The two directions are two streams, one of
 them the text reversed, each with a lane of its own: so both directions carry a true state, and the backward
 model of a step stands elsewhere in the text than the forward one. They meet in the words they read and in the
 output layer, which they share; in TagLM (`model.shared: false`) they meet nowhere.
@@ -25,15 +25,15 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.recurrent import Carry, Direction, Recurrent
+from etude.nn.char_embedding import Letters, Spelled
 from etude.nn.packed import Packed
 from etude.nn.softmax import Adaptive, Candidates, Full, Kind, Order, Sampled, usual_cutoffs
-from etude.nn.spelled import Letters, Spelled
 from etude.nn.states import States
 from etude.objectives.base import Batch, Objective, Row, Term, join
-from etude.objectives.lanes import LaneRow, LaneRows, Lanes, Stream
+from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
 from etude.settings import Strict
-from etude.text.corpus import Bounds, Corpus
-from etude.text.tokenizer import Specials
+from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.tokenizer.tokenizer import Specials
 
 STREAMS: tuple[Direction, Direction] = ("forward", "backward")  # the order of the streams of a row
 

@@ -31,8 +31,8 @@ from etude.errors import UserError
 from etude.nn.losses import linear_cross_entropy, linear_scores
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Objective, Row, Stat, Term, join
-from etude.objectives.heads import CausalHead
-from etude.objectives.sizes import name_of, sequence_length, whole_rows
+from etude.objectives.parts.heads import CausalHead
+from etude.objectives.rows.sizes import name_of, sequence_length, whole_rows
 from etude.settings import Strict
 
 SPLIT_ROW = 512  # tokens at least, where documents are split

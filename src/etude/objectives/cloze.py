@@ -24,17 +24,17 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.two_tower import TowerStates, TwoTower
+from etude.nn.char_embedding import Letters
 from etude.nn.losses import linear_scores
 from etude.nn.precision import wide
 from etude.nn.softmax import Adaptive, Full, usual_cutoffs
-from etude.nn.spelled import Letters
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Objective, Stat, Term, join
-from etude.objectives.sizes import sequence_length, whole_rows
-from etude.objectives.wrapped import Stream, WrappedRow, WrappedRows
+from etude.objectives.rows.boundaries import Stream, WrappedRow, WrappedRows
+from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Specials
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Specials
 
 ROW = 8  # pieces of full length a row: one in eight is cut by the end of a row
 TERMS = {"cloze": ("cloze",), "bilm": ("forward", "backward"), "cloze+bilm": ("cloze", "forward", "backward")}

@@ -4,10 +4,10 @@ Pennington et al. 2014, section 3, as the released program does it [code]:
 
     J = sum over X_ij > 0 of f(X_ij) (w_i . w~_j + b_i + b~_j - log X_ij)^2,    f(x) = min(1, (x / x_max)^alpha)
 
-Counting comes first (`etude.text.cooccurrence`), once for a corpus and a way of counting; the result is kept in the
+Counting comes first (`etude.text.corpus.cooccurrence`), once for a corpus and a way of counting; the result is kept in the
 folder of the corpus. A row is a stretch of its entries, and what budgets and speeds call tokens are entries. Two
 tables of equal rights are learnt; their sum is a word's vector (model.result: sum). AdaGrad is the objective's own:
-`adagrad: code` squares the step, `paper` the gradient (see nn/kernels/glove_compiled.py). train.lr is its eta.
+`adagrad: code` squares the step, `paper` the gradient (see objectives/word_vectors/kernels/glove_compiled.py). train.lr is its eta.
 
 Engines are those of `windows.py`: one entry after another on a CPU, blocks on a GPU.
 """
@@ -34,12 +34,12 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.static import Static
-from etude.nn.kernels import inner_loops
 from etude.objectives.base import Batch, Objective, Row, Term, join
+from etude.objectives.word_vectors.kernels import inner_loops
 from etude.settings import Strict
-from etude.text.cooccurrence import Cooccurrences, Counting, count
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Specials
+from etude.text.corpus.cooccurrence import Cooccurrences, Counting, count
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Specials
 
 log = logging.getLogger("etude")
 

@@ -7,7 +7,7 @@ DistilBERT (Sanh, Debut, Chaumond, Wolf 2019, sections 2 and 3) learns what its 
     cosine   at every token, the direction of the teacher's last state                            weight 1
 
 TinyBERT (Jiao et al. 2020) learns what is inside it instead: attention, hidden states, embedding
-(objectives/matching.py). Any of the six may be taken.
+(objectives/distillation/matching.py). Any of the six may be taken.
 
 It is the masked objective with a teacher, and saved as that: what was distilled is used, exported and fine-tuned like
 any masked model. The teacher is no part of it: it has no gradient, no dropout, and is in no checkpoint.
@@ -30,10 +30,10 @@ from etude.nn.precision import wide
 from etude.nn.soft_targets import Output, soft_divergence
 from etude.nn.states import States
 from etude.objectives.base import Stat, Term
-from etude.objectives.heads import table_width, token_table
+from etude.objectives.distillation.matching import MATCHING, Inside, Matching
+from etude.objectives.distillation.teacher import Teacher
 from etude.objectives.masked import Masked, Settings
-from etude.objectives.matching import MATCHING, Inside, Matching
-from etude.objectives.teacher import Teacher
+from etude.objectives.parts.heads import table_width, token_table
 
 
 class Ways(Inside):

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.nn.block import Activation, first_places
-from etude.nn.initial import fresh_key, initialise
+from etude.nn.initialization import fresh_key, initialise
 from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_scores
 from etude.nn.states import States
-from etude.objectives import segments
 from etude.objectives.base import IGNORE, Objective, Stat, Term
-from etude.objectives.corruption import Corruption, Masking, SlotBatch
-from etude.objectives.heads import MaskedHead, token_table
+from etude.objectives.parts.heads import MaskedHead, token_table
+from etude.objectives.rows import segments
+from etude.objectives.rows.masked_rows import Corruption, Masking, SlotBatch
 
 
 class Settings(Masking):

@@ -26,11 +26,11 @@ from etude.errors import UserError
 from etude.models.static import Static
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import wide
-from etude.nn.window import Window
+from etude.nn.window_layer import Window
 from etude.objectives.base import Batch, Objective, Row, Stat, Term, join
 from etude.settings import Strict
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import Specials
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Specials
 
 
 class Settings(Strict):

@@ -37,12 +37,12 @@ from etude.nn.losses import linear_cross_entropy, linear_scores
 from etude.nn.packed import Packed
 from etude.nn.precision import wide
 from etude.nn.states import States
-from etude.objectives import segments
 from etude.objectives.base import Objective, Stat, Term
-from etude.objectives.corruption import Corruption, Masking, SlotBatch
-from etude.objectives.heads import MaskedHead
-from etude.objectives.judging import Detector, Restorer, Text
-from etude.objectives.sampling import put, sample
+from etude.objectives.parts.discriminator import Detector, Restorer, Text
+from etude.objectives.parts.heads import MaskedHead
+from etude.objectives.parts.token_sampling import put, sample
+from etude.objectives.rows import segments
+from etude.objectives.rows.masked_rows import Corruption, Masking, SlotBatch
 
 # what the generator takes from the model's embedding
 BORROWED = {"embeddings": ("tokens", "positions", "segments", "norm"), "tokens": ("tokens",), "none": ()}

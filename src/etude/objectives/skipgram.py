@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from etude.models.static import Static
 from etude.objectives.base import Term
-from etude.objectives.batched import Inputs, blocks, learn, losses, pairs_of, targets_of
-from etude.objectives.windows import Reading, WindowBatch, Windows, check_model
-from etude.text.tokenizer import Specials
+from etude.objectives.word_vectors.batched_update import Inputs, blocks, learn, losses, pairs_of, targets_of
+from etude.objectives.word_vectors.windows import Reading, WindowBatch, Windows, check_model
+from etude.text.tokenizer.tokenizer import Specials
 
 
 class Settings(Reading):
@@ -55,7 +55,9 @@ class SkipGram(Windows):
         return total
 
     def hogwild(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
-        from etude.nn.kernels import windows_triton  # needs Triton, which comes with torch for CUDA
+        from etude.objectives.word_vectors.kernels import (
+            windows_triton,
+        )  # needs Triton, which comes with torch for CUDA
 
         assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
         assert self.text is not None

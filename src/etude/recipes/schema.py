@@ -35,8 +35,8 @@ from pydantic import BaseModel, ValidationError
 from etude.errors import UserError, nearest
 from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
 from etude.settings import Strict
-from etude.text import training
-from etude.text.tokenizer import TRAINED_SPECIALS, Specials
+from etude.text.tokenizer import training
+from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Specials
 from etude.train import schedule
 from etude.train.settings import Settings as Train
 

@@ -3,7 +3,7 @@
     GET  /              the page
     GET  /about         what the run is, what it can do, and the fields of each request
     GET  /attention?text=...[&second=...]     maps of all heads, as a page
-    POST /fill ...      a JSON object, as serve/abilities.py has them; the answer is one, too
+    POST /fill ...      a JSON object, as serve/endpoints.py has them; the answer is one, too
 
 Wrong requests are answered 400 with {"error": what is wrong and what to do}. It listens on this machine alone unless
 told otherwise, and then takes requests only for the names it has there: a page of another site, open in the same
@@ -22,10 +22,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from etude.errors import UserError
-from etude.serve.abilities import Look, Served
+from etude.serve.endpoints import Look, Served
 from etude.view.attention import look
 from etude.view.attention_page import page
-from etude.view.template import filled
+from etude.view.page_template import filled
 
 LARGEST = 2**20  # bytes of a request
 PATIENCE = 30  # seconds that a client may keep silent

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etude.study.run import On, Report
+    from etude.study.runner import On, Report
 
 
 class _Study(ModuleType):
@@ -32,7 +32,7 @@ class _Study(ModuleType):
     ) -> Report:
         """Runs a study file; `**{"seeds.pretrain": 1}` changes its settings, `out` is runs/study-NAME if not given."""
         from etude.study.budget import parsed
-        from etude.study.run import run
+        from etude.study.runner import run
         from etude.study.settings import Study
 
         if budget is not None:

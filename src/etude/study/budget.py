@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from etude import pretraining
 from etude.errors import UserError
 from etude.objectives.base import Objective
+from etude.pretrain import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text
-from etude.study.source import digest
-from etude.text.corpus import Corpus
-from etude.text.tokenizer import TRAINED_SPECIALS
+from etude.study.text_source import digest
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS
 from etude.train import checkpoint, peak, schedule
 from etude.train.loader import Loader
 

@@ -17,11 +17,11 @@ import numpy as np
 from scipy.stats import rankdata
 
 from etude.errors import UserError
-from etude.tasks import answers as rules
-from etude.tasks.entities import FOUND, GOLD, RIGHT, compare
-from etude.tasks.examples import Examples
+from etude.tasks.data.examples import Examples
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
 from etude.tasks.rank import telling
+from etude.tasks.span import answers as rules
+from etude.tasks.tag.entities import FOUND, GOLD, RIGHT, compare
 
 Answers = Sequence[dict[str, Any]]
 

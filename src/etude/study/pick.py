@@ -20,16 +20,16 @@ from typing import Any
 import torch
 
 from etude.errors import UserError
-from etude.hub.exporting import export_run
-from etude.study import run as running
-from etude.study.labelled import apart, located, read
+from etude.hub.exporter import export_run
+from etude.runs.task_plan import task_module
+from etude.study import runner as running
+from etude.study.label_splits import apart, located, read
 from etude.study.plan import Plan
 from etude.study.plan import make as make_plan
-from etude.study.report import write_report
-from etude.study.run import RESULTS, On, Report
+from etude.study.report.page import write_report
+from etude.study.runner import RESULTS, On, Report
 from etude.study.settings import CONTROL, FROZEN, MAJORITY, Study
 from etude.train import checkpoint
-from etude.transfer.plan import task_module
 
 SMALL: dict[str, dict[str, Any]] = {  # what a CPU pre-trains in minutes, each at two widths
     "bert": {"recipe": "bert-toy"},

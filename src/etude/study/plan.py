@@ -21,14 +21,14 @@ from typing import Any, Literal
 import torch
 
 from etude.recipes.schema import Recipe
-from etude.study import code
+from etude.runs import task_plan as transfers
+from etude.study import code_hash as code
 from etude.study.budget import Cost, Length, Machine, clock, cost, invented, length, stretched
 from etude.study.cells import Cell, Store
-from etude.study.labelled import Labelled, labelled
+from etude.study.label_splits import Labelled, labelled
 from etude.study.settings import FROZEN, MAJORITY, Changes, Entry, Study, Words
-from etude.study.source import Source, digest
-from etude.text.corpus import Corpus
-from etude.transfer import plan as transfers
+from etude.study.text_source import Source, digest
+from etude.text.corpus.corpus import Corpus
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 START = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
@@ -260,7 +260,7 @@ def _base(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
     kind: Literal["pretrain", "untrained"] = "pretrain" if trained else "untrained"
     learnt_by = code.fingerprint(
-        "etude.pretraining", f"etude.models.{recipe.model_kind}", f"etude.objectives.{recipe.objective_kind}"
+        "etude.pretrain.pretrain", f"etude.models.{recipe.model_kind}", f"etude.objectives.{recipe.objective_kind}"
     )
     return Cell(
         key=digest([kind, _settled(recipe), draft.fingerprint, learnt_by, torch.__version__]),

@@ -32,8 +32,8 @@ from pydantic import Field, model_validator
 from etude.errors import UserError, nearest
 from etude.recipes.document import Document, parse_file, value_of
 from etude.recipes.schema import Recipe, checked
+from etude.runs.task_plan import task_module
 from etude.settings import Strict
-from etude.transfer.plan import task_module
 
 Words = str | dict[str, str]  # one text, or one for each language of the report
 Positive = Annotated[float, Field(gt=0)]

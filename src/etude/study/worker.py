@@ -37,7 +37,7 @@ def main() -> None:
     listen(orders)
 
     from etude.study.cells import Cell
-    from etude.study.work import Done, do
+    from etude.study.execute import Done, do
 
     folder = Path(sys.argv[1])
     while True:

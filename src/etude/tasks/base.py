@@ -3,7 +3,7 @@
 A task is one module `etude.tasks.<kind>`; its name is all that has to be known of it. The module defines
 
     SUMMARY, SCORES         one line each for `etude tasks`: what it does, how it is scored
-    FILES                   endings of the files it reads, where they are not those of tasks/reading.py
+    FILES                   endings of the files it reads, where they are not those of tasks/data/records.py
     COLUMNS                 role -> the names its column has in published files, the first found counts
     INPUTS                  the roles that a plain line of a pipe holds, tabs between them; () where it takes JSON only
     Settings(Strict)
@@ -31,7 +31,7 @@ from torch import nn
 
 from etude.chance import Chance
 from etude.objectives.base import Objective, Rows
-from etude.tasks.examples import Examples
+from etude.tasks.data.examples import Examples
 from etude.tasks.framing import Frame
 
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result

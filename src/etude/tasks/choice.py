@@ -28,14 +28,14 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives.base import Row, Stat, Term
-from etude.tasks import pooled
+from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
-from etude.tasks.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
+from etude.tasks.data.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
+from etude.tasks.data.records import records
 from etude.tasks.framing import inner
 from etude.tasks.pair import way_of
-from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled
-from etude.tasks.reading import records
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 SUMMARY = "which of several answers (SWAG, CommonsenseQA, OpenBookQA, RACE)"
 SCORES = "accuracy"

@@ -25,13 +25,13 @@ from torch import nn
 from etude.chance import Chance
 from etude.errors import UserError, nearest
 from etude.objectives.base import Row, Stat, Term
-from etude.tasks import pooled
+from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap, bootstrap_counts
-from etude.tasks.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
+from etude.tasks.data.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
+from etude.tasks.data.records import records
 from etude.tasks.metrics import Confusion, area_under_curves
-from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
-from etude.tasks.reading import records
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled, Way
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 SUMMARY = "one label for a text (SST-2, CoLA, NSMC, YNAT, any CSV)"
 SCORES = "accuracy, macro F1, Matthews; F1 of one label; micro F1 without one; area under curves"

@@ -28,7 +28,7 @@ from etude.models.static import Static
 from etude.models.two_tower import TwoTower
 from etude.nn.packed import Layout
 from etude.nn.precision import wide
-from etude.text.tokenizer import Specials
+from etude.text.tokenizer.tokenizer import Specials
 
 Pooling = Literal["start", "mean", "last", "max", "ends"]
 
@@ -127,7 +127,7 @@ def _between_boundaries(model: TwoTower, special: Specials) -> tuple[list[int], 
     around = special.end if special.end is not None else special.separator
     if around is None:
         raise UserError("A two-tower model reads text between two boundary symbols, and this tokenizer has none.")
-    # by letters, separator and end are the same mark (text/spelling.py); that of a start is another
+    # by letters, separator and end are the same mark (text/tokenizer/char_ids.py); that of a start is another
     between = special.separator if model.settings.characters is None else special.start
     between = around if between is None else between
     return [around], [between], [around], "ends", model.settings.segments > 1

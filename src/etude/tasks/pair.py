@@ -19,11 +19,11 @@ from torch import nn
 
 from etude.tasks import classify
 from etude.tasks.classify import Classify, Labelled, learn
-from etude.tasks.examples import Examples, column_of, gather, label_of, text_of
+from etude.tasks.data.examples import Examples, column_of, gather, label_of, text_of
+from etude.tasks.data.records import records
 from etude.tasks.framing import Frame
-from etude.tasks.pooled import Way
-from etude.tasks.reading import records
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.pooled_head import Way
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
 

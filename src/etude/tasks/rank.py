@@ -29,14 +29,14 @@ from torch import Tensor, nn
 from etude.chance import Chance, fold
 from etude.errors import UserError
 from etude.objectives.base import Row, Stat, Term
-from etude.tasks import pooled
+from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
-from etude.tasks.candidates import COLUMNS, Query, parse, read
-from etude.tasks.examples import Examples
+from etude.tasks.data.candidates import COLUMNS, Query, parse, read
+from etude.tasks.data.examples import Examples
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
 from etude.tasks.pair import way_of
-from etude.tasks.pooled import ExampleBatch, ExampleRow, ExampleRows, Pooled
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, Pooled
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Rank", "Settings", "build", "learn", "parse", "read"]
 

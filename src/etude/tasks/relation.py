@@ -23,9 +23,19 @@ from torch import nn
 from etude.errors import UserError
 from etude.tasks import classify
 from etude.tasks.classify import Classify, learn
-from etude.tasks.examples import Examples, Record, checked_text, column_of, gather, label_of, short, text_of, value_of
-from etude.tasks.reading import records
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.data.examples import (
+    Examples,
+    Record,
+    checked_text,
+    column_of,
+    gather,
+    label_of,
+    short,
+    text_of,
+    value_of,
+)
+from etude.tasks.data.records import records
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Relation", "Settings", "build", "learn", "parse", "read"]
 

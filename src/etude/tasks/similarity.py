@@ -24,15 +24,15 @@ from torch import nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives.base import Row, Stat, Term
-from etude.tasks import pooled
+from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap
-from etude.tasks.examples import Examples, Record, column_of, gather, number_of
+from etude.tasks.data.examples import Examples, Record, column_of, gather, number_of
+from etude.tasks.data.records import records
 from etude.tasks.framing import inner
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.pair import FIRST, INPUTS, SECOND, texts_of, way_of
-from etude.tasks.pooled import ExampleBatch, ExampleRows, Pooled, Way
-from etude.tasks.reading import records
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled, Way
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Similarity", "build", "learn", "parse", "read"]
 

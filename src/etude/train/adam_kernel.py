@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from etude.train.many_tensors import cut, sent
+from etude.train.tensor_lists import cut, sent
 
 BLOCK = 1024  # elements of a program's chunk
 WARPS = 4  # 8 elements a thread: loads of 128 bytes under way, few enough registers for 9 programs a multiprocessor

@@ -4,7 +4,7 @@
     widen    the gradient of a weight is computed in half precision and then widened: cuBLAS writes float32 as fast, and
              a rounding that nobody asked for is gone
 
-Both work on the graph that torch's compiler is about to turn into kernels. `train/compiling.py` alone imports this
+Both work on the graph that torch's compiler is about to turn into kernels. `train/compilation.py` alone imports this
 file, and only where a model is compiled for a GPU.
 """
 

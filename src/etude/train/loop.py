@@ -25,17 +25,32 @@ from torch.nn.parallel import DistributedDataParallel
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.nn.attention import look_up_kernels
-from etude.nn.fused import plain
+from etude.nn.attention.dispatch import look_up_kernels
+from etude.nn.fusion import plain
 from etude.objectives.base import Batch, Objective, Rows, Stat, Term
-from etude.train import checkpoint, compiling, evaluation, heap, memory, optim, schedule, trouble
+from etude.train import (
+    checkpoint,
+    evaluation,
+    memory,
+    optim,
+    schedule,
+)
+from etude.train import (
+    compilation as compiling,
+)
+from etude.train import (
+    failures as trouble,
+)
+from etude.train import (
+    malloc as heap,
+)
+from etude.train.cpu_state import steady
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
+from etude.train.run_state import Outcome, Scorer, Tally
 from etude.train.settings import Settings
-from etude.train.steady import steady
-from etude.train.tally import Outcome, Scorer, Tally
 from etude.train.workers import default_workers
 
 

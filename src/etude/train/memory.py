@@ -121,7 +121,7 @@ def transformer_activations(model: transformer.Settings, tokens: int, precision:
     if model.dropout:
         layer += 2 * width * mask
     if device == "cpu" and (model.attention_dropout or precision == "bf16"):
-        # a weight for each pair, and whether it is dropped (nn/dense.py)
+        # a weight for each pair, and whether it is dropped (nn/attention/dense.py)
         layer += (bytes_each + (1 if model.attention_dropout else 0)) * model.heads * model.context
     embedding = (model.embedding_width or width) * (4 + (mask if model.embedding_dropout else 0))
     return tokens * (model.layers * layer + embedding)

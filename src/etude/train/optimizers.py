@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from etude.nn import card
+from etude.nn.triton import availability as card
 
 Groups = list[dict[str, Any]]
 
@@ -49,7 +49,7 @@ def own_kernel(device: torch.device) -> Any:
 
 def own_length(device: torch.device) -> Any:
     """Our norm of gradients on this device, or None."""
-    return _own("length_kernel", device)
+    return _own("grad_norm_kernel", device)
 
 
 def _own(name: str, device: torch.device) -> Any:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.train.steady import steady
+from etude.train.cpu_state import steady
 
 Precision = Literal["float32", "bf16"]
 

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.train import heap
+from etude.train import malloc as heap
 
 SLOT = 2**27  # bytes; only what is written takes memory. A larger step goes through the pipe
 SLOTS = 2  # a process: it writes to one while the other waits to be taken

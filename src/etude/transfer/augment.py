@@ -6,9 +6,9 @@ What could stand in a word's place is said
     of a word of several       by word vectors, where some are given: its nearest words
 
 In a copy each word is exchanged with a chance of `rate`, for one of its `candidates`, each as likely. Words of closed
-classes stay (text/closed_words.py), and so does all that is not letters. An example comes first as it is; then up to
+classes stay (text/function_words.py), and so does all that is not letters. An example comes first as it is; then up to
 `copies` for each of its texts, none twice. Labels are those of the example: a copy may mean something else, so what its
-label is, a teacher has to say (tasks/taught.py).
+label is, a teacher has to say (tasks/distilled_task.py).
 
 Where this is not the released code: candidates are that many words, where the code drops pieces of words from so many
 pieces; of a pair one text is exchanged and the other as it was, where the code keeps the last copy of the first.
@@ -29,17 +29,17 @@ import torch
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.hub.vectors import WordVectors
-from etude.loaded import Loaded
+from etude.hub.word_vectors import WordVectors
+from etude.inference.model import Loaded
 from etude.nn.packed import pack
 from etude.objectives.masked import Masked
+from etude.runs.task_plan import task_module
 from etude.tasks.base import by_length
-from etude.tasks.examples import column_of, text_of
+from etude.tasks.data.examples import column_of, text_of
+from etude.tasks.data.records import records
 from etude.tasks.framing import Frame, Framed
-from etude.tasks.reading import records
-from etude.text.closed_words import CLOSED
+from etude.text.function_words import CLOSED
 from etude.train import checkpoint
-from etude.transfer.plan import task_module
 from etude.view.neighbours import neighbours
 
 WORD = re.compile(r"[^\W\d_]+")  # letters of any script

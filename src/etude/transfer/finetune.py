@@ -1,7 +1,7 @@
 """`etude finetune`: a run and a task become a run that does the task, through the same loop as pre-training.
 
 The best weights are those with the best official score on dev; without a dev file, the last. A run that was
-stopped goes on where it was (`resume`), bit for bit. Several rates or seeds are so many runs (transfer/trials.py).
+stopped goes on where it was (`resume`), bit for bit. Several rates or seeds are so many runs (transfer/search.py).
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.hub import adopt, write_tensors
 from etude.objectives.base import Objective, Rows
-from etude.pretraining import make_deterministic
+from etude.pretrain.pretrain import make_deterministic
+from etude.recipes.datasets import resolve
 from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
-from etude.run import Run, refuse_existing
+from etude.runs import task_plan as plans
+from etude.runs.run import Run, refuse_existing
+from etude.runs.task_plan import Plan, Source
 from etude.tasks.base import Task
 from etude.tasks.depth import depths
-from etude.tasks.taught import Taught
-from etude.text.tokenizer import Tokenizer
+from etude.tasks.distilled_task import Taught
+from etude.tasks.example_filter import admitted, said_once, tell_bad
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, memory, peak, schedule
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
-from etude.train.tally import Outcome, Scorer
-from etude.transfer import plan as plans
-from etude.transfer import starting, teaching
-from etude.transfer.admit import admitted, said_once, tell_bad
-from etude.transfer.card import card
-from etude.transfer.named import resolve
-from etude.transfer.parts import ThawingLoop
-from etude.transfer.plan import Plan, Source
+from etude.train.run_state import Outcome, Scorer
+from etude.transfer import task_teacher as teaching
+from etude.transfer import vector_init as starting
+from etude.transfer.freezing import ThawingLoop
+from etude.transfer.model_card import card
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def finetune(
 ) -> Run:
     """Trains a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}.
 
-    With {"distill.teacher": run}, it learns the task from a teacher (tasks/taught.py).
+    With {"distill.teacher": run}, it learns the task from a teacher (tasks/distilled_task.py).
     """
     refuse_existing(Path(out))
     task, overrides = resolve(task, overrides)

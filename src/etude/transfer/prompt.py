@@ -5,7 +5,7 @@ Before every example that is asked, K others are shown with their answers, drawn
 of more). Shots that do not fit into the context are left out; only where none fits is what is asked cut, at its
 beginning. A result says how often.
 
-    classify, pair    each label has words; the likeliest of them is the answer (transfer/likelihood.py)
+    classify, pair    each label has words; the likeliest of them is the answer (inference/likelihood.py)
     choice            the example brings its answers
     word              the word that follows (LAMBADA): right where each of its tokens is the likeliest one
     span              an answer in free form, by beam search up to the end of the line (GPT-3: 4 beams, penalty 0.6)
@@ -27,15 +27,15 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.generation import is_causal
-from etude.loaded import Loaded, load
-from etude.tasks import answers as judging
+from etude.inference.generation import is_causal
+from etude.inference.likelihood import Answers, Worth, by_rules, spelled, weigh
+from etude.inference.model import Loaded, load
 from etude.tasks.base import Score, bootstrap, bootstrap_mean
 from etude.tasks.classify import label_scores
-from etude.tasks.examples import Examples, label_numbers
+from etude.tasks.data.examples import Examples, label_numbers
+from etude.tasks.example_filter import tell_bad
 from etude.tasks.metrics import Confusion
-from etude.transfer.admit import tell_bad
-from etude.transfer.likelihood import Answers, Worth, by_rules, spelled, weigh
+from etude.tasks.span import answers as judging
 from etude.transfer.prompt_file import PromptFile
 
 METRICS = ("accuracy", "macro_f1", "mcc")  # of labels; where there are two also f1, of the second as in GLUE

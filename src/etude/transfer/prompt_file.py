@@ -21,14 +21,15 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from etude.errors import UserError, nearest
+from etude.inference.likelihood import Rule
 from etude.recipes.document import parse_file
 from etude.recipes.schema import checked
 from etude.settings import Strict
-from etude.tasks import choice, classify, pair, span
-from etude.tasks.answers import Rules
-from etude.tasks.examples import Examples, label_names
-from etude.transfer import last_words
-from etude.transfer.likelihood import Rule
+from etude.tasks import choice, classify, pair
+from etude.tasks.data.examples import Examples, label_names
+from etude.tasks.span import task as span
+from etude.tasks.span.answers import Rules
+from etude.transfer import last_word as last_words
 
 MODULES: dict[str, Any] = {"classify": classify, "pair": pair, "choice": choice, "span": span, "word": last_words}
 FIELDS = {
@@ -52,7 +53,7 @@ class PromptFile(Strict):
     instruction: str = Field(default="", description="stands once, before everything")
     delimiter: str = Field(default=" ", description="before an answer, and part of what is predicted")
     separator: str = Field(default="\n\n", description="between examples")
-    compared: Rule = Field(default="tokens", description="how answers are compared; transfer/likelihood.py tells")
+    compared: Rule = Field(default="tokens", description="how answers are compared; inference/likelihood.py tells")
     answer_context: str = Field(default="Answer:", description="what stands before an answer without its question")
     tokens: int = Field(default=32, ge=1, description="of a written answer at most (span)")
     beams: int = Field(default=4, ge=1, description="of the search for a written answer (span)")

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
+from etude.inference.task_model import Tuned
+from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, from_overrides
+from etude.runs.task_plan import Plan
 from etude.train import checkpoint
 from etude.transfer import finetune as single
-from etude.transfer.named import leaves
-from etude.transfer.plan import Plan
-from etude.transfer.tuned import Tuned
 
 FILE = "suite.json"
 SUFFIXES = [kind + squeezed for kind in (".tsv", ".jsonl", ".csv") for squeezed in ("", ".xz", ".gz", ".zst")]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from etude.errors import UserError
-from etude.loaded import Loaded
+from etude.inference.model import Loaded
 from etude.models.transformer import Transformer
 from etude.nn.packed import pack
 from etude.tasks.framing import Frame, fit

@@ -10,7 +10,7 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.view.attention import Attention
-from etude.view.template import filled
+from etude.view.page_template import filled
 
 LARGEST = 2**23  # weights in one page, a byte each: 12 layers of 12 heads over 240 tokens
 WIDEST = 384  # pixels of all small maps of a layer

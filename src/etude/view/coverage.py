@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
-from etude.hub.vectors import WordVectors
-from etude.text.tokenizer import Tokenizer
-from etude.text.training import WORDS
+from etude.hub.word_vectors import WordVectors
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.text.tokenizer.training import WORDS
 
 BLOCK = 4096  # unknown words whose sub-words are looked at together
 

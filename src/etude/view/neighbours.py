@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError, nearest
-from etude.hub.vectors import Unknown, WordVectors
+from etude.hub.word_vectors import Unknown, WordVectors
 
 Rule = Literal["add", "multiply"]
 SMALL = 1e-3  # added to a divisor that may be 0 (Levy & Goldberg 2014)

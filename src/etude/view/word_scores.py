@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from etude.errors import UserError
-from etude.hub.vectors import Unknown, WordVectors
+from etude.hub.word_vectors import Unknown, WordVectors
 
 BLOCK = 512  # questions answered at once: 512 x 400,000 cosines are 0.8 GB
 SYNTACTIC = "gram"  # groups whose name begins so are of grammar

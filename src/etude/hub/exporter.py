@@ -1,0 +1,97 @@
+"""`etude export`: a finished Run becomes a folder that `transformers` opens, or one in the form of ELMo's release."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from etude.errors import UserError
+from etude.hub import elmo_files as elmo
+from etude.hub.checkpoint_writer import Published, publish, refusal, reread, write
+from etude.hub.tokenizer_files import with_markers, with_start
+from etude.recipes.schema import Recipe
+from etude.runs.run import Run
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.train import checkpoint
+
+
+def export_run(run: Run | str | Path, out: str | Path) -> Published:
+    """Writes config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    if not run.finished:
+        verb = "finetune" if (run.folder / "task.yaml").is_file() else "pretrain"
+        raise UserError(f"{run.folder} is not finished. 'etude {verb} --resume {run.folder}' trains it to its end.")
+    recipe, folder = run.recipe, Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already. Choose another folder with -o.")
+    if (run.folder / "task.yaml").is_file():
+        from etude.hub.task_heads import publish_tuned  # here: a transfer needs this package itself
+
+        tuned = publish_tuned(run)
+        with _appearing(folder, run) as writing:
+            write(tuned, writing)
+        return tuned
+    tensors, _ = reread(recipe, run.tokenizer.special, run.folder)
+    if recipe.model_kind == "recurrent":
+        return _export_elmo(run, tensors, folder)
+    why = refusal(recipe, tensors)
+    if why:
+        raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
+    tokenizer = _framing(recipe, run.tokenizer)
+    published = publish(recipe, tensors, tokenizer, trim=True)
+    assert published is not None  # refusal() was empty
+    published = _with_file(published, tokenizer.content)
+    with _appearing(folder, run) as writing:
+        write(published, writing)
+    return published
+
+
+@contextmanager
+def _appearing(folder: Path, run: Run) -> Iterator[Path]:
+    """A folder to write into, with the run's card; it becomes `folder` at once or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir()
+    card = run.folder / "README.md"
+    if card.is_file():
+        checkpoint.write_text(writing / "README.md", card.read_text(encoding="utf-8"))
+    yield writing
+    checkpoint.flush(writing)
+    if folder.is_dir():  # empty: checked above
+        folder.rmdir()
+    writing.rename(folder)
+    checkpoint.flush(folder.parent)
+
+
+def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Published:
+    """options.json and weights.hdf5, as ELMo was released."""
+    why = elmo.refusal(run.recipe)
+    if why:
+        raise UserError(f"{run.folder} cannot be exported: {why}.")
+    with _appearing(folder, run) as writing:
+        elmo.write(run.recipe, tensors, run.tokenizer, writing)
+    own = {name: one for name, one in tensors.items() if name.startswith("model.")}
+    usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
+    return Published(elmo.options_of(run.recipe.model), own, usage=usage)
+
+
+def _framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer that frames a text there as the objective frames it here."""
+    if recipe.objective_kind != "causal":
+        return with_markers(tokenizer) if getattr(recipe.objective, "markers", True) else tokenizer
+    special = tokenizer.special
+    start = special.start if recipe.objective.start else special.end if recipe.objective.documents == "split" else None
+    return tokenizer if start is None else with_start(tokenizer, start)
+
+
+def _with_file(published: Published, tokenizer: str) -> Published:
+    """The tokenizer itself, in the folder and in those of the models beside it."""
+    beside = {name: _with_file(part, tokenizer) for name, part in published.beside.items()}
+    return replace(published, files={**published.files, "tokenizer.json": tokenizer}, beside=beside)

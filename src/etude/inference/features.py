@@ -1,0 +1,100 @@
+"""`etude features`: states of texts as arrays, and sentence vectors by pooling.
+
+Texts are framed as in pre-training. A vector is a pooling over a text's states: mean, max, the first, the last.
+The .npz file holds `vectors` (texts, layers, width), or with pooling "none" one array (layers, tokens, width) a
+text, named by its number, and `layers`, the numbers of the layers.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from etude.errors import UserError
+from etude.inference.model import Loaded, load
+from etude.models.layer_features import Layers, chosen_layers, layer_count
+from etude.tasks import classify
+from etude.tasks.base import by_length
+from etude.tasks.data.examples import checked_text
+
+How = Literal["mean", "max", "start", "last", "none"]
+
+
+def extract(model: Loaded, texts: Sequence[str], layers: Layers = "last", pool: How = "mean") -> list[np.ndarray]:
+    """One array a text, in their order: (layers, width), or (layers, tokens, width) without pooling."""
+    chosen = chosen_layers(layers, layer_count(getattr(model.model, "wrapped", model.model)))
+    ids = [model.frame(encoding.ids) for encoding in model.tokenizer.encode_batch(list(texts))]
+    found: list[np.ndarray | None] = [None] * len(texts)
+    reduce = {
+        "mean": lambda states: states.mean(1),
+        "max": lambda states: states.max(1),
+        "start": lambda states: states[:, 0],
+        "last": lambda states: states[:, -1],
+        "none": lambda states: states,
+    }[pool]
+    for group in by_length([len(one) for one in ids]):
+        for number, states in zip(group, model.states([ids[n] for n in group]), strict=True):
+            if not states.shape[1]:
+                raise UserError(f"text {number + 1}: the tokenizer leaves nothing of it. Remove it.")
+            found[number] = np.ascontiguousarray(reduce(states[chosen]))
+    return [array for array in found if array is not None]
+
+
+def extract_file(
+    run: str | Path,
+    file: str | Path,
+    out: str | Path,
+    layers: str = "last",
+    pool: How = "mean",
+    text: str | None = None,
+) -> str:
+    """Writes the .npz file; returns what it holds, in words."""
+    model = load(run)
+    texts = read_texts(Path(file), text)
+    found = extract(model, texts, parse_layers(layers), pool)
+    chosen = np.array(chosen_layers(parse_layers(layers), layer_count(getattr(model.model, "wrapped", model.model))))
+    out = Path(out)
+    if out.suffix != ".npz":
+        raise UserError(f"{out}: the arrays are written as .npz. Name the file so.")
+    if pool == "none":
+        arrays = {str(number): array for number, array in enumerate(found)}
+        told = f"{len(found):,} texts, {sum(a.shape[1] for a in found):,} tokens x {found[0].shape[0]} layers"
+    else:
+        arrays = {"vectors": np.stack(found)}
+        told = f"vectors {arrays['vectors'].shape} (texts, layers, width)"
+    with zipfile.ZipFile(out, "w") as archive:  # as numpy writes it, one array in memory at a time
+        for name, array in [*arrays.items(), ("layers", chosen)]:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    return told
+
+
+def parse_layers(words: str) -> Layers:
+    if words in ("last", "last4", "all"):
+        return words  # type: ignore[return-value]
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise UserError(f"--layers {words}: write last, last4, all, or numbers such as 0,-1.") from None
+
+
+def read_texts(file: Path, column: str | None) -> list[str]:
+    """A text file, one text a line; or the text column of labelled examples."""
+    if ".txt" not in file.suffixes and file.suffix:
+        columns = {} if column is None else {"text": column}
+        return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
+    try:
+        lines = file.read_bytes().decode().split("\n")
+    except FileNotFoundError:
+        raise UserError(f"There is no file {file}.") from None
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{file}: not UTF-8 at byte {problem.start}. Convert the file.") from None
+    if lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise UserError(f"{file} holds no lines.")
+    return [checked_text(line.removesuffix("\r"), "text", f"{file}:{n}") for n, line in enumerate(lines, 1)]

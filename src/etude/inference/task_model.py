@@ -1,0 +1,201 @@
+"""A transferred run in use: predictions and scores, whatever the task."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from etude.errors import UserError
+from etude.runs.run import Run
+from etude.runs.task_plan import Plan
+from etude.tasks.base import Score, Task
+from etude.tasks.data.examples import Examples
+from etude.tasks.data.records import KINDS, SQUEEZED, json_record
+from etude.tasks.distilled_task import own_names
+from etude.tasks.example_filter import admitted
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.train import checkpoint
+
+LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
+
+
+@dataclass(frozen=True)
+class Tuned:
+    folder: Path
+    plan: Plan
+    model: nn.Module
+    task: Task
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str | None = None) -> Tuned:
+        run = Run.open(folder)
+        plan = Plan.read(run.folder)
+        model, task = plan.build(run.recipe.build_model(), run.tokenizer)
+        learner = nn.ModuleDict({"model": model, "objective": task})
+        if run.finished:
+            path = run.folder / "model.safetensors"
+            checkpoint.load_strictly(learner, load_file(path), str(path))
+        elif run.steps:
+            groups, _ = checkpoint.load(run.folder / "checkpoints", run.steps[-1])
+            own = groups["weights"] if plan.distill is None else own_names(groups["weights"])
+            checkpoint.load_strictly(learner, own, f"checkpoint {run.steps[-1]} of {run.folder}")
+        else:
+            raise UserError(f"{run.folder} has no weights yet. 'etude finetune --resume {run.folder}' trains it.")
+        learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return cls(run.folder, plan, model, task, run.tokenizer)
+
+    def with_columns(self, columns: Mapping[str, str]) -> Tuned:
+        """The same, reading other columns."""
+        return replace(self, plan=replace(self.plan, columns=self.plan.columns | dict(columns)))
+
+    # --- scores -------------------------------------------------------------------------------------
+
+    def read(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+    ) -> Examples[Any]:
+        """A file of examples; columns are those of training unless others are named."""
+        found = self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
+        return admitted(self.task, found, True)[0] if skip_bad and labelled else found
+
+    def must_answer(self) -> None:
+        """Refuses to use a head that was never trained."""
+        if self.plan.distill is not None and not self.plan.distill.answers:
+            raise UserError(
+                f"{self.folder} has learnt what is inside its teacher, and its head nothing yet. Go on with: "
+                f"etude finetune {self.folder} {self.plan.kind} --teacher TEACHER --train FILE -o ANOTHER"
+            )
+
+    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
+        self.must_answer()
+        found = examples if isinstance(examples, Examples) else self.read(examples)
+        return self.task.evaluate(self.model, found, intervals)
+
+    # --- predictions --------------------------------------------------------------------------------
+
+    def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
+        """One answer an input, in their order: texts, the fields of records, or examples that were read."""
+        self.must_answer()
+        if isinstance(inputs, str):
+            raise UserError("predict takes a list of inputs: write predict([text]).")
+        if isinstance(inputs, Examples):
+            return self.task.predict(self.model, inputs)
+        items, places = [], []
+        for number, one in enumerate(inputs, 1):
+            where = f"input {number}"
+            record = self._record(one) if isinstance(one, str) else dict(one)
+            items.append(self.plan.module.parse(record, self.plan.columns, where, False))
+            places.append(where)
+        return self.task.predict(self.model, Examples(items, "the inputs", places)) if items else []
+
+    def write(self, answers: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+        """Answers of `predict` as a file: JSON lines, or what the task's official scorer reads where it has one."""
+        official, path = getattr(self.plan.module, "official", None), Path(path)
+        if official is not None and path.suffix == ".json":
+            for ending, content in official(answers).items():  # the first is the file that was asked for
+                text = json.dumps(content, ensure_ascii=False)
+                checkpoint.write_text(path.with_name(f"{path.stem}{ending}.json"), text)
+        else:
+            lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+            checkpoint.write_text(path, lines)
+
+    def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
+        """Answers to lines as they come: texts, or JSON objects with the fields of an example.
+
+        What has arrived is answered together, like lengths side by side, so a person who types gets each answer at
+        once and a long pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
+        """
+        self.must_answer()
+        for chunk in arrived(lines):
+            answers: list[dict[str, Any] | None] = []
+            items, places = [], []
+            wrong: UserError | None = None
+            for number, line in chunk:
+                where = f"{source}:{number}"
+                try:
+                    items.append(self._parse(line, where))
+                    places.append(where)
+                    answers.append(None)
+                except UserError as problem:
+                    wrong = problem
+                    if not skip_bad:  # told behind the answers to the lines before it
+                        break
+                    answers.append({"error": str(problem)})
+            found = iter(self.task.predict(self.model, Examples(items, source, places)) if items else [])
+            yield from (next(found) if answer is None else answer for answer in answers)
+            if wrong is not None and not skip_bad:
+                raise wrong
+
+    def _parse(self, line: str, where: str) -> Any:
+        line = line.removesuffix("\n").removesuffix("\r")
+        if line.lstrip().startswith("{"):
+            record = json_record(line, where)
+            if isinstance(record, UserError):
+                raise record
+        else:
+            record = self._record(line)
+        return self.plan.module.parse(record, self.plan.columns, where, False)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The parts of a plain line by their roles, and the columns they are read from; none where it takes JSON."""
+        module = self.plan.module
+        roles = getattr(module, "INPUTS", tuple(module.COLUMNS)[:1])
+        return {role: self.plan.columns.get(role, module.COLUMNS[role][0]) for role in roles}
+
+    def _record(self, line: str) -> dict[str, Any]:
+        """A plain line as the fields of an example: one text, or several with tabs between them."""
+        module, names = self.plan.module, list(self.inputs.values())
+        if not names:
+            example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
+            raise UserError(
+                f"An input of the task {self.plan.kind} is a JSON object such as {example}, not a plain line."
+            )
+        parts = line.split("\t", len(names) - 1)
+        if len(parts) < len(names):
+            raise UserError(
+                f"A line of the task {self.plan.kind} holds {' <tab> '.join(self.inputs)}; this one has {len(parts)}."
+            )
+        return dict(zip(names, parts, strict=True))
+
+
+def holds_lines(path: Path) -> bool:
+    """Whether a file is answered line by line as it is read; a table, or what is squeezed, holds examples."""
+    return path.suffix == ".jsonl" or path.suffix not in {*SQUEEZED, *KINDS, ".conll", ".conllu"}
+
+
+def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
+    """Numbered lines in the groups in which they come in, none waiting for the next; what reading raises is raised."""
+    waiting: queue.Queue[tuple[int, str] | BaseException | None] = queue.Queue(2 * LARGEST_CHUNK)
+
+    def read() -> None:
+        try:
+            for numbered in enumerate(lines, 1):
+                waiting.put(numbered)
+            waiting.put(None)
+        except BaseException as problem:
+            waiting.put(problem)
+
+    threading.Thread(target=read, daemon=True, name="etude-reader").start()
+    over: BaseException | bool | None = False
+    while over is False:
+        group: list[tuple[int, str]] = []
+        while len(group) < LARGEST_CHUNK and (not group or not waiting.empty()):
+            one = waiting.get()
+            if not isinstance(one, tuple):
+                over = one
+                break
+            group.append(one)
+        if group:
+            yield group
+    if isinstance(over, BaseException):
+        raise over

@@ -1,0 +1,146 @@
+"""Keys and values kept between steps, so that generating a token costs one token (causal models).
+
+Sequences of different lengths share one cache: a dense buffer a layer, (S, room, H, d), of which each sequence
+fills its own part. A step may bring any number of new tokens for each sequence: whole prompts first, then one
+each, or none for a sequence that has ended. Positions go on where the sequence stopped; `pack` sees to that.
+
+    cache = Cache()
+    states = model(cache.pack([[5, 8, 2], [7]]), cache=cache)      # prompts
+    states = model(cache.pack([[4], [9]]), cache=cache)            # one more token each
+    cache.keep(np.array([1]))                                      # the first sequence has ended
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.nn.attention.dispatch import attend
+from etude.nn.packed import Layout, Packed, pack
+
+_ROOM = 64  # the buffer grows by doubling from here: few copies, little waste
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.lengths = np.zeros(0, np.int64)  # (S,) tokens kept of each sequence, on the host
+        self.keys: list[Tensor] = []  # a layer each: (S, room, H, d)
+        self.values: list[Tensor] = []
+        self._step: _Step | None = None
+
+    def pack(self, tokens: list[list[int]]) -> Packed:
+        """New tokens of every sequence, at the positions that follow what is kept."""
+        if self.keys and len(tokens) != len(self.lengths):
+            raise ValueError(f"{len(tokens)} sequences, yet the cache keeps {len(self.lengths)}")
+        packed = pack(tokens)
+        past = self.lengths if self.keys else np.zeros(len(tokens), np.int64)
+        return replace(packed, positions=packed.positions + torch.from_numpy(np.repeat(past, packed.layout.lengths)))
+
+    def begin(self, layout: Layout, path: str | None = None) -> None:
+        """Before the layers of one step."""
+        if not self.keys:
+            self.lengths = np.zeros(len(layout.lengths), np.int64)
+        if len(layout.lengths) != len(self.lengths):
+            raise ValueError(f"{len(layout.lengths)} sequences, yet the cache keeps {len(self.lengths)}")
+        self._step = _Step(self.lengths, layout, path)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+        """Keeps the new keys and values of a layer, and attends to all that is kept. (N, H, d) -> (N, H, d)."""
+        if self._step is None:
+            raise RuntimeError("a step of the cache starts with begin()")
+        step = self._step
+        if layer == len(self.keys):
+            shape = (len(self.lengths), 0, *key.shape[1:])
+            self.keys.append(key.new_zeros(shape))
+            self.values.append(value.new_zeros(shape))
+        rows, places = step.rows(key.device), step.places(key.device)
+        for kept, new in ((self.keys, key), (self.values, value)):
+            kept[layer] = _grown(kept[layer], step.longest)
+            kept[layer][rows, places] = new.detach().to(kept[layer].dtype)
+        if step.first:
+            return attend(query, key, value, step.layout, causal=True, window=window, path=step.path)
+        return step.attend(query, self.keys[layer], self.values[layer], window)
+
+    def finish(self) -> None:
+        """After the layers of one step: what is new becomes what is kept."""
+        if self._step is not None:
+            self.lengths = self.lengths + self._step.layout.lengths
+        self._step = None
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Only these sequences, in this order; one may be named twice (beams)."""
+        index = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        self.lengths = self.lengths[rows]
+        self.keys = [kept.index_select(0, index.to(kept.device)) for kept in self.keys]
+        self.values = [kept.index_select(0, index.to(kept.device)) for kept in self.values]
+
+    def forget(self, rows: np.ndarray) -> None:
+        """These sequences start anew, at position 0; what they kept is overwritten."""
+        self.lengths = self.lengths.copy()
+        self.lengths[rows] = 0
+
+
+class _Step:
+    """Where the new tokens of one step go, worked out once for all layers."""
+
+    def __init__(self, past: np.ndarray, layout: Layout, path: str | None) -> None:
+        self.past, self.layout, self.path = past, layout, path
+        self.first = not past.any()
+        self.longest = int((past + layout.lengths).max(initial=0))
+        self._row = np.repeat(np.arange(len(past)), layout.lengths)
+        self._offset = np.arange(layout.total) - np.repeat(layout.host[:-1].astype(np.int64), layout.lengths)
+        self._sent: dict[object, Tensor] = {}
+
+    def rows(self, device: torch.device) -> Tensor:
+        """(N,) the sequence of each new token."""
+        return self._send("rows", self._row, device)
+
+    def places(self, device: torch.device) -> Tensor:
+        """(N,) its place in that sequence."""
+        return self._send("places", self.past[self._row] + self._offset, device)
+
+    def _send(self, name: object, array: np.ndarray, device: torch.device) -> Tensor:
+        if name not in self._sent:
+            self._sent[name] = torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+        return self._sent[name]
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, window: int | None) -> Tensor:
+        """Queries of the new tokens over all that is kept: dense, for a step has few queries."""
+        sequences, width = len(self.past), int(self.layout.lengths.max(initial=0))
+        rows, offsets = self.rows(query.device), self._send("offsets", self._offset, query.device)
+        if width == 1 and len(rows) == sequences:
+            dense = query[:, None]  # one new token each, the usual step: nothing to arrange
+        else:
+            dense = query.new_zeros(sequences, width, *query.shape[1:])
+            dense[rows, offsets] = query
+        mixed = F.scaled_dot_product_attention(
+            dense.transpose(1, 2),
+            keys[:, : self.longest].transpose(1, 2),
+            values[:, : self.longest].transpose(1, 2),
+            attn_mask=self._visible(width, window, query.device),
+        ).transpose(1, 2)  # (S, width, H, d)
+        return mixed[rows, offsets]
+
+    def _visible(self, width: int, window: int | None, device: torch.device) -> Tensor:
+        """(S, 1, width, longest) bool. A query of padding sees the first key, so that no row is empty."""
+        key = np.arange(self.longest)[None, None, :]
+        place = self.past[:, None, None] + np.arange(width)[None, :, None]
+        visible = key <= place
+        if window is not None:
+            visible &= key >= place - window
+        visible |= (key == 0) & (np.arange(width)[None, :, None] >= self.layout.lengths[:, None, None])
+        return self._send(("visible", window), visible[:, None], device)
+
+
+def _grown(kept: Tensor, longest: int) -> Tensor:
+    """A buffer with room for the longest sequence."""
+    room = kept.shape[1]
+    if longest <= room:
+        return kept
+    grown = kept.new_zeros(kept.shape[0], max(longest, 2 * room, _ROOM), *kept.shape[2:])
+    grown[:, :room] = kept
+    return grown

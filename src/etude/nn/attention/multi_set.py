@@ -1,0 +1,395 @@
+"""Attention over the union of several sets of keys, exact, and with no mask of queries against keys in memory.
+
+The combiner of two towers asks two sets at once: what stands before a token, and what stands behind it (Baevski et al.
+2019). A softmax over a union is the softmaxes over its parts, weighed by their shares of the normaliser:
+
+    out = sum_p exp(lse_p - L) out_p,    L = log sum_p exp(lse_p)
+
+So each part is an ordinary attention inside packed sequences, by the kernel that every other model uses, and memory
+stays linear in the tokens. Backwards the same kernel is asked once more for each part, with `out` and `L` of the whole
+in place of its own: with p = exp(score - L) its formulas are those of the whole softmax, and no derivative of a
+logarithm is ever needed.
+
+    past      a query sees the keys up to its own place
+    future    the keys from its own place on: the same, on everything in reversed order
+    all       every key of its sequence
+    edge      False: the first key (past) or the last (future) is no key. Sets whose keys were moved by one place,
+              so that a query does not see its own token, have nothing there.
+    slot      one key and value more that every query sees: it can attend to nothing
+
+A query that sees nothing gives zeros. Paths are those of nn/attention/dispatch.py: `varlen`, `grouped` and `reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from etude.errors import UserError
+from etude.nn.attention.dispatch import choose_path
+from etude.nn.attention.grouped import Plan, _Rearrange, plan_of
+from etude.nn.packed import Layout
+
+Reach = Literal["past", "future", "all"]
+SlotKind = Literal["none", "learned", "zero"]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """One part of the union."""
+
+    key: Tensor  # (N, H, d)
+    value: Tensor  # (N, H, d)
+    reach: Reach
+    edge: bool = True
+
+
+class Slot(nn.Module):
+    """The key and value that every query sees: learned, or zeros (fairseq's bias_kv and zero_attn [code])."""
+
+    def __init__(self, heads: int, size: int, kind: Literal["learned", "zero"]) -> None:
+        super().__init__()
+        if kind == "learned":
+            self.key, self.value = nn.Parameter(torch.zeros(heads, size)), nn.Parameter(torch.zeros(heads, size))
+        else:
+            self.register_buffer("key", torch.zeros(heads, size), persistent=False)
+            self.register_buffer("value", torch.zeros(heads, size), persistent=False)
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        return self.key, self.value
+
+
+def attend_union(
+    query: Tensor,
+    parts: Sequence[Keys],
+    layout: Layout,
+    *,
+    slot: tuple[Tensor, Tensor] | None = None,
+    dropout: float = 0.0,
+    path: str | None = None,
+) -> Tensor:
+    """(N, H, d) -> (N, H, d). Scores are divided by sqrt(d): who wants others scales the query."""
+    if not torch.compiler.is_compiling() and query.shape[0] != layout.total:
+        raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
+    if query.shape[0] == 0:
+        return query.clone()
+    path = path or choose_path(query.device, query.dtype, query.shape[-1])
+    if slot is not None:
+        slot = (slot[0].to(query.dtype), slot[1].to(query.dtype))
+    if path == "varlen":
+        return _varlen(query, parts, layout, slot, dropout)
+    if path == "grouped":
+        grouped = _grouped_outside_graph if torch.compiler.is_compiling() else _grouped
+        result: Tensor = grouped(query, parts, layout, slot, dropout)
+        return result
+    if path == "reference":
+        return _reference(query, parts, layout, slot, dropout)
+    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, reference.")
+
+
+def ends(layout: Layout, tokens: int) -> tuple[Tensor, Tensor]:
+    """(N,) bool each: is this the first, is this the last token of its sequence?"""
+    marks = torch.zeros(tokens + 1, dtype=torch.bool, device=layout.bounds.device)
+    marks = marks.index_fill(0, layout.bounds.long(), True)  # an empty sequence marks the start of the next one
+    return marks[:-1], marks[1:]
+
+
+def shift(x: Tensor, layout: Layout, by: Literal[1, -1]) -> Tensor:
+    """(N, D) -> (N, D): what stands one place before (1) or behind (-1) in the same sequence, zeros at its end."""
+    first, last = ends(layout, x.shape[0])
+    if by == 1:
+        return torch.cat([torch.zeros_like(x[:1]), x[:-1]]).masked_fill(first[:, None], 0.0)
+    return torch.cat([x[1:], torch.zeros_like(x[:1])]).masked_fill(last[:, None], 0.0)
+
+
+# --- variable lengths -------------------------------------------------------------------------------
+
+
+def _varlen(
+    query: Tensor, parts: Sequence[Keys], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
+) -> Tensor:
+    first, last = ends(layout, query.shape[0])
+    backwards = layout.bounds[-1] - layout.bounds.flip(0)
+    ways, bounds, hidden, flat = [], [], [], []
+    for part in parts:
+        if part.reach == "all" and not part.edge:
+            raise ValueError("a query that sees all keys sees those at the edge too")
+        own = backwards if part.reach == "future" else layout.bounds
+        bounds.append(own if part.edge else _without_first(own))
+        hidden.append(None if part.edge else last if part.reach == "future" else first)
+        ways.append(part.reach)
+        flat += [part.key, part.value]
+    key, value = slot if slot is not None else (None, None)
+    return _whole(query, key, value, tuple(ways), layout.longest, dropout, *bounds, *hidden, *flat)
+
+
+def _whole(*given: Any) -> Tensor:
+    """`_Union`, as one step of a graph: `as_one_step` keeps a compiler from looking into it."""
+    mixed: Tensor = _Union.apply(*given)
+    return mixed
+
+
+def as_one_step() -> None:
+    """To be called before a model with this attention is compiled: torch 2.11 cannot trace a derivative of our own in
+    which several arguments are not used. Not when this file is read, for it brings the compiler along."""
+    torch.compiler.allow_in_graph(_whole)
+
+
+def _without_first(bounds: Tensor) -> Tensor:
+    """(S+1,) -> (2S+1,): every sequence as two, its first token and the rest.
+
+    In the rest no query meets the first key. What the first token is told there about itself is thrown away.
+    """
+    start, stop = bounds[:-1], bounds[1:]
+    return torch.cat([torch.stack([start, torch.minimum(start + 1, stop)], dim=1).flatten(), bounds[-1:]])
+
+
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, causal: bool, dropout: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """torch's kernel: the mixed values (N, H, d), log-sum-exp (H, N) float32, and two states of its dropout."""
+    kernel = torch.ops.aten._flash_attention_forward
+    out, lse, state, unused, _ = kernel(query, key, value, bounds, bounds, longest, longest, dropout, causal, False)
+    return out, lse, state, unused
+
+
+# A step of our own around torch's: it reads the log-sum-exp as if it lay (H, N), whatever its strides say, and a
+# compiler that knows nothing of that leaves it as it was computed, (N, H). What a step of one's own is given lies as
+# its trace has promised.
+@torch.library.custom_op("etude::flash_backward", mutates_args=())
+def _flash_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bounds: Tensor,
+    longest: int,
+    causal: bool,
+    dropout: float,
+    state: Tensor,
+    unused: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    kernel = torch.ops.aten._flash_attention_backward
+    lse = lse.contiguous()
+    found = kernel(grad, query, key, value, out, lse, bounds, bounds, longest, longest, dropout, causal, state, unused)
+    return found[0].contiguous(), found[1].contiguous(), found[2].contiguous()
+
+
+@_flash_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+class _Union(torch.autograd.Function):
+    """Arguments behind `dropout`: P bounds, P flags (N,) of queries that see nothing of a part, P keys and values."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        slot_key: Tensor | None,
+        slot_value: Tensor | None,
+        ways: tuple[Reach, ...],
+        longest: int,
+        dropout: float,
+        *rest: Any,
+    ) -> Tensor:
+        count = len(ways)
+        bounds, hidden, flat = rest[:count], rest[count : 2 * count], rest[2 * count :]
+        mixed, shares, states = [], [], []
+        for number, way in enumerate(ways):
+            asked, key, value = _ordered(way, query, flat[2 * number], flat[2 * number + 1])
+            out, lse, *state = _flash(asked, key, value, bounds[number], longest, way != "all", dropout)
+            out, lse = _ordered(way, out, lse.t())  # (N, H, d), (N, H)
+            blind = hidden[number]
+            shares.append(lse if blind is None else lse.masked_fill(blind[:, None], -torch.inf))
+            mixed.append(out)
+            states += state
+        kept = None
+        if slot_key is not None and slot_value is not None:
+            shares.append(_slot_scores(query, slot_key))
+            told = slot_value.float()
+            if dropout:
+                kept = (torch.rand_like(shares[-1]) >= dropout) / (1 - dropout)  # (N, H)
+                told = kept[:, :, None] * told
+            mixed.append(told.expand(query.shape))
+        together = torch.stack(shares).logsumexp(0)  # (N, H); minus infinity where nothing is seen
+        level = together.masked_fill(together == -torch.inf, 0.0)
+        result = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
+        for out, share in zip(mixed, shares, strict=True):
+            result = result + (share - level).exp()[:, :, None] * out
+        result = result.to(query.dtype)
+        # so high that its weight is 0: how the kernel itself marks a query that sees nothing
+        together = together.masked_fill(together == -torch.inf, torch.inf)
+        ctx.save_for_backward(query, slot_key, slot_value, kept, result, together, *rest, *states)
+        ctx.ways, ctx.longest, ctx.dropout = ways, longest, dropout
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        query, slot_key, slot_value, kept, result, together, *rest = ctx.saved_tensors
+        ways, count = ctx.ways, len(ctx.ways)
+        bounds, hidden, flat = rest[:count], rest[count : 2 * count], rest[2 * count : 4 * count]
+        states = rest[4 * count :]
+        grad_query: Tensor | None = None
+        slopes = []
+        for number, way in enumerate(ways):
+            blind = hidden[number]
+            lse = together if blind is None else together.masked_fill(blind[:, None], torch.inf)
+            steep, asked, key, value, out, lse = _ordered(
+                way, grad, query, flat[2 * number], flat[2 * number + 1], result, lse
+            )
+            found = _flash_backward(
+                steep,
+                asked,
+                key,
+                value,
+                out,
+                lse.t(),  # (H, N)
+                bounds[number],
+                ctx.longest,
+                way != "all",
+                ctx.dropout,
+                states[2 * number],
+                states[2 * number + 1],
+            )
+            of_query, of_key, of_value = _ordered(way, *found)
+            grad_query = of_query if grad_query is None else grad_query + of_query
+            slopes += [of_key, of_value]
+        assert grad_query is not None
+        grad_key = grad_value = None
+        if slot_key is not None:
+            steep = grad.float()
+            weight = (_slot_scores(query, slot_key) - together).exp()  # (N, H)
+            dropped = weight if kept is None else weight * kept
+            grad_value = (dropped[:, :, None] * steep).sum(0).to(slot_value.dtype)
+            told = (steep * slot_value.float()).sum(-1)
+            told = told if kept is None else told * kept
+            slope = weight * (told - (steep * result.float()).sum(-1)) * query.shape[-1] ** -0.5
+            grad_query = grad_query + (slope[:, :, None] * slot_key.float()).to(grad_query.dtype)
+            grad_key = (slope[:, :, None] * query.float()).sum(0).to(slot_key.dtype)
+        return (grad_query, grad_key, grad_value, None, None, None, *[None] * (2 * count), *slopes)
+
+
+def _ordered(way: Reach, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Into the order in which the part is a past; doing so twice undoes it."""
+    return tuple(tensor.flip(0) for tensor in tensors) if way == "future" else tensors
+
+
+def _slot_scores(query: Tensor, key: Tensor) -> Tensor:
+    """(N, H) float32; no matrix product, which autocast would round."""
+    return (query.float() * key.float()).sum(-1) * query.shape[-1] ** -0.5
+
+
+# --- dense buckets ----------------------------------------------------------------------------------
+
+
+def _grouped(
+    query: Tensor, parts: Sequence[Keys], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
+) -> Tensor:
+    plan = plan_of(layout, query.device)
+    heads, size = query.shape[1:]
+    flat = [query, *(tensor for part in parts for tensor in (part.key, part.value))]
+    if plan.token_of_slot is not None:
+        flat = [_Rearrange.apply(tensor, plan.token_of_slot, plan.slot_of_token) for tensor in flat]
+    sizes = [len(bucket.lengths) * bucket.length for bucket in plan.buckets]
+    mixed = []
+    for number, pieces in enumerate(zip(*(tensor.split(sizes) for tensor in flat), strict=True)):
+        length = plan.buckets[number].length
+        rows = [piece.view(-1, length, heads, size).transpose(1, 2) for piece in pieces]  # (S, H, L, d)
+        keys, values = rows[1::2], rows[2::2]
+        if slot is not None:
+            keys, values = ([*some, _broadcast(one, rows[0])] for some, one in zip((keys, values), slot, strict=True))
+        mask, blind = _mask(plan, number, parts, slot is not None, query.dtype)
+        out = F.scaled_dot_product_attention(
+            rows[0], torch.cat(keys, 2), torch.cat(values, 2), attn_mask=mask, dropout_p=dropout
+        )
+        if blind is not None:
+            out = out.masked_fill(blind, 0.0)
+        mixed.append(out.transpose(1, 2).reshape(-1, heads, size))
+    joined = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+    if plan.token_of_slot is None:
+        return joined
+    result: Tensor = _Rearrange.apply(joined, plan.slot_of_token, plan.token_of_slot)
+    return result
+
+
+def _broadcast(one: Tensor, like: Tensor) -> Tensor:
+    """(H, d) -> (S, H, 1, d)"""
+    return one[None, :, None].expand(like.shape[0], -1, -1, -1)
+
+
+def _mask(
+    plan: Plan, number: int, parts: Sequence[Keys], slot: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """What is added to the scores of a bucket, (S|1, 1, L, K); and which of its queries see nothing, if any does."""
+    wanted = tuple((part.reach, part.edge) for part in parts)
+    name = ("union", number, wanted, slot, dtype)
+    if name not in plan.masks:
+        bucket = plan.buckets[number]
+        lengths = bucket.lengths if bucket.ragged else bucket.lengths[:1]
+        allowed = [_visible(reach, edge, bucket.length, lengths) for reach, edge in wanted]
+        if slot:
+            allowed.append(np.ones((len(lengths), bucket.length, 1), bool))
+        seen = np.concatenate(allowed, axis=2)  # (S|1, L, K)
+        low = torch.finfo(dtype).min / 2  # half, because a score is added to it; finite: never NaN
+        added = torch.from_numpy(np.where(seen, 0.0, low)[:, None]).to(dtype)
+        nothing: np.ndarray = np.logical_not(seen.any(2))  # (S|1, L)
+        plan.masks[name] = added.to(plan.device)
+        plan.masks[(*name, "blind")] = (
+            torch.from_numpy(nothing[:, None, :, None]).to(plan.device) if nothing.any() else None
+        )
+    mask = plan.masks[name]
+    assert mask is not None
+    return mask, plan.masks[(*name, "blind")]
+
+
+def _visible(reach: Reach, edge: bool, length: int, lengths: np.ndarray) -> np.ndarray:
+    """(S, L, L) bool: which query (rows) sees which key (columns) of a part, in sequences of these lengths."""
+    query, key = np.arange(length)[None, :, None], np.arange(length)[None, None, :]
+    stop = lengths[:, None, None]
+    seen: np.ndarray = np.broadcast_to(key < stop, (len(lengths), length, length))
+    if reach == "past":
+        seen = seen & (key <= query) & (edge or key > 0)
+    elif reach == "future":
+        seen = seen & (key >= query) & (edge or key < stop - 1)
+    return seen
+
+
+# Shapes change with the lengths of every batch: a compiled model steps out of its graph (as in nn/attention/dispatch.py)
+_grouped_outside_graph = torch._disable_dynamo(_grouped)
+
+
+# --- slow and plain ---------------------------------------------------------------------------------
+
+
+def _reference(
+    query: Tensor, parts: Sequence[Keys], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
+) -> Tensor:
+    """One sequence after the other, all scores at once: what the others are tested against."""
+    mixed = []
+    for start, stop in zip(layout.host[:-1].tolist(), layout.host[1:].tolist(), strict=True):
+        length = stop - start
+        keys = [part.key[start:stop] for part in parts]
+        values = [part.value[start:stop] for part in parts]
+        seen = [_visible(part.reach, part.edge, length, np.array([length]))[0] for part in parts]
+        if slot is not None:
+            keys.append(slot[0][None])
+            values.append(slot[1][None])
+            seen.append(np.ones((length, 1), bool))
+        visible = torch.from_numpy(np.concatenate(seen, axis=1)).to(query.device)  # (L, K)
+        scores = torch.einsum("qhd,khd->hqk", query[start:stop], torch.cat(keys)) * query.shape[-1] ** -0.5
+        low = torch.finfo(scores.dtype).min
+        share = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
+        mixed.append(torch.einsum("hqk,khd->qhd", F.dropout(share, dropout), torch.cat(values)))
+    return torch.cat(mixed)

@@ -1,0 +1,74 @@
+"""How far a student's attention is from its teacher's, before the softmax (TinyBERT: Jiao et al. 2020, equation 7).
+
+Scores are q k^T / sqrt(d), and both have as many heads. What is compared is a square of numbers for every sequence and
+head, so they exist for a few sequences at a time, and the gradient is taken while they are there: those of BERT-base,
+at 32,768 tokens in sequences of 128, would be 200 MB a layer, on each side. Sums are in float32 in any case.
+
+Where sequences differ in length they are padded with queries and keys of zero, whose scores are zero on both sides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from etude.nn.attention.grouped import Plan, plan_of, rearranged
+from etude.nn.packed import Layout
+from etude.nn.precision import wide
+
+_SCORES, _SCORES_GPU = 2**22, 2**26  # of one side at once: 16 MiB in float32, on a GPU 256
+
+
+def score_distance(student: Tensor, teacher: Tensor, layout: Layout) -> Tensor:
+    """The sum over heads and pairs of tokens of one sequence of squared differences, a float32.
+
+    Queries and keys of both, (N, 2, H, d) and (N, 2, H, e). Nothing flows into the teacher.
+    """
+    plan = plan_of(layout, student.device)
+    total = wide(student[:0]).sum()  # zero, and a part of the graph
+    for mine, its in zip(_dense(student, plan), _dense(teacher.detach(), plan), strict=True):
+        total = total + _Distance.apply(mine, its)
+    return total
+
+
+def _dense(parts: Tensor, plan: Plan) -> list[Tensor]:
+    """Queries and keys in dense batches of one length, (2, S, H, L, d) each."""
+    if not plan.buckets:
+        return []
+    padded = rearranged(parts, plan)
+    pieces = padded.split([len(bucket.lengths) * bucket.length for bucket in plan.buckets])
+    return [
+        piece.view(-1, bucket.length, *parts.shape[1:]).permute(2, 0, 3, 1, 4)
+        for piece, bucket in zip(pieces, plan.buckets, strict=True)
+    ]
+
+
+class _Distance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, student: Tensor, teacher: Tensor) -> Tensor:
+        mine, its = (wide(one).flatten(1, 2) for one in (student, teacher))  # (2, S*H, L, d)
+        scale, length = mine.shape[-1] ** -0.5, mine.shape[2]
+        most = _SCORES if mine.device.type == "cpu" else _SCORES_GPU
+        step = max(1, most // length**2)
+        slopes = torch.empty_like(mine)
+        total = torch.zeros((), dtype=mine.dtype, device=mine.device)
+        with torch.autocast(mine.device.type, enabled=False):
+            for start in range(0, mine.shape[1], step):
+                part = slice(start, start + step)
+                query, key = mine[:, part]
+                asked, kept = its[:, part]
+                apart = (query @ key.transpose(1, 2)).mul_(scale)  # (B, L, L)
+                apart = apart.sub_((asked @ kept.transpose(1, 2)).mul_(its.shape[-1] ** -0.5))
+                total += apart.square().sum()
+                torch.bmm(apart, key, out=slopes[0, part])
+                torch.bmm(apart.transpose(1, 2), query, out=slopes[1, part])
+        ctx.slopes, ctx.shape, ctx.dtype = slopes.mul_(2 * scale), student.shape, student.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return (ctx.slopes * grad).to(ctx.dtype).view(ctx.shape), None

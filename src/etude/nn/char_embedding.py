@@ -1,0 +1,75 @@
+"""Words as a model's input by their letters: ids or rows of characters in, vectors out.
+
+In pre-training a batch brings the letters of its words along (`Letters`), each word once. In use a model gets ids as
+any other model does, and asks the speller it was given (`spell_with`) for the letters behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.nn import char_cnn
+from etude.text.tokenizer.char_ids import spell
+from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+
+class Letters(NamedTuple):
+    """The words of a batch: different ones once, and which of them each token is."""
+
+    rows: Tensor  # (U, length) int64
+    words: Tensor  # (N,) int64
+
+    @classmethod
+    def of(cls, words: Sequence[bytes | int], settings: char_cnn.Settings) -> Letters:
+        """Of words in order, and of numbers for the marks around sentences (text/tokenizer/char_ids.py)."""
+        numbers: dict[bytes | int, int] = {}
+        index = [numbers.setdefault(word, len(numbers)) for word in words]
+        rows = spell(list(numbers), settings.length, settings.widest)
+        return cls(torch.from_numpy(rows), torch.from_numpy(np.array(index, np.int64)))
+
+
+class Spelled(nn.Module):
+    """The place of a token table."""
+
+    def __init__(self, settings: char_cnn.Settings, width: int) -> None:
+        super().__init__()
+        self.network = char_cnn.CharacterCNN(settings.model_copy(update={"project": settings.project or width}))
+        self.speller: Speller | None = None
+        if self.network.width != width:
+            raise ValueError(f"words of width {self.network.width} for a model of width {width}")
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(N,) -> (N, D): each different word is read once."""
+        if self.speller is None:
+            raise RuntimeError("the model reads letters and was given ids without a speller: see spell_with")
+        kinds, words = torch.unique(tokens, return_inverse=True)
+        settings = self.network.settings
+        rows = self.speller.rows(kinds.cpu().numpy(), settings.length, settings.widest)
+        return self.network(torch.from_numpy(rows).to(tokens.device))[words]
+
+
+def reads_letters(model: nn.Module) -> bool:
+    return any(isinstance(part, Spelled) for part in model.modules())
+
+
+def spell_with(model: nn.Module, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer to use with a model: an open one, known to the model, where it reads letters."""
+    for part in model.modules():
+        meet: Any = getattr(part, "meet", None)  # word vectors decide by themselves
+        if meet is not None:
+            tokenizer = meet(tokenizer)
+    parts = [part for part in model.modules() if isinstance(part, Spelled)]
+    if not parts:
+        return tokenizer
+    known = next((part.speller for part in parts if part.speller is not None), None)
+    if known is None or (known is not tokenizer and known.fingerprint != tokenizer.fingerprint):
+        known = Speller.of(tokenizer)
+    for part in parts:
+        part.speller = known
+    return known

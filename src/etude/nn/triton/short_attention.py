@@ -1,0 +1,168 @@
+"""Attention within sequences of up to 128 tokens, one program a sequence and head: for a CUDA device.
+
+At such lengths all scores of a sequence fit the registers of one program. So there is no running softmax, nothing is
+kept for the backward pass (scores are computed anew, from queries and keys that it reads anyway), and all three
+gradients come from one pass, written side by side where the projection wants them. Flash kernels, made for long
+sequences, keep log-sums, add up partial gradients in float32 and convert them.
+
+The scale is a constant of a kernel: as a number, a compiled graph hands it over in float64, and every score would be
+worked out in that (five times as slow). Queries, keys and values come as the projection leaves them, (N, 3, H, d).
+
+Triton comes with torch where that is built for CUDA; only `nn/attention/dispatch.py` imports this file, and only there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+from etude.nn.triton.dropout import STEPS, kept, key_of
+
+LONGEST = 128  # more would not fit the registers
+_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+
+
+@triton.jit
+def _weights(query, key, place, length, scale: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+    """softmax(q k^T / sqrt(d)) of one sequence and head, float32; rows behind its end are of no meaning."""
+    scores = tl.dot(query, tl.trans(key)) * scale
+    seen = place[None, :] < length
+    if causal:
+        seen = seen & (place[None, :] <= place[:, None])
+    scores = tl.where(seen, scores, -1e30)  # finite: a row behind the end gives an average in place of NaN
+    scores = tl.exp(scores - tl.max(scores, 1)[:, None])
+    return scores / tl.sum(scores, 1)[:, None]
+
+
+@triton.jit
+def _forward(  # type: ignore[no-untyped-def]
+    qkv, bounds, seed, out, scale: tl.constexpr,
+    heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
+    drops: tl.constexpr,
+):  # fmt: skip
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    start = tl.load(bounds + sequence)
+    length = tl.load(bounds + sequence + 1) - start
+    if length <= 0:
+        return
+    place, lane = tl.arange(0, block), tl.arange(0, width)
+    inside = (place < length)[:, None] & (lane < size)[None, :]
+    # 64 bits: a batch may hold more than 2^31 numbers
+    at = qkv + ((start + place).to(tl.int64) * (3 * heads * size))[:, None] + (head * size + lane)[None, :]
+    query = tl.load(at, mask=inside, other=0.0)
+    key = tl.load(at + heads * size, mask=inside, other=0.0)
+    value = tl.load(at + 2 * heads * size, mask=inside, other=0.0)
+    share = _weights(query, key, place, length, scale, causal)
+    if drops:
+        drawn = key_of(tl.load(seed), sequence * heads + head)
+        share = share * kept(drawn, place[:, None], place[None, :], drops)
+    mixed = tl.dot(share.to(value.dtype), value)
+    to = out + ((start + place).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
+    tl.store(to, mixed.to(value.dtype), mask=inside)
+
+
+@triton.jit
+def _backward(  # type: ignore[no-untyped-def]
+    grad, qkv, bounds, seed, out, scale: tl.constexpr,
+    heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, block: tl.constexpr, causal: tl.constexpr,
+    drops: tl.constexpr,
+):  # fmt: skip
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    start = tl.load(bounds + sequence)
+    length = tl.load(bounds + sequence + 1) - start
+    if length <= 0:
+        return
+    place, lane = tl.arange(0, block), tl.arange(0, width)
+    inside = (place < length)[:, None] & (lane < size)[None, :]
+    step = ((start + place).to(tl.int64) * (3 * heads * size))[:, None] + (head * size + lane)[None, :]
+    query = tl.load(qkv + step, mask=inside, other=0.0)
+    key = tl.load(qkv + step + heads * size, mask=inside, other=0.0)
+    value = tl.load(qkv + step + 2 * heads * size, mask=inside, other=0.0)
+    at = ((start + place).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
+    slope = tl.load(grad + at, mask=inside, other=0.0)
+    share = _weights(query, key, place, length, scale, causal)
+    by_share = tl.dot(slope, tl.trans(value))
+    if drops:
+        drawn = key_of(tl.load(seed), sequence * heads + head)
+        stays = kept(drawn, place[:, None], place[None, :], drops)
+        by_value = tl.dot(tl.trans((share * stays).to(value.dtype)), slope)
+        by_share = by_share * stays
+    else:
+        by_value = tl.dot(tl.trans(share.to(value.dtype)), slope)
+    tl.store(out + step + 2 * heads * size, by_value.to(value.dtype), mask=inside)
+    # the derivative of a softmax: w * (g - sum(g w)); rows behind the end have g = 0
+    by_score = (share * (by_share - tl.sum(by_share * share, 1)[:, None]) * scale).to(value.dtype)
+    tl.store(out + step, tl.dot(by_score, key).to(value.dtype), mask=inside)
+    tl.store(out + step + heads * size, tl.dot(tl.trans(by_score), query).to(value.dtype), mask=inside)
+
+
+def fits(longest: int, size: int, dtype: torch.dtype) -> bool:
+    """Whether these kernels serve: bf16 or float16, short sequences, heads of 16 to 128."""
+    return longest <= LONGEST and 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
+
+
+def _shape(qkv: Tensor, longest: int) -> dict[str, Any]:
+    _, _, heads, size = qkv.shape
+    return {
+        "heads": heads,
+        "size": size,
+        "width": triton.next_power_of_2(size),
+        "block": max(16, triton.next_power_of_2(longest)),  # products of fewer than 16 rows have no tensor cores
+    }
+
+
+@triton_op("etude::attend_short", mutates_args={})
+def attend_short(qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float) -> Tensor:
+    """(N, 3, H, d), (S+1,) -> (N, H, d). `seed` is one int64, on the device, and only read with dropout."""
+    qkv = qkv.contiguous()
+    tokens, _, heads, size = qkv.shape
+    out = qkv.new_empty(tokens, heads, size)
+    shape = _shape(qkv, longest)
+    wrap_triton(_forward)[(bounds.shape[0] - 1, heads)](
+        qkv,
+        bounds,
+        seed,
+        out,
+        size**-0.5,
+        **shape,
+        causal=causal,
+        drops=round(dropout * STEPS),
+        num_warps=_warps(shape),
+    )
+    return out
+
+
+@triton_op("etude::attend_short_backward", mutates_args={})
+def attend_short_backward(
+    grad: Tensor, qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float
+) -> Tensor:
+    """(N, H, d), (N, 3, H, d) -> the gradient of the latter."""
+    grad, qkv = grad.contiguous(), qkv.contiguous()
+    out = torch.empty_like(qkv)
+    shape = _shape(qkv, longest)
+    wrap_triton(_backward)[(bounds.shape[0] - 1, shape["heads"])](
+        grad, qkv, bounds, seed, out, shape["size"] ** -0.5,
+        **shape, causal=causal, drops=round(dropout * STEPS), num_warps=_warps(shape),
+    )  # fmt: skip
+    return out
+
+
+def _warps(shape: dict[str, Any]) -> int:
+    return 8 if shape["block"] == LONGEST else 4
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    qkv, bounds, seed, *ctx.rest = inputs
+    ctx.save_for_backward(qkv, bounds, seed)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return attend_short_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
+
+
+attend_short.register_autograd(_differentiate, setup_context=_keep)

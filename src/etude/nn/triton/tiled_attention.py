@@ -1,0 +1,426 @@
+"""Attention within sequences of any length, tile by tile: for a Hopper card and later ones.
+
+The flash algorithm (Dao et al. 2022; Dao 2023) in kernels of our own. torch's flash kernels were made for the
+generation before and reach a third of what a Hopper card can do at heads of 64; and they leave the gradients of
+queries, keys and values in three places, to be copied together. Here queries, keys and values are read as the
+projection leaves them, (N, 3, H, d), and the gradient is written the same way. Each number of it is added up by one
+program in one order, so that results repeat to the bit.
+
+    forward     a block of queries passes over the keys; kept is log2 of each row's sum of exponentials
+    by_query    the gradient of a block of queries; and sum(gradient * output) of each row, which by_key needs
+    by_key      the gradients of a block of keys and values, which passes over the queries
+
+A softmax is the same whatever its scores are measured from, and a float as exact at one scale as at another. So forward
+measures from the score of a query with its own key, which it always sees, and needs no running maximum: a third fewer
+instructions. Where a sum is as large as 2^100, for a score is 69 above that one, the block begins anew, with a
+maximum; so does every block in float16, whose range is narrow.
+
+Sequences lie between bounds; trailing ones may be empty. Tiles that cross the diagonal or the end of a sequence are
+masked, the others are not. To a compiler all three are operators that it does not look into: it cannot say how many
+registers a kernel may take. Triton comes with torch where that is built for CUDA; only `nn/attention/dispatch.py` imports this
+file, and only there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import custom_op
+
+from etude.nn.triton.dropout import STEPS, kept, key_of
+
+LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
+
+
+class Tiles(NamedTuple):
+    """How a kernel is cut. `edge` are the stages of loops over masked tiles, which are short; `registers` the most of
+    a thread, where 0 is as many as the compiler likes: so they are with dropout, and in heads wider than 64. What is
+    `held` in registers throughout is not read from shared memory for every product anew."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    edge: int
+    registers: int
+    held: bool = False
+
+
+# The fastest of those benchmarks/tiled_attention.py tried on an H200.
+FORWARD, BY_QUERY = Tiles(64, 64, 4, 3, 1, 128), Tiles(64, 32, 4, 3, 3, 0)
+BY_KEY, BY_KEY_CAUSAL = Tiles(32, 64, 4, 3, 1, 128), Tiles(32, 64, 4, 3, 1, 168, held=True)
+
+_MOST = tl.constexpr(2.0**100)  # of a sum of exponentials: products with it are still finite in float32
+
+
+@triton.jit
+def _read(at, row, length, step: tl.constexpr, size: tl.constexpr, width: tl.constexpr, masked: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows of one head, (rows, width); zeros behind the end of the sequence and behind the head."""
+    lane = tl.arange(0, width)
+    where = at + row[:, None] * step + lane[None, :]
+    if size == width:
+        if masked:
+            return tl.load(where, mask=(row < length)[:, None], other=0.0)
+        return tl.load(where)
+    return tl.load(where, mask=(row < length)[:, None] & (lane < size)[None, :], other=0.0)
+
+
+@triton.jit
+def _write(at, row, length, tile, step: tl.constexpr, size: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    lane = tl.arange(0, width)
+    inside = (row < length)[:, None] & (lane < size)[None, :]
+    tl.store(at + row[:, None] * step + lane[None, :], tile.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _hold(tile, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same numbers as what a product leaves in registers: the one way to have them there for the next ones."""
+    one = tl.arange(0, width)[:, None] == tl.arange(0, width)[None, :]
+    return tl.dot(tile, one.to(tile.dtype)).to(tile.dtype)
+
+
+@triton.jit
+def _seen(row, length, first, columns: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(rows, columns): whether a query sees a key of the tile that begins at `first`. One comparison for each."""
+    last = row * 0 + length - 1
+    if causal:
+        last = tl.minimum(last, row)
+    return tl.arange(0, columns)[None, :] <= (last - first)[:, None]
+
+
+@triton.jit
+def _add(  # type: ignore[no-untyped-def]
+    mixed, total, query, reference, keys, drawn, row, length, low, high, scale: tl.constexpr,
+    step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, columns: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+    """Adds keys low to high to the sums of a block of queries, all of them relative to `reference`."""
+    for first in tl.range(low, high, columns, num_stages=edge if masked else None):
+        column = first + tl.arange(0, columns)
+        key = _read(keys, column, length, step, size, width, masked)
+        share = tl.exp2(tl.dot(query, tl.trans(key)) * scale - reference[:, None])
+        if masked:
+            share = tl.where(_seen(row, length, first, columns, causal), share, 0.0)
+        total += tl.sum(share, 1)
+        if drops:  # behind the softmax: its sum is that of all weights
+            share = share * kept(drawn, row[:, None], column[None, :], drops)
+        value = _read(keys + heads * size, column, length, step, size, width, masked)
+        mixed = tl.dot(share.to(value.dtype), value, mixed)
+    return mixed, total
+
+
+@triton.jit
+def _gather(  # type: ignore[no-untyped-def]
+    query, keys, drawn, row, length, end, scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr,
+    size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr,
+    drops: tl.constexpr,
+):  # fmt: skip
+    """The same sums with a running maximum, for scores of any size and precisions of any range."""
+    mixed = tl.zeros([rows, width], tl.float32)
+    highest = tl.full([rows], -1e30, tl.float32)
+    total = tl.zeros([rows], tl.float32)
+    for first in tl.range(0, end, columns, num_stages=1):
+        column = first + tl.arange(0, columns)
+        key = _read(keys, column, length, step, size, width, True)
+        scores = tl.dot(query, tl.trans(key)) * scale
+        # finite: a row that has seen nothing yet gives no NaN
+        scores = tl.where(_seen(row, length, first, columns, causal), scores, -1e30)
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        share = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(share, 1)
+        if drops:
+            share = share * kept(drawn, row[:, None], column[None, :], drops)
+        value = _read(keys + heads * size, column, length, step, size, width, True)
+        mixed = tl.dot(share.to(value.dtype), value, mixed * shrink[:, None])
+        highest = higher
+    return mixed, highest, total
+
+
+@triton.jit
+def _forward(  # type: ignore[no-untyped-def]
+    qkv, bounds, seed, out, sums, tokens, scale: tl.constexpr, heads: tl.constexpr, size: tl.constexpr,
+    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr,
+    edge: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    start = tl.load(bounds + tl.program_id(2))
+    length = tl.load(bounds + tl.program_id(2) + 1) - start
+    start = start.to(tl.int64)
+    first = tl.program_id(0) * rows
+    if first >= length:
+        return
+    row = first + tl.arange(0, rows)
+    step: tl.constexpr = 3 * heads * size
+    queries = qkv + start * step + head * size
+    keys = queries + heads * size
+    query = _read(queries, row, length, step, size, width, True)
+    if causal:  # up to here all queries of the block see all keys
+        clear = (first + 1) // columns * columns
+        end = tl.minimum(length, first + rows)
+    else:
+        clear = length // columns * columns
+        end = length
+    drawn = 0
+    if drops:
+        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
+    if qkv.dtype.element_ty == tl.float16:
+        mixed, reference, total = _gather(
+            query, keys, drawn, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
+        )  # fmt: skip
+    else:
+        own = _read(keys, row, length, step, size, width, True)
+        reference = tl.sum(query.to(tl.float32) * own.to(tl.float32), 1) * scale
+        mixed = tl.zeros([rows, width], tl.float32)
+        total = tl.zeros([rows], tl.float32)
+        mixed, total = _add(
+            mixed, total, query, reference, keys, drawn, row, length, 0, clear, scale, step,
+            heads, size, width, columns, causal, drops, edge, False,
+        )  # fmt: skip
+        mixed, total = _add(
+            mixed, total, query, reference, keys, drawn, row, length, clear, end, scale, step,
+            heads, size, width, columns, causal, drops, edge, True,
+        )  # fmt: skip
+        if not (tl.max(total, 0) < _MOST):
+            mixed, reference, total = _gather(
+                query, keys, drawn, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
+            )  # fmt: skip
+    _write(out + (start * heads + head) * size, row, length, mixed / total[:, None], heads * size, size, width)
+    tl.store(sums + head * tokens + start + row, reference + tl.log2(total), mask=row < length)
+
+
+@triton.jit
+def _pull_query(  # type: ignore[no-untyped-def]
+    by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, low, high,
+    scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr,
+    columns: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+    for first in tl.range(low, high, columns, num_stages=edge if masked else None):
+        column = first + tl.arange(0, columns)
+        key = _read(keys, column, length, step, size, width, masked)
+        value = _read(keys + heads * size, column, length, step, size, width, masked)
+        share = tl.exp2(tl.dot(query, tl.trans(key)) * scale - row_sum[:, None])
+        if masked:
+            share = tl.where(_seen(row, length, first, columns, causal), share, 0.0)
+        by_share = tl.dot(slope, tl.trans(value))
+        if drops:
+            by_share = by_share * kept(drawn, row[:, None], column[None, :], drops)
+        by_score = share * (by_share - row_mean[:, None])
+        by_query = tl.dot(by_score.to(key.dtype), key, by_query)
+    return by_query
+
+
+@triton.jit
+def _by_query(  # type: ignore[no-untyped-def]
+    grad, qkv, mixed, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
+    heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    start = tl.load(bounds + tl.program_id(2))
+    length = tl.load(bounds + tl.program_id(2) + 1) - start
+    start = start.to(tl.int64)
+    first = tl.program_id(0) * rows
+    if first >= length:
+        return
+    row = first + tl.arange(0, rows)
+    step: tl.constexpr = 3 * heads * size
+    queries = qkv + start * step + head * size
+    keys = queries + heads * size
+    query = _read(queries, row, length, step, size, width, True)
+    place = (start * heads + head) * size
+    slope = _read(grad + place, row, length, heads * size, size, width, True)
+    result = _read(mixed + place, row, length, heads * size, size, width, True)
+    # sum(share * derivative) over the keys, which the derivative of a softmax takes away, is this
+    row_mean = tl.sum(slope.to(tl.float32) * result.to(tl.float32), 1)
+    tl.store(means + head * tokens + start + row, row_mean, mask=row < length)
+    row_sum = tl.load(sums + head * tokens + start + row, mask=row < length, other=float("inf"))
+    if causal:
+        clear = (first + 1) // columns * columns
+        end = tl.minimum(length, first + rows)
+    else:
+        clear = length // columns * columns
+        end = length
+    drawn = 0
+    if drops:
+        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
+    by_query = tl.zeros([rows, width], tl.float32)
+    by_query = _pull_query(
+        by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, 0,
+        clear, scale, step, heads, size, width, columns, causal, drops, edge, False,
+    )  # fmt: skip
+    by_query = _pull_query(
+        by_query, query, slope, row_sum, row_mean, keys, drawn, row, length,
+        clear, end, scale, step, heads, size, width, columns, causal, drops, edge, True,
+    )  # fmt: skip
+    _write(out + start * step + head * size, row, length, by_query * back, step, size, width)
+
+
+@triton.jit
+def _pull_key(  # type: ignore[no-untyped-def]
+    by_key, by_value, key, value, queries, slopes, sums, means, drawn, column, length,
+    low, high, scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr,
+    rows: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+    """Scores lie turned here, (keys, queries): so they are the left factor of both products, as they are."""
+    for first in tl.range(low, high, rows, num_stages=edge if masked else None):
+        row = first + tl.arange(0, rows)
+        query = _read(queries, row, length, step, size, width, masked)
+        if masked:  # an infinite sum makes every share of a row behind the end 0
+            row_sum = tl.load(sums + row, mask=row < length, other=float("inf"))
+            row_mean = tl.load(means + row, mask=row < length, other=0.0)
+        else:
+            row_sum = tl.load(sums + row)
+            row_mean = tl.load(means + row)
+        share = tl.exp2(tl.dot(key, tl.trans(query)) * scale - row_sum[None, :])
+        if masked and causal:
+            share = tl.where(column[:, None] <= row[None, :], share, 0.0)
+        slope = _read(slopes, row, length, heads * size, size, width, masked)
+        by_share = tl.dot(value, tl.trans(slope))
+        if drops:
+            stays = kept(drawn, row[None, :], column[:, None], drops)
+            by_value = tl.dot((share * stays).to(slope.dtype), slope, by_value)
+            by_share = by_share * stays
+        else:
+            by_value = tl.dot(share.to(slope.dtype), slope, by_value)
+        by_score = share * (by_share - row_mean[None, :])
+        by_key = tl.dot(by_score.to(query.dtype), query, by_key)
+    return by_key, by_value
+
+
+@triton.jit
+def _by_key(  # type: ignore[no-untyped-def]
+    grad, qkv, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
+    heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, held: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    start = tl.load(bounds + tl.program_id(2))
+    length = tl.load(bounds + tl.program_id(2) + 1) - start
+    start = start.to(tl.int64)
+    first = tl.program_id(0) * columns
+    if first >= length:
+        return
+    column = first + tl.arange(0, columns)
+    step: tl.constexpr = 3 * heads * size
+    queries = qkv + start * step + head * size
+    slopes = grad + (start * heads + head) * size
+    sums += head * tokens + start
+    means += head * tokens + start
+    key = _read(queries + heads * size, column, length, step, size, width, True)
+    value = _read(queries + 2 * heads * size, column, length, step, size, width, True)
+    if held:
+        key = _hold(key, width)
+        value = _hold(value, width)
+    drawn = 0
+    if drops:
+        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
+    by_key = tl.zeros([columns, width], tl.float32)
+    by_value = tl.zeros([columns, width], tl.float32)
+    clear = length // rows * rows  # whole blocks of queries
+    low = 0
+    if causal:  # the blocks of queries that cross the diagonal; those behind see every key of this block
+        low = first // rows * rows
+        crossed = tl.minimum((first + columns + rows - 1) // rows * rows, length)
+        by_key, by_value = _pull_key(
+            by_key, by_value, key, value, queries, slopes, sums, means, drawn, column,
+            length, low, crossed, scale, step, heads, size, width, rows, causal, drops, edge, True,
+        )  # fmt: skip
+        low = (first + columns + rows - 1) // rows * rows
+        clear = tl.maximum(clear, low)
+    by_key, by_value = _pull_key(
+        by_key, by_value, key, value, queries, slopes, sums, means, drawn, column,
+        length, low, clear, scale, step, heads, size, width, rows, causal, drops, edge, False,
+    )  # fmt: skip
+    by_key, by_value = _pull_key(
+        by_key, by_value, key, value, queries, slopes, sums, means, drawn, column,
+        length, clear, length, scale, step, heads, size, width, rows, causal, drops, edge, True,
+    )  # fmt: skip
+    to = out + start * step + head * size
+    _write(to + heads * size, column, length, by_key * back, step, size, width)
+    _write(to + 2 * heads * size, column, length, by_value, step, size, width)
+
+
+def fits(size: int, dtype: torch.dtype) -> bool:
+    """Whether these kernels serve: bf16 or float16, heads of 16 to 128."""
+    return 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
+
+
+def _shape(qkv: Tensor, causal: bool, dropout: float, tiles: Tiles) -> dict[str, Any]:
+    _, _, heads, size = qkv.shape
+    shape = {"heads": heads, "size": size, "width": triton.next_power_of_2(size), "causal": causal}
+    # scale is a constant of a kernel: as a number, a compiled graph hands it over in float64
+    shape |= {"scale": size**-0.5 * LOG2E, "drops": round(dropout * STEPS)}
+    shape |= {"rows": tiles.rows, "columns": tiles.columns, "edge": tiles.edge}
+    if tiles.registers and not dropout and size <= 64:
+        shape["maxnreg"] = tiles.registers
+    return shape | {"num_warps": tiles.warps, "num_stages": tiles.stages}
+
+
+@custom_op("etude::attend_tiled", mutates_args={})
+def attend_tiled(
+    qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """(N, 3, H, d), (S+1,) -> (N, H, d), and log2 of the sum of each row's exponentials, (H, N).
+
+    `seed` is one int64, on the device, and only read with dropout.
+    """
+    qkv = qkv.contiguous()
+    out, sums = _like_results(qkv)
+    tokens, heads, _ = out.shape
+    grid = (triton.cdiv(longest, FORWARD.rows), heads, bounds.shape[0] - 1)
+    _forward[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
+    return out, sums
+
+
+@attend_tiled.register_fake
+def _(qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float) -> tuple[Tensor, Tensor]:
+    return _like_results(qkv)
+
+
+def _like_results(qkv: Tensor) -> tuple[Tensor, Tensor]:
+    tokens, _, heads, size = qkv.shape
+    return qkv.new_empty(tokens, heads, size), qkv.new_empty(heads, tokens, dtype=torch.float32)
+
+
+@custom_op("etude::attend_tiled_backward", mutates_args={})
+def attend_tiled_backward(
+    grad: Tensor, qkv: Tensor, mixed: Tensor, sums: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """(N, H, d), (N, 3, H, d) -> the gradient of the latter."""
+    grad, qkv = grad.contiguous(), qkv.contiguous()
+    tokens, _, heads, size = qkv.shape
+    out, means = torch.empty_like(qkv), torch.empty_like(sums)
+    sequences, back = bounds.shape[0] - 1, size**-0.5
+    _by_query[(triton.cdiv(longest, BY_QUERY.rows), heads, sequences)](
+        grad, qkv, mixed, bounds, seed, sums, means, out, tokens, back=back, **_shape(qkv, causal, dropout, BY_QUERY)
+    )
+    keys = BY_KEY_CAUSAL if causal else BY_KEY
+    shape = _shape(qkv, causal, dropout, keys) | {"back": back, "held": keys.held}
+    _by_key[(triton.cdiv(longest, keys.columns), heads, sequences)](
+        grad, qkv, bounds, seed, sums, means, out, tokens, **shape
+    )
+    return out
+
+
+@attend_tiled_backward.register_fake
+def _(grad: Tensor, qkv: Tensor, *_: Any) -> Tensor:
+    return qkv.new_empty(qkv.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    qkv, bounds, seed, *ctx.rest = inputs
+    ctx.save_for_backward(qkv, *output, bounds, seed)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return attend_tiled_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
+
+
+attend_tiled.register_autograd(_differentiate, setup_context=_keep)

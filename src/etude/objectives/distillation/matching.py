@@ -1,0 +1,136 @@
+"""A student learns what is inside its teacher (TinyBERT: Jiao et al. 2020, section 3.1; equations 7 to 9).
+
+    attention   its scores before the softmax, head by head                        a mean over heads and pairs of tokens
+    hidden      its states behind each layer, the student's through a projection   a mean over tokens and their numbers
+    embedding   the same of the first states
+
+Each is a sum over layers of means. Layer m of the student's M has the teacher's layer m N / M of N. The projection is
+learnt along with the student and ends with the lesson. The released code has one for all states, the paper writes one
+for the embedding and another for the layers: `projections`.
+
+Padding, which the code's means count in as zeros, is not there: the same text has the same loss in any batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.errors import UserError
+from etude.nn.attention.score_distance import score_distance
+from etude.nn.initialization import fresh_key, initialise
+from etude.nn.packed import Layout
+from etude.nn.precision import wide
+from etude.nn.states import States
+from etude.objectives.base import Term
+from etude.settings import Strict
+
+MATCHING = "matching"  # an objective's part that is learnt for the lesson alone: in its checkpoints, and not in its end
+
+
+class Inside(Strict):
+    """What of the inside is learnt, and how much it counts; TinyBERT: 1 each."""
+
+    attention_weight: float = Field(default=0.0, ge=0, description="of attention scores; both have as many heads")
+    hidden_weight: float = Field(default=0.0, ge=0, description="of the states behind layers")
+    embedding_weight: float = Field(default=0.0, ge=0, description="of the first states")
+    projections: Literal["one", "two"] = Field(default="one", description="two: one for the first states (the paper)")
+    layers: list[int] | None = Field(default=None, description="of the teacher, one a layer; evenly spread if None")
+
+    @property
+    def looks_inside(self) -> bool:
+        return bool(self.attention_weight or self.hidden_weight or self.embedding_weight)
+
+
+class Matching(nn.Module):
+    """The projections, and the terms."""
+
+    def __init__(self, ways: Inside, model: Any, teacher: Any) -> None:
+        super().__init__()
+        mine, its = model.settings, teacher.settings
+        if ways.attention_weight and mine.heads != its.heads:
+            raise UserError(
+                f"Attention is learnt head by head, and the student has {mine.heads}, its teacher {its.heads}: "
+                f"set model.heads={its.heads}, or distill.attention_weight=0."
+            )
+        if ways.attention_weight and (mine.window is not None or its.window is not None):
+            raise UserError("Banded layers have no scores beyond their window: set distill.attention_weight=0.")
+        self.ways, self.heads, self.widths = ways, mine.heads, (model.width, teacher.width)
+        self.layers = matched_layers(mine.layers, its.layers, ways.layers)
+        learns_states = ways.hidden_weight or (ways.embedding_weight and ways.projections == "one")
+        self.fit = nn.Linear(model.width, teacher.width) if learns_states else None
+        two = ways.embedding_weight and ways.projections == "two"
+        self.fit_embedding = nn.Linear(model.width, teacher.width) if two else None
+        initialise(self, key=fresh_key(), deviation=mine.init_deviation, truncated=mine.init_truncated)
+
+    def read(self, model: Any, batch: Any) -> States:
+        """The states that are compared, of either side."""
+        states: States = model(batch, layers=True, queries=bool(self.ways.attention_weight))
+        return states
+
+    def counts(self, lengths: np.ndarray) -> dict[str, int]:
+        """What each term is divided by."""
+        lengths = lengths.astype(np.int64)
+        numbers = int(lengths.sum()) * self.widths[1]
+        every = {"attention": self.heads * int((lengths**2).sum()), "hidden": numbers, "embedding": numbers}
+        return {name: every[name] for name in self._weights()}
+
+    def terms(self, mine: States, its: States, layout: Layout, counts: dict[str, int]) -> dict[str, Term]:
+        sums: dict[str, Tensor] = {}
+        weights = self._weights()
+        if "attention" in weights:
+            assert mine.queries is not None and its.queries is not None
+            pairs = zip(mine.queries, (its.queries[layer] for layer in self.layers), strict=True)
+            sums["attention"] = torch.stack([score_distance(one, other, layout) for one, other in pairs]).sum()
+        assert mine.layers is not None and its.layers is not None
+        if "hidden" in weights:
+            pairs = zip(mine.layers[1:], (its.layers[layer + 1] for layer in self.layers), strict=True)
+            sums["hidden"] = torch.stack([_apart(self.fit, one, other) for one, other in pairs]).sum()
+        if "embedding" in weights:
+            sums["embedding"] = _apart(self.fit_embedding or self.fit, mine.layers[0], its.layers[0])
+        return {name: Term(total, counts[name], weights[name]) for name, total in sums.items()}
+
+    def flops(self, lengths: np.ndarray) -> int:
+        """Of the terms, backward pass and all."""
+        lengths = lengths.astype(np.int64)
+        tokens, pairs, count = int(lengths.sum()), int((lengths**2).sum()), len(self.layers)
+        mine, its = self.widths
+        total = 2 * count * pairs * (3 * mine + its) if self.ways.attention_weight else 0
+        fitted = (count if self.ways.hidden_weight else 0) + (1 if self.ways.embedding_weight else 0)
+        return total + 6 * fitted * tokens * mine * its
+
+    def _weights(self) -> dict[str, float]:
+        """Of the terms that count."""
+        every = {name: getattr(self.ways, f"{name}_weight") for name in ("attention", "hidden", "embedding")}
+        return {name: weight for name, weight in every.items() if weight}
+
+
+def _apart(fit: nn.Linear | None, mine: Tensor, its: Tensor) -> Tensor:
+    """The sum of squared differences, in float32."""
+    assert fit is not None
+    return (wide(fit(mine)) - wide(its)).square().sum()
+
+
+def matched_layers(student: int, teacher: int, given: list[int] | None) -> list[int]:
+    """The teacher's layer, from 0, that each of the student's learns from: the last of its share."""
+    if given is not None:
+        return named_layers(student, teacher, given)
+    if teacher % student:
+        raise UserError(
+            f"The teacher's {teacher} layers are no whole number for each of the student's {student}: "
+            f"name one for each with distill.layers, from 0 to {teacher - 1}, or change model.layers."
+        )
+    share = teacher // student
+    return [share * (layer + 1) - 1 for layer in range(student)]
+
+
+def named_layers(student: int, teacher: int, given: list[int]) -> list[int]:
+    if len(given) != student or any(not 0 <= layer < teacher for layer in given):
+        raise UserError(
+            f"distill.layers={given}: name one of the teacher's layers, 0 to {teacher - 1}, for each of {student}."
+        )
+    return given

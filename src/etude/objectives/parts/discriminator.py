@@ -1,0 +1,179 @@
+"""What the larger of ELECTRA's two models is asked about a text in which a smaller one replaced some tokens.
+
+    Detector   is this token replaced?  At every token, or at the chosen ones alone ("ELECTRA 15 %")
+    Restorer   which token stood here?  At the chosen ones ("Replace MLM"), or at every token with a way to copy
+               the one that stands there ("All-Tokens MLM")
+
+Section 3.5 of Clark et al. 2020 compares the four at equal compute.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from etude.nn.block import ACTIVATIONS, Activation
+from etude.nn.initialization import fresh_key, initialise
+from etude.nn.losses import chunk_of, linear_cross_entropy, linear_scores
+from etude.nn.precision import wide
+from etude.nn.states import States
+from etude.objectives.base import IGNORE, Stat, Term
+from etude.objectives.parts.heads import MaskedHead, token_table
+
+
+@dataclass
+class Text:
+    """A text with replaced tokens, and what is known about it."""
+
+    tokens: Tensor  # (N,) as the larger model sees it
+    truth: Tensor  # (N,) as it was
+    index: Tensor  # (M,) the chosen places, 0 in unused slots
+    targets: Tensor  # (M,) the true tokens there, or IGNORE
+    slots: int  # in use
+
+    @property
+    def replaced(self) -> Tensor:
+        """(N,) bool: a drawn token that happens to be the true one is not replaced (section 2)."""
+        return self.tokens != self.truth
+
+
+class Detector(nn.Module):
+    """Parameters dense.*, out.*. `everywhere`: there is no padding, so at all tokens, [CLS] and [SEP] among them."""
+
+    name = "discriminator"
+
+    def __init__(self, model: Any, weight: float, everywhere: bool) -> None:
+        super().__init__()
+        settings = model.settings
+        self.weight, self.everywhere = weight, everywhere
+        self.activation = ACTIVATIONS[settings.activation]
+        self.dense = nn.Linear(model.width, model.width)
+        self.out = nn.Linear(model.width, 1)
+        initialise(self, key=fresh_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
+        # the code leaves this matrix to TensorFlow's default, Glorot and Bengio's uniform
+        bound, generator = math.sqrt(6 / (model.width + 1)), torch.Generator().manual_seed(fresh_key())
+        if not self.out.weight.is_meta:
+            with torch.no_grad():
+                drawn = torch.empty(1, model.width, device="cpu").uniform_(-bound, bound, generator=generator)
+                self.out.weight.copy_(drawn)
+
+    def forward(self, last: Tensor) -> Tensor:
+        """(N, D) -> (N,): the log-odds that a token is replaced."""
+        return wide(self.out(self.activation(self.dense(last)))).squeeze(-1)
+
+    def count(self, tokens: int, slots: int) -> int:
+        return tokens if self.everywhere else slots
+
+    def _judged(self, states: States, text: Text) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The loss, a sum; log-odds, labels, and which of them count: (N,) each, or (M,)."""
+        last, labels, used = states.last, text.replaced, torch.ones_like(text.tokens, dtype=torch.bool)
+        if not self.everywhere:
+            last, labels = last.index_select(0, text.index), labels.index_select(0, text.index)
+            used = text.targets != IGNORE
+        odds = self(last)
+        losses = F.binary_cross_entropy_with_logits(odds, labels.to(odds.dtype), reduction="none")
+        return losses.masked_fill(~used, 0.0).sum(), odds, labels & used, used
+
+    def term(self, model: Any, states: States, text: Text) -> Term:
+        total = self._judged(states, text)[0]
+        return Term(total, self.count(len(text.tokens), text.slots), self.weight)
+
+    def stats(self, model: Any, states: States, text: Text) -> dict[str, Stat]:
+        total, odds, labels, used = self._judged(states, text)
+        said = (odds > 0) & used
+        right, hits, count = ((said == labels) & used).sum(), (said & labels).sum(), int(used.sum())
+        return {
+            "discriminator": Stat(total, count, self.weight),
+            "accuracy": Stat(right, count),
+            # above 0 once it knows more than that most tokens are original
+            "accuracy_gain": Stat(right - (used & ~labels).sum(), count),
+            "precision": Stat(hits, int(said.sum())),
+            "recall": Stat(hits, int(labels.sum())),
+            "replaced": Stat(labels.sum(), count),
+        }
+
+    def flops(self, model: Any, tokens: int, slots: int) -> int:
+        return 2 * self.count(tokens, slots) * model.width * (model.width + 1)
+
+
+class Restorer(nn.Module):
+    """Parameters head.{dense,norm,bias}; with `everywhere` also copy.*, the copy mechanism of section 3.5.
+
+    The probability of a token is D + (1 - D) * softmax for the one that stands there, and (1 - D) * softmax for any
+    other; D is the sigmoid of a linear layer. Without it every token would be spelt out anew by the softmax.
+    """
+
+    name = "mlm"
+
+    def __init__(self, model: Any, activation: Activation, everywhere: bool) -> None:
+        super().__init__()
+        settings = model.settings
+        self.everywhere = everywhere
+        self.head = MaskedHead(model, activation)
+        self.copy = None
+        if everywhere:
+            self.copy = nn.Linear(model.width, 1)
+            initialise(self.copy, key=fresh_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
+
+    def count(self, tokens: int, slots: int) -> int:
+        return tokens if self.everywhere else slots
+
+    def term(self, model: Any, states: States, text: Text) -> Term:
+        """Weight 1: like the generator's, its loss is one over the vocabulary."""
+        count = self.count(len(text.tokens), text.slots)
+        if self.copy is None:
+            hidden = self.head(states.last.index_select(0, text.index))
+            return Term(linear_cross_entropy(hidden, token_table(model, states), self.head.bias, text.targets), count)
+        total = states.last.new_zeros((), dtype=wide(states.last).dtype)
+        for hidden, odds, given, truth in self._pieces(model, states, text):
+            # scores of a piece are computed once more in the backward pass: all at once, they would not fit
+            table = token_table(model, states)
+            total = total + checkpoint(
+                self._surprise, hidden, table, odds, given, truth, use_reentrant=False, preserve_rng_state=False
+            )
+        return Term(total, count)
+
+    def stats(self, model: Any, states: States, text: Text) -> dict[str, Stat]:
+        count, table = self.count(len(text.tokens), text.slots), token_table(model, states)
+        if self.copy is None:
+            hidden = self.head(states.last.index_select(0, text.index))
+            losses, likeliest = linear_scores(hidden, table, self.head.bias, text.targets)
+            total, right = losses.sum(), (likeliest == text.targets).sum()
+        else:
+            total, right = torch.zeros((), device=table.device), torch.zeros((), device=table.device)
+            for hidden, odds, given, truth in self._pieces(model, states, text):
+                scores = self._scores(hidden, table, odds, given)
+                total = total - scores.gather(1, truth[:, None]).sum()
+                right = right + (scores.argmax(-1) == truth).sum()
+        return {
+            "mlm": Stat(total, count, 1.0),
+            "accuracy": Stat(right, count),
+            "replaced": Stat(text.replaced.sum(), len(text.tokens)),
+        }
+
+    def _pieces(self, model: Any, states: States, text: Text) -> zip[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """States for the table, odds of a copy, given and true tokens, of as many tokens as logits fit memory."""
+        assert self.copy is not None
+        hidden, odds = self.head(states.last), wide(self.copy(states.last)).squeeze(-1)
+        parts = (one.split(chunk_of(model.vocab)) for one in (hidden, odds, text.tokens, text.truth))
+        return zip(*parts, strict=True)
+
+    def _scores(self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor) -> Tensor:
+        """(C, V) log-probabilities."""
+        spoken = F.log_softmax(wide(F.linear(hidden, table)) + self.head.bias, -1) + F.logsigmoid(-odds)[:, None]
+        place = given[:, None]
+        kept = torch.logaddexp(spoken.gather(1, place), F.logsigmoid(odds)[:, None])
+        return spoken.scatter(1, place, kept)
+
+    def _surprise(self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor, truth: Tensor) -> Tensor:
+        return -self._scores(hidden, table, odds, given).gather(1, truth[:, None]).sum()
+
+    def flops(self, model: Any, tokens: int, slots: int) -> int:
+        count = self.count(tokens, slots)
+        return self.head.flops(model, count) + (2 * count * model.width if self.copy is not None else 0)

@@ -1,0 +1,107 @@
+"""`etude check`: what a run will be, before it is one: size, memory, cost, time, and what is wrong with the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from etude.models.transformer import Transformer
+from etude.pretrain.pretrain import Speed, checked_rows, device_of, held_out, resolve, trial
+from etude.recipes.document import Overrides
+from etude.recipes.schema import Recipe
+from etude.runs.run import fresh
+from etude.text.corpus.corpus import Corpus
+from etude.train import memory, peak, schedule
+
+
+@dataclass(frozen=True)
+class Check:
+    recipe: Recipe
+    parameters: int
+    needs: memory.Estimate
+    steps: int
+    tokens: int
+    epochs: float
+    flops: float
+    seconds: float
+    speed: Speed
+    unigram_nats: float  # a model that knows only how often each token occurs
+    problems: list[str] = field(default_factory=list)
+
+
+def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: Overrides = ()) -> Check:
+    """Looks at a recipe on a corpus and measures a short trial; writes nothing."""
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    resolved = resolve(recipe, corpus, overrides)
+    device = device_of(resolved)
+    model, objective = fresh(resolved, corpus.tokenizer)
+    rows = checked_rows(resolved, corpus, objective.rows(corpus, resolved.train.seed))
+    speed = trial(resolved, corpus, device)
+    settings = resolved.train
+    steps = schedule.total_steps(
+        settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
+        epoch_rows=len(rows),
+    )  # fmt: skip
+    row_tokens = rows.row_tokens or 1
+    tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
+    named = [*model.named_parameters("model"), *objective.named_parameters("objective")]
+    parameters = sum(p.numel() for _, p in named)
+    needed = memory.estimate(
+        settings,
+        named,
+        micro_tokens=settings.micro_tokens or settings.batch_tokens,
+        precision=peak.resolved_precision(settings.precision, device),
+        model=resolved.model if resolved.model_kind == "transformer" else None,
+        beside=[trunk.settings for trunk in objective.trunks() if isinstance(trunk, Transformer)],
+        device=device.type,
+    )
+    return Check(
+        recipe=resolved,
+        parameters=parameters,
+        needs=needed,
+        steps=steps,
+        tokens=tokens,
+        epochs=tokens / (len(rows) * row_tokens),
+        flops=tokens * speed.flops_per_token,
+        seconds=tokens / speed.tokens_per_second,
+        speed=speed,
+        unigram_nats=unigram_entropy(corpus.token_counts()),
+        problems=problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
+    )
+
+
+def unigram_entropy(counts: np.ndarray) -> float:
+    """Nats a token of the best model without context: the line a loss must cross to have learnt anything."""
+    share = counts[counts > 0] / max(1, counts.sum())
+    return float(-(share * np.log(share)).sum())
+
+
+def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: Speed) -> list[str]:
+    """What a careful colleague would point at before the run starts."""
+    found = []
+    report = corpus.manifest.get("report", {})
+    unknown, duplicates = report.get("unknown_share", 0.0), report.get("duplicate_share", 0.0)
+    if unknown > 0.02:
+        found.append(f"{unknown:.1%} of the tokens are unknown: train a larger tokenizer, or a byte-level one.")
+    if duplicates > 0.05:
+        found.append(f"{duplicates:.1%} of the documents are exact duplicates: prepare with --unique.")
+    if report.get("nontext_share", 0.0) > 0.01:
+        found.append(
+            f"{report['nontext_share']:.1%} of the characters are not text (control or private-use characters)."
+        )
+    if held_out(corpus) is None:
+        found.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
+    if epochs > 40:
+        found.append(
+            f"The text is read {epochs:,.0f} times: expect it to be learnt by heart. Use more text or fewer steps."
+        )
+    uniform = math.log(corpus.tokenizer.vocab)
+    if math.isfinite(speed.loss) and speed.loss > 3 * uniform + 3:
+        found.append(
+            f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation."
+        )
+    slow = schedule.warning(recipe.train, steps)
+    return [*found, f"{slow}."] if slow else found

@@ -1,0 +1,74 @@
+"""`etude demo`: the main job at toy size. Several systems pre-train on the built-in world for the same compute, meet
+two tasks with few labels, and are compared with not pre-training at all.
+
+The budget is measured first: how many FLOPs each contender does in a second here, and so how many each may have for all
+of it to end within the time. It is kept in the folder, so that a demo that was stopped goes on with the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from etude.study import plan as plans
+from etude.study.runner import Report, run
+from etude.study.settings import Study
+from etude.train import checkpoint
+
+FILE = Path(__file__).parent / "demo.yaml"
+MINUTES = 4.5  # planned for; what is not foreseen (a busy machine) has the rest of six
+START = 15.0  # seconds of every process: loading torch; and of the first: preparing the text
+TOGETHER = 0.8  # speed of a core when the others work too
+BUDGET = "budget.json"
+
+
+def demo(
+    folder: Path,
+    language: str = "en",
+    minutes: float = MINUTES,
+    workers: int | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Does what is not done yet, and tells what came out."""
+    workers = workers or min(4, os.cpu_count() or 1)
+    study = Study.load(FILE, changes={"text.language": language, "text.seed": seed})
+    flops = calibrated(study, folder, minutes, workers, say)
+    study = Study.load(FILE, changes={"text.language": language, "text.seed": seed, "budget": {"flops": flops}})
+    return run(study, folder, on="processes", workers=workers, device="cpu", language=language, say=say)
+
+
+def calibrated(study: Study, folder: Path, minutes: float, workers: int, say: Callable[[str], None]) -> float:
+    """FLOPs for each contender, so that pre-training and all transfers fit into the minutes."""
+    path = folder / BUDGET
+    if path.is_file():
+        return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
+    say("Measuring this machine")
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = plans.make(study, folder, device="cpu", say=say)
+    seconds = minutes * 60 * workers * TOGETHER - workers * START
+    seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
+    drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]
+    by_gradient = [1 / (plan.speed(one) * one.cost.flops_per_token) for one in drafts if not one.cost.own_update]
+    # those that go by the clock take what the others take on average
+    share = sum(by_gradient) * len(drafts) / len(by_gradient) * study.seeds.pretrain
+    flops = max(1e9, seconds / share)
+    flops = float(f"{flops:.2g}")  # a round number, and the same one after a small change of speed
+    checkpoint.write_text(path, json.dumps({"flops": flops, "minutes": minutes, "workers": workers}))
+    each = [flops * one for one in by_gradient]
+    say(f"{flops:.2g} FLOPs for each contender: {min(each):.0f} to {max(each):.0f} s on this machine")
+    return flops
+
+
+def gain(report: Report) -> tuple[str, float] | None:
+    """The best contender and its points over no pre-training."""
+    ranked = [row for row in report.results["rows"] if row["kind"] == "contender" and row["mean"]]
+    best = max(ranked, key=lambda row: row["mean"]["mean"], default=None)
+    control = next((row for row in report.results["rows"] if row["kind"] == "control"), None)
+    if best is None or control is None or control["mean"] is None:
+        return None
+    difference = 100 * (best["mean"]["mean"] - control["mean"]["mean"])
+    return (str(best["label"]), difference) if math.isfinite(difference) else None

@@ -1,0 +1,250 @@
+"""How a cell is done: the work itself, in whatever process it happens to run.
+
+Killed at any moment, the same call goes on: runs resume from their last checkpoint bit for bit, and a result is
+written once, whole. What a user or a setting can cause (a rate that diverges) ends the cell with its message and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from etude.errors import UserError
+from etude.inference.task_model import Tuned
+from etude.pretrain import pretrain as pretraining
+from etude.recipes.document import from_overrides
+from etude.recipes.schema import Recipe, checked
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import Run, fresh
+from etude.runs.task_plan import Plan, task_module
+from etude.study.cells import Cell, Store
+from etude.study.outcomes import Outcome, majority, outcome
+from etude.text.corpus.corpus import Corpus
+from etude.train import schedule
+from etude.train.failures import is_memory_error
+from etude.train.loader import Loader
+from etude.train.loop import Learner, total_loss
+from etude.transfer import finetune
+
+OUTCOME = "outcome.npy"
+WINDOW = 3  # last lines of the log whose mean loss tells whether a run learnt or diverged
+
+
+class Stopped(Exception):
+    """A signal asked for an end; what was done is saved."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a cell: an error is a message; a crash may be tried again."""
+
+    key: str
+    error: str | None = None
+    stopped: bool = False
+
+
+def do(cell: Cell, folder: Path, quiet: bool = True) -> Done:
+    """Does a cell unless it is done; never raises for what the cell itself is to blame for."""
+    store = Store(folder)
+    with store.claimed(cell.key) as work:
+        state = store.state(cell.key)
+        if state == "done":
+            shutil.rmtree(work, ignore_errors=True)
+            return Done(cell.key)
+        if state == "failed":
+            shutil.rmtree(work, ignore_errors=True)
+            return Done(cell.key, store.error(cell.key))
+        try:
+            with _listening() as notes:
+                result = WORK[cell.kind](cell, store, work, quiet)
+        except Stopped:
+            return Done(cell.key, stopped=True)
+        except UserError as problem:
+            store.fail(cell.key, str(problem))
+            return Done(cell.key, str(problem))
+        except (RuntimeError, MemoryError) as problem:
+            if not is_memory_error(problem):
+                raise
+            message = f"memory ran out: {str(problem).splitlines()[0]}"
+            return Done(cell.key, message)  # not kept: another time there may be more
+        about = {"kind": cell.kind, "title": cell.title, "place": cell.place, "date": _now()}
+        about |= {"hardware": hardware(), "versions": versions(), "notes": sorted(notes)}
+        store.finish(cell.key, {**about, **result})
+        _tidy(store.place(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.order.get("keep")))
+        return Done(cell.key)
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[set[str]]:
+    """What is said on the way (texts that were cut) belongs to the result; said for every cell, it is noise."""
+    found: set[str] = set()
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.add(re.sub(r"^\S*/", "", record.getMessage()))  # type: ignore[method-assign]
+    log = logging.getLogger("etude")
+    before = log.propagate
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield found
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _tidy(run: Path, keep: bool) -> None:
+    """Checkpoints go when nothing can be resumed any more; weights of transfers, which nobody starts from, too."""
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    if not keep:
+        (run / "model.safetensors").unlink(missing_ok=True)
+
+
+# --- pre-training -----------------------------------------------------------------------------------
+
+
+def _pretrain(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
+    folder = work / "run"
+    if (folder / "recipe.yaml").is_file():
+        run = pretraining.resume(folder, corpus=cell.order["corpus"], quiet=quiet)
+    else:
+        recipe = Recipe.parse(cell.order["recipe"], cell.title)
+        run = pretraining.pretrain(recipe, cell.order["corpus"], folder, quiet=quiet)
+    if not run.finished:
+        raise Stopped
+    check_learnt(run, Corpus.open(cell.order["corpus"]))
+    last = run.metrics()[-1]
+    valid = run.metrics("valid")
+    place = ("step", "tokens", "flops", "seconds")
+    return {
+        **{name: last[name] for name in place},
+        "valid": {name: value for name, value in (valid[-1] if valid else {}).items() if name not in (*place, "split")},
+        "curve": [{name: value for name, value in line.items() if name != "split"} for line in valid],
+    }
+
+
+def check_learnt(run: Run, corpus: Corpus) -> None:
+    """A run that ends worse than it began has diverged, finite or not: better no number than that one."""
+    lines = run.metrics("train")
+    losses = [math.nan if line["loss"] is None else line["loss"] for line in lines]
+    last = sum(losses[-WINDOW:]) / len(losses[-WINDOW:])
+    first = first_loss(run, corpus, losses[0])
+    if not math.isfinite(last) or last > first + 0.1 * abs(first):
+        raise UserError(
+            f"Training diverged: the loss began at {first:.3g} and ended at {last:.3g} after {lines[-1]['step']} steps "
+            f"at train.lr={run.recipe.train.lr:g}. Lower train.lr, or lengthen train.warmup."
+        )
+
+
+def first_loss(run: Run, corpus: Corpus, logged: float) -> float:
+    """Of the first weights on the first step; where a model updates itself, what the log says first."""
+    recipe = run.recipe
+    model, objective = fresh(recipe, corpus.tokenizer)
+    if objective.updates_itself:
+        return logged
+    rows = objective.rows(corpus, recipe.train.seed)
+    count = schedule.batch_rows(recipe.train, rows.row_tokens, 0)
+    loader = Loader(
+        objective, rows, seed=recipe.train.seed, batch_rows=lambda _: count, rows_before=lambda step: step * count,
+        micro_tokens=recipe.train.micro_tokens, workers=0,
+    )  # fmt: skip
+    step = loader.step(0)
+    device = pretraining.device_of(recipe)
+    Learner(model, objective).eval().to(device)
+    with torch.no_grad():
+        return sum(float(total_loss(objective.loss(model, batch.to(device)), step.counts)) for batch in step.batches)
+
+
+def _untrained(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
+    """A run with its first weights: what every pre-training starts from."""
+    folder = work / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    recipe = Recipe.parse(cell.order["recipe"], cell.title)
+    corpus = Corpus.open(cell.order["corpus"])
+    run = Run.create(folder, recipe, corpus)
+    model, objective = fresh(recipe, corpus.tokenizer)
+    run.finish(model, objective, f"# {recipe.name}, not trained\n\nThe first weights, for comparison.\n")
+    return {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0, "valid": {}, "curve": []}
+
+
+# --- tasks ------------------------------------------------------------------------------------------
+
+
+def _transfer(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
+    order, folder = cell.order, work / "run"
+    if (folder / "recipe.yaml").is_file():
+        run = finetune.resume(folder, quiet)
+    else:
+        base = store.place(order["base"]) / "run"
+        run = finetune.finetune(
+            base, order["task"], order["train"], folder, dev=order["dev"], columns=order["columns"],
+            overrides=order["settings"], quiet=quiet,
+        )  # fmt: skip
+    if not run.finished:
+        raise Stopped
+    plan, last = Plan.read(folder), run.metrics()[-1]
+    tuned = Tuned.open(folder, device=plan.train.device)
+    examples = tuned.read(order["test"])
+    found = outcome(order["task"], tuned.task, examples, tuned.predict(examples))
+    return {
+        **_scored(found, work, tuned.task.score),
+        "dev": plan.scores[plan.score]["value"],
+        **{name: last[name] for name in ("step", "tokens", "flops", "seconds")},
+    }
+
+
+def _scored(found: Outcome, work: Path, score: str) -> dict[str, Any]:
+    found.save(work / OUTCOME)
+    return {"score": score, "how": found.how, "examples": len(found.parts), "value": float(found.score())}
+
+
+def _majority(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
+    order = cell.order
+    module = task_module(order["task"])
+    train, test, dev = (module.read(order[part], order["columns"]) for part in ("train", "test", "dev"))
+    own = {name.removeprefix("task."): value for name, value in order["settings"].items() if name.startswith("task.")}
+    settings = checked(module.Settings, own, from_overrides({}), "task")
+    task = _unbuilt(order["task"], module, settings, train)
+    found = outcome(order["task"], task, test, majority(order["task"], train, test))
+    on_dev = outcome(order["task"], task, dev, majority(order["task"], train, dev))
+    nothing = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
+    return {**_scored(found, work, task.score), "dev": float(on_dev.score()), **nothing}
+
+
+def _unbuilt(kind: str, module: Any, settings: Any, train: Any) -> SimpleNamespace:
+    """What outcomes ask of a task, without a model to build it on."""
+    facts = module.learn(train, settings)
+    labels: Sequence[str] = facts.get("labels", [])
+    found = SimpleNamespace(settings=settings, labels=labels, score=getattr(settings, "score", None) or "accuracy")
+    if kind in ("classify", "pair", "relation"):
+        positive = settings.positive
+        found.positive = 1 if positive is None else list(labels).index(positive)
+    elif kind == "tag":
+        from etude.tasks.tag import scores as tag_scores
+
+        found.scheme = facts["scheme"]
+        found.score = settings.score or tag_scores.usual(facts["scheme"], facts["characters"])
+    elif kind == "span":
+        found.rules = settings.rules or ("squad2" if facts["null"] else "squad1")
+    return found
+
+
+WORK = {"pretrain": _pretrain, "untrained": _untrained, "transfer": _transfer, "majority": _majority}
+
+
+def load_outcome(store: Store, key: str) -> Outcome:
+    return Outcome.load(store.place(key) / OUTCOME, store.result(key)["how"])

@@ -1,0 +1,203 @@
+"""Where cells are done: in this process, in several of this machine, or on a Ray cluster.
+
+All three take a cell when it is ready and give back what became of it; the order and the graph belong to `runs/run.py`.
+Processes are spoken to in lines of JSON. One that dies takes only its own cell with it and is replaced; when the
+parent dies, its children see their input end and stop at once, which loses nothing (see cells.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from etude.errors import UserError
+from etude.study.cells import Cell
+from etude.study.execute import Done, do
+
+
+class Place(Protocol):
+    room: int  # cells that can be under way at once
+
+    def start(self, cell: Cell) -> None: ...
+
+    def next(self) -> Done:
+        """The next one that comes to an end; waits for it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+class Here:
+    """One cell after the other, in this process."""
+
+    room = 1
+
+    def __init__(self, folder: Path, quiet: bool = True) -> None:
+        self.folder, self.quiet = folder, quiet
+        self.waiting: list[Cell] = []
+
+    def start(self, cell: Cell) -> None:
+        self.waiting.append(cell)
+
+    def next(self) -> Done:
+        return do(self.waiting.pop(0), self.folder, self.quiet)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return
+
+
+# --- processes of this machine ----------------------------------------------------------------------
+
+
+@dataclass
+class Worker:
+    number: int
+    process: subprocess.Popen[str]
+
+
+class Processes:
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder, self.room = folder, workers
+        self.orders: queue.Queue[Cell | None] = queue.Queue()
+        self.found: queue.Queue[Done] = queue.Queue()
+        self.workers: list[Worker] = []
+        self.threads = [
+            threading.Thread(target=self._serve, args=(number,), daemon=True, name=f"etude-cells-{number}")
+            for number in range(workers)
+        ]
+
+    def start(self, cell: Cell) -> None:
+        self.orders.put(cell)
+
+    def next(self) -> Done:
+        return self.found.get()
+
+    def _serve(self, number: int) -> None:
+        """Hands cells to one process, and starts another when it dies."""
+        worker: Worker | None = None
+        while (cell := self.orders.get()) is not None:
+            if worker is None or worker.process.poll() is not None:
+                worker = self._worker(number)
+            self.found.put(self._ask(worker, cell))
+
+    def _worker(self, number: int) -> Worker:
+        threads = max(1, (os.cpu_count() or 1) // self.room)
+        # one thread a process where the caller has not said otherwise: more than cores slow each other down
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+        gpus = _gpus()
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "etude.study.worker", str(self.folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
+        )  # fmt: skip
+        worker = Worker(number, process)
+        self.workers.append(worker)
+        return worker
+
+    def _ask(self, worker: Worker, cell: Cell) -> Done:
+        process = worker.process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(cell.dump() + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except (OSError, ValueError):
+            answer = ""
+        if not answer:
+            code = process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            return Done(cell.key, f"its process {how}; memory may have run out. Run the study again to try it again.")
+        return Done(**json.loads(answer))
+
+    def __enter__(self) -> Self:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for _ in self.threads:
+            self.orders.put(None)
+        for worker in self.workers:
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()  # it sees the end of its input and stops
+        for worker in self.workers:
+            worker.process.wait()
+
+
+def _gpus() -> list[str]:
+    """Those that may be used, by name, without waking them in this process."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        return named.split(",")
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+# --- a Ray cluster ----------------------------------------------------------------------------------
+
+
+class Ray:
+    """A cell is a task with its needs. All machines must see the study's folder under the same path."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("--on ray needs Ray: pip install 'etude[ray]'.") from None
+        self.ray: Any = ray
+        self.folder = folder.resolve()
+        self.begun = not ray.is_initialized()
+        self.running: dict[Any, str] = {}
+        self.room = 1
+
+    def __enter__(self) -> Self:
+        if self.begun:
+            paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            variables = {"PYTHONPATH": os.pathsep.join(paths)}
+            if os.environ.get("OMP_NUM_THREADS"):
+                variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
+            # an address in the environment (RAY_ADDRESS) names a cluster; without one, this machine is it
+            self.ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
+        self.room = max(2, 2 * int(self.ray.cluster_resources().get("CPU", 1)))  # more than run: the queue is Ray's
+        return self
+
+    def start(self, cell: Cell) -> None:
+        task = self.ray.remote(_remote).options(
+            num_cpus=cell.needs.get("cpus", 1), num_gpus=cell.needs.get("gpus", 0), max_retries=1
+        )
+        self.running[task.remote(cell.dump(), str(self.folder))] = cell.key
+
+    def next(self) -> Done:
+        ready, _ = self.ray.wait(list(self.running), num_returns=1)
+        key = self.running.pop(ready[0])
+        try:
+            return Done(**json.loads(self.ray.get(ready[0])))
+        except Exception as problem:  # a node that went, a worker that was killed: Ray has many classes for it
+            return Done(key, f"Ray lost it: {str(problem).strip().splitlines()[-1]}")
+
+    def __exit__(self, *_: Any) -> None:
+        if self.begun:
+            self.ray.shutdown()
+
+
+def _remote(cell: str, folder: str) -> str:
+    """On a machine of the cluster; plain text both ways."""
+    done = do(Cell.parse(cell), Path(folder))
+    return json.dumps(vars(done))

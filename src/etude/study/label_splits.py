@@ -1,0 +1,205 @@
+"""The labelled examples of a study's tasks as files: what is learnt from, chosen on, and reported on.
+
+The three parts never share an example. How many labels are learnt from is part of the grid; which ones they are is
+drawn by the seed, the same for every contender, labels evenly: with few of them, the draw is a large part of the noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.chance import Permutation, fold
+from etude.errors import UserError
+from etude.runs.task_plan import task_module
+from etude.study.settings import Study, Task
+from etude.study.text_source import Source, pairs
+from etude.tasks.data.conll import sentences
+from etude.tasks.data.records import records
+from etude.train import checkpoint
+from etude.world import World
+
+DEV, TEST = 200, 500  # examples of the world, where the study does not say
+POOL = 4  # times the most labels that are learnt from: what a draw of the world draws from
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The files of one task."""
+
+    task: Task
+    folder: Path
+    pool: list[Record]
+    name: str
+
+    @property
+    def dev(self) -> Path:
+        return self.folder / "dev.jsonl"
+
+    @property
+    def test(self) -> Path:
+        return self.folder / "test.jsonl"
+
+    def train(self, labels: int | None, seed: int) -> Path:
+        """The file with so many examples, drawn by the seed."""
+        if labels is None or labels >= len(self.pool):
+            path = self.folder / "train.jsonl"
+            chosen = self.pool
+        else:
+            path = self.folder / f"train-{labels}-{seed}.jsonl"
+            chosen = draw(self._labels, self.pool, labels, fold("labels", self.name, seed))
+        if not path.is_file():
+            _write(path, chosen)
+        return path
+
+    @cached_property
+    def _labels(self) -> list[frozenset[str]]:
+        """What each example of the pool teaches: its label, or its tags; nothing where answers are no classes."""
+        parse = task_module(self.task.kind).parse
+        found = []
+        for number, record in enumerate(self.pool):
+            item = parse(record, self.task.columns, f"{self.name}: example {number + 1}", True)
+            tags, label = getattr(item, "tags", None), getattr(item, "label", None)
+            if tags is not None:
+                found.append(frozenset(tags))
+            elif hasattr(item, "context"):
+                found.append(frozenset(["answer" if item.answers else "none"]))
+            else:
+                found.append(frozenset() if label is None else frozenset([str(label)]))
+        return found
+
+
+def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, key: int) -> list[Record]:
+    """So many of them: every label at least once, classes evenly, otherwise by chance."""
+    places: list[int] = Permutation(len(pool), key)(np.arange(len(pool))).tolist()
+    every = set().union(*labels)
+    if len(every) > count and all(len(one) == 1 for one in labels):
+        raise UserError(f"{count} labels are fewer than the {len(every)} classes of the task: ask for more.")
+    single = all(len(one) == 1 for one in labels)
+    if single:
+        groups: dict[str, list[int]] = {name: [] for name in sorted(every)}
+        for place in places:
+            groups[next(iter(labels[place]))].append(place)
+        rounds = zip_longest(*groups.values())
+        chosen = [place for one in rounds for place in one if place is not None][:count]
+    else:  # sentences of tags: those that bring a tag nobody has brought yet come first
+        seen: set[str] = set()
+        first = []
+        for place in places:
+            if labels[place] - seen:
+                first.append(place)
+                seen |= labels[place]
+        early = set(first)
+        rest = [place for place in places if place not in early]
+        chosen = [*first, *rest][: max(count, len(first))] if every else places[:count]
+    return [pool[place] for place in chosen]
+
+
+# --- making them ------------------------------------------------------------------------------------
+
+
+def labelled(study: Study, name: str, source: Source, tokenizer: str, data: Path | None = None) -> Labelled:
+    """Writes dev and test of a task into the study's folder; training files follow when they are asked for."""
+    task = study.tasks[name]
+    if task.world is not None:
+        parts = _from_world(study, task)
+    elif task.made is not None:
+        parts = _from_text(study, task, source, tokenizer)
+    else:
+        parts = _from_files(task, data)
+    key = hashlib.blake2b(json.dumps([parts, task.columns], sort_keys=True).encode(), digest_size=6).hexdigest()
+    folder = source.folder / "tasks" / f"{name}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Labelled(task, folder, parts["train"], name)
+    for path, part in ((found.dev, "dev"), (found.test, "test")):
+        if not path.is_file():
+            _write(path, parts[part])
+    return found
+
+
+def _most(task: Task) -> int:
+    return max(amount for amount in task.amounts if amount is not None)
+
+
+def _from_world(study: Study, task: Task) -> dict[str, list[Record]]:
+    assert task.world is not None
+    town = World(study.text.seed, study.text.language)
+    sizes = {"train": POOL * _most(task), "valid": task.dev_size or DEV, "test": task.test_size or TEST}
+    names = {"train": "train", "valid": "dev", "test": "test"}
+    return {names[split]: town.task(task.world, split, count) for split, count in sizes.items()}
+
+
+def _from_text(study: Study, task: Task, source: Source, tokenizer: str) -> dict[str, list[Record]]:
+    assert task.made is not None
+    sizes = [task.dev_size or DEV, task.test_size or TEST, POOL * _most(task)]
+    if source.text.world is None:
+        sizes[2] = _most(task)  # held-out text is dear
+    every: list[Record]
+    if task.made == "sense":
+        every = list(islice(source.senses(tokenizer), sum(sizes)))
+        if len(every) < sum(sizes):
+            raise UserError(
+                f"The held-out text has only {len(every)} of {sum(sizes)} sentences with pseudo-words: ask for fewer "
+                "labels, or for more text.pseudo_words."
+            )
+    else:
+        every = list(pairs(source.unseen(tokenizer), task.made, sum(sizes)))
+    return {"dev": every[: sizes[0]], "test": every[sizes[0] : sizes[0] + sizes[1]], "train": every[-sizes[2] :]}
+
+
+def _from_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
+    assert task.train is not None
+    train = read(task.kind, located(task.train, data))
+    dev = None if task.dev is None else read(task.kind, located(task.dev, data))
+    test = None if task.test is None else read(task.kind, located(task.test, data))
+    if dev is None:
+        train, dev = apart(train, lambda tenth: tenth >= 2)
+    if test is None:
+        dev, test = apart(dev, lambda tenth: tenth % 2 == 0)
+    for name, part in (("train", train), ("dev", dev), ("test", test)):
+        if not part:
+            raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
+    return {"train": train, "dev": dev[: task.dev_size], "test": test[: task.test_size]}
+
+
+def located(name: str, data: Path | None) -> Path:
+    """A file as it is named, or under the folder of data."""
+    path = Path(name)
+    if data is not None and not path.is_absolute():
+        path = data / path
+    if not path.is_file():
+        hint = "" if data is not None else " Where it lies under another folder, say --data FOLDER."
+        raise UserError(f"There is no file {path}.{hint}")
+    return path
+
+
+def read(kind: str, path: Path) -> list[Record]:
+    found: list[Record] = []
+    for _, record in (sentences if kind == "tag" else records)(path):
+        if isinstance(record, UserError):
+            raise record
+        found.append(dict(record))
+    return found
+
+
+def apart(examples: list[Record], first: Callable[[int], bool]) -> tuple[list[Record], list[Record]]:
+    """Two parts by a hash of the content, so that equal examples fall on the same side."""
+    sides: tuple[list[Record], list[Record]] = ([], [])
+    for record in examples:
+        content = {key: value for key, value in record.items() if key not in ("id", "guid", "qid", "idx")}
+        tenth = fold("part", json.dumps(content, sort_keys=True, ensure_ascii=False)) % 10
+        sides[0 if first(tenth) else 1].append(record)
+    return sides
+
+
+def _write(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:
+    checkpoint.write_text(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in examples))

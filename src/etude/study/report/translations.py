@@ -1,0 +1,55 @@
+"""What the report says, in English and Korean (translations.yaml).
+
+`both` puts the two texts side by side, and the page shows the one that is chosen; in a drawing they are `tspan`s.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from etude.study.settings import Words, in_language
+
+WORDS: dict[str, tuple[str, str]] = {
+    key: (texts["en"], texts["ko"])
+    for key, texts in yaml.safe_load(Path(__file__).with_name("translations.yaml").read_text(encoding="utf-8")).items()
+}
+
+
+def both(key: str, **values: Any) -> str:
+    """One entry in both languages, for HTML; values are escaped."""
+    english, korean = WORDS[key]
+    filled = {name: escape(str(value)) for name, value in values.items()}
+    return _pair(escape(english, quote=False).format(**filled), escape(korean, quote=False).format(**filled))
+
+
+def said(key: str, **values: Any) -> str:
+    """The same with values that are HTML already, given for each language as (en, ko) where they differ."""
+    parts = []
+    for number, text in enumerate(WORDS[key]):
+        own = {name: value[number] if isinstance(value, tuple) else value for name, value in values.items()}
+        parts.append(escape(text, quote=False).format(**own))
+    return _pair(*parts)
+
+
+def _pair(english: str, korean: str) -> str:
+    if english == korean:
+        return english
+    return f'<span lang="en">{english}</span><span lang="ko">{korean}</span>'
+
+
+def words(text: Words) -> str:
+    """A study's own text, in both languages where it has them."""
+    return _pair(escape(in_language(text, "en"), quote=False), escape(in_language(text, "ko"), quote=False))
+
+
+def drawn(text: Words | tuple[str, str]) -> str:
+    """The same inside an SVG text."""
+    pair = text if isinstance(text, tuple) else (in_language(text, "en"), in_language(text, "ko"))
+    english, korean = (escape(one, quote=False) for one in pair)
+    if english == korean:
+        return english
+    return f'<tspan lang="en">{english}</tspan><tspan lang="ko">{korean}</tspan>'

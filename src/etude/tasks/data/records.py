@@ -1,0 +1,195 @@
+"""Records of labelled files: one set of named fields at a time, with the place where it stands.
+
+    .jsonl   one JSON object a line; a line ends at \\n only, since texts may hold U+2028 and its kind
+    .csv     RFC 4180: fields may be quoted and then hold commas, line ends and doubled quotes
+    .tsv     one record a line, nothing is quoted: a quotation mark is a letter, as in the files of GLUE and NSMC
+    .json    a list of objects (KLUE), or SQuAD's articles, paragraphs and questions (SQuAD, KorQuAD, KLUE's MRC),
+             one record a question: id title context question answers is_impossible
+
+Each also squeezed (.gz, .xz, .zst). Whatever is wrong with a file is told with its line, and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import zstandard
+
+from etude.errors import UserError
+from etude.tasks.data.examples import Record, short
+
+KINDS = (".jsonl", ".csv", ".tsv", ".json")
+SQUEEZED = (".gz", ".xz", ".zst")
+BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
+COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
+
+Found = Iterator[tuple[str, Record | UserError]]
+
+
+def records(path: str | Path) -> Found:
+    """(place, fields) of every record, in order, one in memory at a time.
+
+    What is wrong with one record comes as a UserError in its place, so that a reader may go on behind it; what
+    is wrong with the whole file is raised.
+    """
+    path = Path(path)
+    suffixes = path.suffixes
+    kind = suffixes[-2] if suffixes and suffixes[-1] in SQUEEZED and len(suffixes) > 1 else path.suffix
+    if kind not in KINDS:
+        raise UserError(
+            f"{path}: examples are read from {', '.join(KINDS)} (also {', '.join(SQUEEZED)}), not from "
+            f"'{kind or path.name}'. Rename or convert the file."
+        )
+    parse = {".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole}[kind]
+    try:
+        with _open(path) as file:
+            yield from parse(path, file)
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except BROKEN as problem:
+        raise UserError(f"{path} cannot be read: {problem}. Is it whole, and is its name right?") from None
+
+
+def _open(path: Path) -> BinaryIO:
+    """The bytes of a file, un-squeezed by its last suffix."""
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if path.suffix == ".xz":
+        return cast(BinaryIO, lzma.open(path, "rb"))
+    if path.suffix == ".zst":
+        return cast(BinaryIO, io.BufferedReader(zstandard.open(path, "rb")))  # its own reader has no lines
+    return open(path, "rb")
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
+    """(number, text) of each line, its end included; a line ends at \\n only."""
+    for number, line in enumerate(file, 1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, as spreadsheets write it
+        try:
+            yield number, line.decode()
+        except UnicodeDecodeError as problem:
+            yield (
+                number,
+                UserError(f"{path}:{number}: not UTF-8 at byte {problem.start} of the line. Convert the file."),
+            )
+
+
+def _json_lines(path: Path, file: BinaryIO) -> Found:
+    for number, line in _lines(path, file):
+        where = f"{path}:{number}"
+        if isinstance(line, UserError):
+            yield where, line
+        elif line.strip():
+            yield where, json_record(line, where)
+
+
+def json_record(line: str, where: str) -> Record | UserError:
+    """The fields of one JSON object."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        return UserError(f"{where}: not JSON: {problem}. Every line must be one object.")
+    return record if isinstance(record, dict) else UserError(f"{where}: {short(record)} is not an object with fields.")
+
+
+def _tab_separated(path: Path, file: BinaryIO) -> Found:
+    header: list[str] | None = None
+    for number, line in _lines(path, file):
+        if isinstance(line, UserError):
+            if header is None:
+                raise line
+            yield f"{path}:{number}", line
+            continue
+        fields = line.removesuffix("\n").removesuffix("\r").split("\t")
+        if header is None:
+            headless = len(fields) == 4 and fields[1] in ("0", "1") and fields[2] in ("", "*")
+            header = COLA if headless else _header(fields, path)
+            if not headless:
+                continue
+        if fields != [""]:
+            yield f"{path}:{number}", _fields(header, fields, f"{path}:{number}")
+
+
+def _comma_separated(path: Path, file: BinaryIO) -> Found:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts of more than 128 KB
+
+    def lines() -> Iterator[str]:
+        for _, line in _lines(path, file):
+            if isinstance(line, UserError):
+                raise line  # quotes may span lines: nothing behind it can be trusted
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
+    header: list[str] | None = None
+    while True:
+        start = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as problem:
+            raise UserError(f"{path}:{start}: not CSV: {problem}. Quote fields that hold commas, quotes or line ends, "
+                            "and double the quotes inside.") from None  # fmt: skip
+        if header is None:
+            header = _header(fields, path)
+        elif fields:
+            yield f"{path}:{start}", _fields(header, fields, f"{path}:{start}")
+
+
+def _header(fields: list[str], path: Path) -> list[str]:
+    header = [name.strip() for name in fields]
+    twice = {name for name in header if header.count(name) > 1}
+    if twice:
+        raise UserError(f"{path}:1: the header names '{min(twice)}' twice. Give every column a name of its own.")
+    return header
+
+
+def _fields(header: list[str], fields: list[str], where: str) -> Record | UserError:
+    if len(fields) != len(header):
+        return UserError(
+            f"{where}: {len(fields)} fields, and the header names {len(header)} ({', '.join(header)}). "
+            "Is a separator missing, or one too many?"
+        )
+    return dict(zip(header, fields, strict=True))
+
+
+# --- JSON files that are one value ------------------------------------------------------------------
+
+
+def _json_whole(path: Path, file: BinaryIO) -> Found:
+    try:
+        content = json.loads(file.read())
+    except (ValueError, RecursionError) as problem:
+        raise UserError(f"{path}: not JSON: {problem}. Lines of one object each belong into a .jsonl file.") from None
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+        yield from _questions(path, content["data"])
+    elif isinstance(content, list):
+        for number, record in enumerate(content, 1):
+            where = f"{path}: item {number}"
+            fit = isinstance(record, dict)
+            yield where, record if fit else UserError(f"{where}: {short(record)} is not an object with fields.")
+    else:
+        raise UserError(f"{path}: neither a list of objects nor a file of SQuAD's form (an object with 'data').")
+
+
+def _questions(path: Path, articles: list[Any]) -> Found:
+    for number, article in enumerate(articles, 1):
+        where = f"{path}: article {number}"
+        try:
+            for place, paragraph in enumerate(article["paragraphs"], 1):
+                where = f"{path}: article {number}, paragraph {place}"
+                for question in paragraph["qas"]:
+                    record = {"title": article.get("title", ""), "context": paragraph["context"], **question}
+                    yield f"{path}: question {record.get('id', '?')}", record
+        except (KeyError, TypeError, AttributeError) as problem:
+            yield where, UserError(f"{where} is not of SQuAD's form: {problem!r} is missing or of the wrong kind.")

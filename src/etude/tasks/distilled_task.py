@@ -1,0 +1,167 @@
+"""A task that is learnt from a teacher (TinyBERT: Jiao et al. 2020, the second stage).
+
+    soft        the teacher's softmax over the labels, both at a temperature   times its square; a mean over examples
+    hard        the true labels
+    attention, hidden, embedding    what is inside the teacher (objectives/distillation/matching.py)
+
+The paper learns the inside first and then, from there, the answers: two runs, the second from the first. A head that
+was asked for neither soft nor hard has learnt nothing, and gives no answers.
+
+The released code has a cross-entropy for `soft`, which differs from this divergence by a constant, and divides it by
+the number of labels too; its teacher keeps its dropout on, here it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models.transformer import Transformer
+from etude.objectives.base import Objective, Row, Rows, Stat, Term
+from etude.objectives.distillation.matching import Inside, Matching
+from etude.objectives.distillation.teacher import Teacher
+from etude.tasks.base import Task
+from etude.tasks.classify import Classify
+from etude.tasks.depth import training_flops
+
+
+class TaskWays(Inside):
+    """How a task is learnt from a teacher; the defaults are the last step of TinyBERT's."""
+
+    teacher: str = Field(description="a run of the same task")
+    temperature: float = Field(default=1.0, gt=0, description="of both softmaxes")
+    soft_weight: float = Field(default=1.0, ge=0, description="of the teacher's answers")
+    hard_weight: float = Field(default=0.0, ge=0, description="of the true labels")
+
+    @property
+    def answers(self) -> bool:
+        """Whether the head learns."""
+        return bool(self.soft_weight or self.hard_weight)
+
+
+class Taught(Objective):
+    """The task's own batches and scores, with the teacher's terms in place of its loss."""
+
+    def __init__(self, task: Task, ways: TaskWays, model: nn.Module, teacher: Teacher) -> None:
+        super().__init__()
+        check(task, ways, model, teacher)
+        self.task, self.ways, self.teacher = task, ways, teacher.eval()  # the teacher is no module of this one's
+        self.matching = Matching(ways, model, teacher.model) if ways.looks_inside else None
+
+    def rows(self, corpus: Any, seed: int = 0) -> Rows:
+        return self.task.rows(corpus, seed)
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> Any:
+        batch = self.task.batch(rows, chance)
+        asked = {"soft": self.ways.soft_weight, "hard": self.ways.hard_weight}
+        batch.counts = {name: len(rows) for name, weight in asked.items() if weight}
+        if self.matching is not None:
+            batch.counts |= self.matching.counts(batch.layout.lengths)
+        return batch
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
+        return self._learnt(model, batch)[0]
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
+        terms, scores = self._learnt(model, batch)
+        found = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
+        if scores is not None:
+            found["accuracy"] = Stat((scores.argmax(-1) == batch.labels).sum(), len(scores))
+        return found
+
+    def _learnt(self, model: nn.Module, batch: Any) -> tuple[dict[str, Term], Tensor | None]:
+        """The terms, and the student's scores of labels where it gives any, (R, labels)."""
+        ways, task = self.ways, self.task
+        states = self._read(model, batch)
+        with torch.no_grad():
+            teacher = self.teacher.at(batch.tokens.device)
+            taught = self._read(teacher, batch)
+        terms: dict[str, Term] = {}
+        scores: Tensor | None = None
+        if ways.answers:
+            assert isinstance(task, Classify) and isinstance(self.teacher.objective, Classify)
+            scores = task.pooled.scores(model, states, batch)
+            if ways.soft_weight:
+                with torch.no_grad():
+                    known = self.teacher.objective.pooled.scores(teacher, taught, batch)
+                apart = divergence(scores, known, ways.temperature)
+                terms["soft"] = Term(apart, batch.counts["soft"], ways.soft_weight)
+            if ways.hard_weight:
+                total = F.cross_entropy(scores, batch.labels, reduction="sum")
+                terms["hard"] = Term(total, batch.counts["hard"], ways.hard_weight)
+        if self.matching is not None:
+            terms |= self.matching.terms(states, taught, batch.layout, batch.counts)
+        return terms, scores
+
+    def _read(self, model: Any, batch: Any) -> Any:
+        return model(batch) if self.matching is None else self.matching.read(model, batch)
+
+    def flops(self, model: Any, batch: Any) -> int:
+        lengths = batch.layout.lengths
+        total = training_flops(model, lengths) + int(self.teacher.model.flops(lengths))
+        if self.ways.answers:
+            assert isinstance(self.task, Classify)
+            total += 3 * self.task.pooled.head_flops(model, batch)
+        if self.ways.soft_weight:
+            assert isinstance(self.teacher.objective, Classify)
+            total += self.teacher.objective.pooled.head_flops(self.teacher.model, batch)
+        return total + (self.matching.flops(lengths) if self.matching is not None else 0)
+
+
+def divergence(scores: Tensor, known: Tensor, temperature: float) -> Tensor:
+    """The sum over examples of KL(teacher || student), both softmaxes at a temperature, times its square."""
+    said, truth = ((one / temperature).log_softmax(-1) for one in (scores, known))
+    return F.kl_div(said, truth, reduction="sum", log_target=True) * temperature**2
+
+
+def own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint of `Taught` under the names of the task alone."""
+    start = "objective.task."
+    return {
+        f"objective.{name.removeprefix(start)}" if name.startswith(start) else name: one
+        for name, one in weights.items()
+        if name.startswith((start, "model."))
+    }
+
+
+def check(task: Task, ways: TaskWays, model: Any, teacher: Teacher) -> None:
+    """What does not fit together, said by name."""
+    if not isinstance(model, Transformer) or not isinstance(teacher.model, Transformer):
+        raise UserError(
+            "A teacher and its student are Transformers that are fine-tuned as a whole: leave out transfer.frozen and "
+            "transfer.layers, and take such a run for distill.teacher."
+        )
+    if type(task) is not type(teacher.objective):
+        raise UserError(f"{ways.teacher} has another task: a teacher is a run of the same one.")
+    if not ways.answers and not ways.looks_inside:
+        raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=1.")
+    if model.settings.direction != teacher.model.settings.direction:
+        raise UserError("A teacher and its student read in the same direction: these do not.")
+    length, limit = task.framing.length or model.context, teacher.model.context
+    if length > limit:
+        raise UserError(f"The teacher sees {limit} tokens: set task.length to that at most.")
+    if not ways.answers:
+        return
+    if not isinstance(task, Classify) or not isinstance(teacher.objective, Classify):
+        raise UserError(
+            "Answers are learnt where they are labels of a text or a pair; of this task a teacher's inside can be: "
+            "distill.soft_weight=0 distill.attention_weight=1 distill.hidden_weight=1 distill.embedding_weight=1."
+        )
+    if task.labels != teacher.objective.labels:
+        raise UserError(f"The teacher tells {teacher.objective.labels} apart, and here are {task.labels}.")
+    if task.pooled.language_model is not None:
+        raise UserError("task.language_model is a loss of its own: leave it out where a teacher teaches.")
+    if task.pooled.way != teacher.objective.pooled.way or _unsegmented(task, teacher.objective):
+        raise UserError("The teacher reads its texts in another way than the student: side by side, or with segments.")
+
+
+def _unsegmented(task: Classify, teacher: Classify) -> bool:
+    """Whether a pair has segments for the one and none for the other."""
+    return type(task.settings).texts == 2 and task.framing.segments != teacher.framing.segments

@@ -1,0 +1,246 @@
+"""What tasks with one vector a sequence share: rows of framed texts, the vector, the head, the auxiliary loss.
+
+`Pooled` is a part of classification, sentence pairs, similarity and multiple choice, which differ in what they
+make of its scores. An example is one or several sequences of one row:
+
+    joint    one sequence of one or two texts
+    apart    two texts alone, joined as [u; v; |u - v|; u * v] (Conneau et al. 2017), where a model cannot relate
+             them itself (static, recurrent)
+    both     a pair in both orders, the two vectors added (GPT-1, section 3.3: similarity has no order)
+
+The auxiliary language-model loss is GPT-1's (section 3.2): L = L_task + weight * L_lm over the same sequences. It
+is a mean over all predicted tokens of a step (GPT-1's code takes means of sequences first), through the tied table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.errors import UserError
+from etude.models.two_tower import TwoTower
+from etude.nn.losses import linear_cross_entropy
+from etude.nn.precision import wide
+from etude.nn.states import States
+from etude.objectives.base import IGNORE, Batch, Row, Term, join
+from etude.objectives.parts.heads import CausalHead
+from etude.settings import Strict
+from etude.tasks.depth import training_flops
+from etude.tasks.framing import Frame, Framed, Pooling, inner, pool
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+Way = Literal["joint", "apart", "both"]
+
+log = logging.getLogger("etude")
+
+
+class Settings(Strict):
+    texts: ClassVar[int] = 1  # of a sequence that a task reads as one: 2 for pairs
+    pooling: Pooling | None = Field(default=None, description="one vector a text; what suits the model unless given")
+    length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="on the pooled vector")
+    deviation: float | None = Field(
+        default=None, ge=0, description="of the first values of the last layer; 0.02 if None, 0 over two towers"
+    )
+    scale: float | None = Field(
+        default=None, gt=0, description="what the vector is multiplied by: 1 if None, 16 over two towers (Baevski)"
+    )
+    head: Literal["linear", "mlp"] = "linear"
+    hidden: int | None = Field(default=None, ge=1, description="of the MLP; the width of the vector if None")
+    language_model: float = Field(default=0.0, ge=0, description="weight of the auxiliary loss; 0.5 in GPT-1")
+
+
+@dataclass
+class ExampleRow(Row):
+    label: int = IGNORE
+    value: float = 0.0
+
+
+@dataclass
+class ExampleRows:
+    """Row i is example i; numbers at and beyond the last are later epochs."""
+
+    framed: list[list[Framed]]
+    labels: np.ndarray | None = None  # (examples,)
+    values: np.ndarray | None = None  # (examples,) targets of regression
+    shuffle: bool = True
+    row_tokens: int | None = None
+
+    @property
+    def cut(self) -> int:
+        """How many examples were longer than the model can see."""
+        return sum(any(one.cut for one in parts) for parts in self.framed)
+
+    def __len__(self) -> int:
+        return len(self.framed)
+
+    def __getitem__(self, index: int) -> ExampleRow:
+        number = index % len(self)
+        parts = self.framed[number]
+        return ExampleRow(
+            index,
+            np.concatenate([part.tokens for part in parts]),
+            np.cumsum([0, *(len(part.tokens) for part in parts)]).astype(np.int32),
+            None if parts[0].segments is None else np.concatenate([part.segments for part in parts]),
+            label=IGNORE if self.labels is None else int(self.labels[number]),
+            value=0.0 if self.values is None else float(self.values[number]),
+        )
+
+
+@dataclass
+class ExampleBatch(Batch):
+    labels: Tensor | None = None  # (R,) int64
+    values: Tensor | None = None  # (R,) float32
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (R,) sequences of each row, on the host
+    following: Tensor | None = None  # (N,) the next token of the same sequence, for the auxiliary loss
+    middles: Tensor | None = None  # (S,) where the separator of a pair stands, where it is read
+
+
+class Pooled(nn.Module):
+    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, outputs: int, way: Way = "joint") -> None:
+        super().__init__()
+        self.settings, self.tokenizer, self.way = settings, tokenizer, way
+        self.together = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
+        self.frame = Frame.of(model, tokenizer.special, settings.length)
+        self.pooling: Pooling = settings.pooling or self.frame.pooling
+        towers = isinstance(inner(model), TwoTower)
+        self.scale = settings.scale or (16.0 if towers and self.pooling == "ends" else 1.0)
+        self.three = self.pooling == "ends" and settings.texts == 2 and way != "apart"
+        states = 1 if self.pooling != "ends" else 3 if self.three else 2  # that make up the vector
+        self.width = model.width * states * (4 if way == "apart" else 1)
+        self.hidden: nn.Linear | None = None
+        if settings.head == "mlp":
+            self.hidden = nn.Linear(self.width, settings.hidden or self.width)
+        self.head = nn.Linear(self.hidden.out_features if self.hidden else self.width, outputs)
+        usual = 0.0 if towers and self.pooling == "ends" else 0.02
+        nn.init.normal_(self.head.weight, std=usual if settings.deviation is None else settings.deviation)
+        nn.init.zeros_(self.head.bias)
+        self.language_model: CausalHead | None = None
+        if settings.language_model:
+            if getattr(getattr(inner(model), "settings", None), "direction", None) != "causal":
+                raise UserError(
+                    "task.language_model adds a left-to-right language-model loss, and this model sees both sides: "
+                    "every token would see the one it predicts. Set task.language_model=0."
+                )
+            self.language_model = CausalHead(inner(model), bias=False)
+
+    # --- texts to rows ------------------------------------------------------------------------------
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each distinct place; encodings are large, so not all of them are held at once."""
+        found: list[np.ndarray] = []
+        for start in range(0, len(texts), 1000):
+            found += [encoding.ids for encoding in self.tokenizer.encode_batch(texts[start : start + 1000])]
+        return found
+
+    def rows(self, texts: Sequence[Sequence[Sequence[str]]], places: Sequence[str], source: str) -> ExampleRows:
+        """Rows of examples: each is a list of sequences, each sequence one text or two."""
+        flat = self.encode([text for example in texts for sequence in example for text in sequence])
+        ids = iter(flat)
+        framed = []
+        for example, where in zip(texts, places, strict=True):
+            parts = [[next(ids) for _ in sequence] for sequence in example]
+            if any(not len(one) for part in parts for one in part):
+                raise UserError(f"{where}: the tokenizer leaves nothing of a text of this example. Remove it.")
+            framed.append([one for part in parts for one in self._frame(part)])
+        rows = ExampleRows(framed)
+        if rows.cut:
+            log.warning(
+                "%s: %d of %d texts are longer than %d tokens and were cut.",
+                source, rows.cut, len(rows), self.frame.length,
+            )  # fmt: skip
+        return rows
+
+    def _frame(self, part: list[np.ndarray]) -> list[Framed]:
+        if self.way == "apart":
+            return [self.frame.join([one]) for one in part]
+        if self.way == "both":
+            return [self.frame.join(part), self.frame.join(part[::-1])]
+        return [self.frame.join(part)]
+
+    # --- rows to scores -----------------------------------------------------------------------------
+
+    def batch(self, rows: Sequence[Any]) -> ExampleBatch:
+        longest = self.frame.length or max(int(np.diff(row.bounds).max()) for row in rows)
+        packed = join(rows, 0, longest)
+        batch = ExampleBatch(
+            **packed,
+            counts={"loss": len(rows)},
+            labels=torch.tensor([row.label for row in rows]),
+            values=torch.tensor([row.value for row in rows], dtype=torch.float32),
+            sizes=np.array([len(row.bounds) - 1 for row in rows]),
+        )
+        if self.three:
+            host = batch.layout.host[:-1].astype(np.int64)
+            found = np.flatnonzero(batch.tokens.numpy() == self.frame.between[0])
+            batch.middles = torch.from_numpy(found[np.searchsorted(found, host + 1)])  # the first behind the start
+        if self.settings.language_model:
+            following = torch.roll(batch.tokens, -1)
+            following[torch.from_numpy(batch.layout.host[1:].astype(np.int64)) - 1] = IGNORE
+            batch.following = following
+            batch.counts["language_model"] = batch.layout.total - len(batch.layout.lengths)
+        return batch
+
+    def forward(self, model: Any, batch: ExampleBatch) -> tuple[Tensor, States]:
+        """(R or S, outputs) before any softmax: one a row where its sequences are joined, else one a sequence."""
+        states = model(batch)
+        return self.scores(model, states, batch), states
+
+    def scores(self, model: Any, states: States, batch: ExampleBatch) -> Tensor:
+        """The same from states that are there already."""
+        vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
+        if self.way == "apart":
+            first, second = vectors[0::2], vectors[1::2]
+            vectors = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
+        elif self.way == "both":
+            vectors = vectors[0::2] + vectors[1::2]
+        vectors = self._dropped(vectors, batch)
+        if self.hidden is not None:
+            vectors = F.dropout(F.relu(self.hidden(vectors)), self.settings.dropout, self.training)
+        return wide(self.head(vectors))
+
+    def _dropped(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
+        if not self.together or not self.training:
+            return F.dropout(vectors, self.settings.dropout, self.training)
+        kept = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
+        sizes = torch.from_numpy(batch.sizes // (2 if self.way == "apart" else 1)).to(vectors.device)
+        return vectors * kept.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
+
+    def vectors(self, model: Any, last: Tensor, batch: Any) -> Tensor:
+        """(S, D) one vector a sequence."""
+        if self.pooling == "start" and getattr(model, "pooler", None) is not None:
+            return model.pool(last, batch.layout)
+        vectors = pool(last, batch.layout, self.pooling)
+        return torch.cat([vectors, last[batch.middles]], dim=-1) if self.three else vectors
+
+    def auxiliary(self, model: Any, states: States, batch: ExampleBatch) -> dict[str, Term]:
+        """GPT-1's second loss; nothing where it is off."""
+        if self.language_model is None:
+            return {}
+        assert batch.following is not None
+        last, table = self.language_model(inner(model), states)
+        total = linear_cross_entropy(last, table, self.language_model.bias, batch.following)
+        return {"language_model": Term(total, batch.counts["language_model"], self.settings.language_model)}
+
+    def flops(self, model: Any, batch: ExampleBatch) -> int:
+        return training_flops(model, batch.layout.lengths) + 3 * self.head_flops(model, batch)
+
+    def head_flops(self, model: Any, batch: ExampleBatch) -> int:
+        """Of what stands above the model, forward."""
+        lengths = batch.layout.lengths
+        outputs = len(lengths) if self.way == "joint" else len(lengths) // 2
+        layers = [self.head] if self.hidden is None else [self.hidden, self.head]
+        forward = 2 * outputs * sum(one.in_features * one.out_features for one in layers)
+        if self.pooling == "start" and getattr(model, "pooler", None) is not None:
+            forward += 2 * len(lengths) * model.width**2
+        if self.language_model is not None:
+            forward += self.language_model.flops(inner(model), batch.counts["language_model"])
+        return int(forward)

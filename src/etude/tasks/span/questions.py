@@ -1,0 +1,67 @@
+"""Questions about a text, from the records of SQuAD, KorQuAD and KLUE's MRC, and from flat JSON lines.
+
+An answer is where it says it is, or the record is refused: a wrong offset teaches a wrong span without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etude.errors import UserError
+from etude.tasks.data.examples import Record, column_of, short, text_of
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+COLUMNS = {
+    "question": ("question",),
+    "context": ("context", "paragraph", "passage"),
+    "answers": ("answers", "answer"),
+    "id": ("id", "guid", "qid"),
+    "impossible": ("is_impossible",),
+}
+INPUTS = ("question", "context")
+
+
+@dataclass(frozen=True)
+class Question:
+    id: str
+    question: str
+    context: str  # NFC, as offsets point into it
+    answers: tuple[tuple[str, int], ...] | None  # (text, first character); () without an answer; None: not read
+
+
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Question:
+    named = {role: column_of(record, role, columns, usual) for role, usual in COLUMNS.items()}
+    question, original = (text_of(record, named[role], where) for role in ("question", "context"))
+    context = Tokenizer.normalise(original)
+    name = record.get(named["id"], where)
+    answers = None
+    if labelled:
+        impossible = record.get(named["impossible"], False) in (True, 1, "true", "True", "1")
+        answers = () if impossible else _answers(record, named["answers"], original, context, where)
+    return Question(str(name), question, context, answers)
+
+
+def _answers(record: Record, column: str, original: str, context: str, where: str) -> tuple[tuple[str, int], ...]:
+    value: Any = record.get(column)
+    if isinstance(value, dict) and isinstance(value.get("text"), list):  # columns of lists, as some copies have it
+        starts = value.get("answer_start") or []
+        value = [{"text": a, "answer_start": b} for a, b in zip(value["text"], starts, strict=False)]
+    if not isinstance(value, list):
+        raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of answers.")
+    found = []
+    for one in value:
+        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, dict) else (None, None)
+        if not isinstance(text, str) or isinstance(start, bool) or not isinstance(start, int):
+            raise UserError(f"{where}: an answer is {short(one)}, not an object with 'text' and 'answer_start'.")
+        if start < 0 or original[start : start + len(text)] != text:
+            there = original[max(0, start) : max(0, start) + len(text)]
+            raise UserError(
+                f"{where}: the answer {short(text)} is not at its offset {start}, where the text has {short(there)}. "
+                "Correct answer_start, or leave the question out."
+            )
+        if original is not context:  # the offset moves with the letters that were composed before it
+            start, text = len(Tokenizer.normalise(original[:start])), Tokenizer.normalise(text)
+        found.append((text, start))
+    return tuple(found)

@@ -1,0 +1,386 @@
+"""Questions answered by a span of a text: SQuAD 1.1 and 2.0, KorQuAD, KLUE's MRC.
+
+[CLS] question [SEP] text [SEP], in overlapping windows where the text is long; a start and an end score at every
+token, softmax over the whole sequence; windows without the answer point at [CLS] (BERT, sections 4.2 and 4.3, and its
+code). A causal model has its null answer at the end token, which alone has seen all.
+
+Decoding: the best `nbest` starts and ends of every window, in the text, in order, the start in the window where it
+has most context (tasks/span/windows.py), at most `answer` tokens. Null score: the smallest over the windows. Where training
+had questions without an answer (SQuAD 2.0), a question is null if null score - best span > threshold, found on dev
+after training. `null: head` decides by a classifier on [CLS] of its own, and trains spans on windows with an answer.
+
+Answers are cut from the text by character offsets; scores by the official rules (tasks/span/answers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models.static import Static
+from etude.nn.precision import wide
+from etude.objectives.base import IGNORE, Batch, Row, Term, join
+from etude.settings import Strict
+from etude.tasks.base import Judged, Score, Task, bootstrap_mean
+from etude.tasks.data.examples import Examples, gather
+from etude.tasks.data.records import records
+from etude.tasks.depth import training_flops
+from etude.tasks.framing import Frame, inner
+from etude.tasks.span import answers as rules
+from etude.tasks.span.answers import Rules
+from etude.tasks.span.official_files import official
+from etude.tasks.span.questions import COLUMNS, INPUTS, Question, parse
+from etude.tasks.span.windows import Windows, windows
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Span", "build", "learn", "official", "parse", "read"]
+
+SUMMARY = "a span of a text that answers a question (SQuAD 1.1 and 2.0, KorQuAD, KLUE-MRC)"
+
+SCORES = "F1, exact match, answerable and not, by the rules of SQuAD 1.1, SQuAD 2.0, KorQuAD, KLUE, CoQA"
+
+
+class Settings(Strict):
+    length: int = Field(default=384, ge=16, description="tokens of a window with its question, the context at most")
+    stride: int = Field(default=128, ge=1, description="tokens between the starts of two windows")
+    question: int = Field(default=64, ge=1, description="tokens of a question; longer ones are cut")
+    answer: int = Field(default=30, ge=1, description="tokens of an answer")
+    nbest: int = Field(default=20, ge=1)
+    null: Literal["span", "head"] = Field(default="span", description="how a question without an answer is told")
+    rules: Rules | None = Field(default=None, description="of the score; SQuAD's, by version, unless given")
+    score: Literal["f1", "exact"] = "f1"
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; BERT has none here")
+    deviation: float = Field(default=0.02, gt=0)
+
+
+def read(
+    path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+) -> Examples[Question]:
+    return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
+
+
+def learn(examples: Examples[Question], settings: Settings) -> dict[str, Any]:
+    return {"null": any(not item.answers for item in examples), "threshold": 0.0}
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Span:
+    return Span(settings, model, tokenizer, facts["null"], facts["threshold"])
+
+
+@dataclass
+class WindowRow(Row):
+    span: tuple[int, int] | None = None  # places of the first and last token of the answer; None: it is not here
+    null: int = 0  # the place of the null answer
+
+
+@dataclass
+class Reading:
+    """One question: its windows as sequences, and the way back to the text."""
+
+    question: Question
+    windows: Windows
+    before: int  # tokens before the text in every window
+    offsets: np.ndarray  # (tokens, 2)
+    sequences: list[np.ndarray]
+    spans: list[tuple[int, int] | None]
+
+
+@dataclass
+class WindowRows:
+    readings: list[Reading]
+    segments: bool
+    last: bool  # whether the null answer is the last token
+    shuffle: bool = True
+    row_tokens: int | None = None
+    places: list[tuple[int, int]] = field(default_factory=list)  # (question, window) of each row
+
+    def __post_init__(self) -> None:
+        self.places = [(i, j) for i, one in enumerate(self.readings) for j in range(len(one.sequences))]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> WindowRow:
+        question, window = self.places[index % len(self)]
+        reading = self.readings[question]
+        tokens = reading.sequences[window]
+        segments = (np.arange(len(tokens)) >= reading.before).astype(np.uint8) if self.segments else None
+        bounds = np.array([0, len(tokens)], dtype=np.int32)
+        null = len(tokens) - 1 if self.last else 0
+        return WindowRow(index, tokens, bounds, segments, span=reading.spans[window], null=null)
+
+
+@dataclass
+class WindowBatch(Batch):
+    starts: Tensor | None = None  # (S,) places in the sequence
+    ends: Tensor | None = None
+    nulls: Tensor | None = None  # (S,) the place of the null answer
+    absent: Tensor | None = None  # (S,) float32, 1 where the window holds no answer
+
+
+class Span(Task):
+    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
+        super().__init__()
+        if isinstance(inner(model), Static):
+            raise UserError("The task span relates a question to a text, and static vectors see no other word.")
+        self.settings, self.tokenizer, self.null, self.threshold = settings, tokenizer, null, threshold
+        self.score = settings.score
+        self.rules: Rules = settings.rules or ("squad2" if null else "squad1")
+        self.framing = Frame.of(model, tokenizer.special, settings.length)
+        self.last = getattr(inner(model).settings, "direction", None) == "causal"
+        self.head = nn.Linear(model.width, 2)
+        self.absent = nn.Linear(model.width, 1) if settings.null == "head" and null else None
+        for layer in (self.head, self.absent):
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=settings.deviation)
+                nn.init.zeros_(layer.bias)
+
+    def facts(self) -> dict[str, Any]:
+        return {"null": self.null, "threshold": self.threshold}
+
+    # --- texts to windows ---------------------------------------------------------------------------
+
+    def rows(self, corpus: Examples[Question], seed: int = 0) -> WindowRows:
+        readings = []
+        for start in range(0, len(corpus), 256):  # encodings are large: not all at once
+            part = corpus.items[start : start + 256]
+            asked = self.tokenizer.encode_batch([item.question for item in part])
+            texts = {item.context for item in part}  # many questions share a text
+            read = dict(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True))
+            for number, (item, question) in enumerate(zip(part, asked, strict=True)):
+                where = corpus.places[start + number]
+                readings.append(self._reading(item, question.ids, read[item.context], where))
+        return WindowRows(readings, self.framing.segments, self.last)
+
+    def _reading(self, item: Question, asked: np.ndarray, text: Any, where: str) -> Reading:
+        if not len(text.ids) or not len(asked):
+            raise UserError(f"{where}: the tokenizer leaves nothing of the text or the question. Remove it.")
+        before = np.concatenate([self.framing.before, asked[: self.settings.question], self.framing.between])
+        room = (
+            len(text.ids)
+            if self.framing.length is None
+            else self.framing.length - len(before) - len(self.framing.after)
+        )
+        try:
+            cut = windows(len(text.ids), max(room, 8) if self.framing.length is None else room,
+                          self.settings.stride, self.settings.answer)  # fmt: skip
+        except UserError as problem:
+            raise UserError(f"{where}: {problem}") from None
+        answer = self._tokens(item, text.offsets)
+        sequences, spans = [], []
+        for start, stop in zip(cut.starts.tolist(), cut.stops.tolist(), strict=True):
+            sequences.append(np.concatenate([before, text.ids[start:stop], self.framing.after]).astype(np.int32))
+            inside = answer is not None and start <= answer[0] and answer[1] < stop
+            shift = len(before) - start
+            spans.append((answer[0] + shift, answer[1] + shift) if inside and answer is not None else None)
+        return Reading(item, cut, len(before), text.offsets, sequences, spans)
+
+    @staticmethod
+    def _tokens(item: Question, offsets: np.ndarray) -> tuple[int, int] | None:
+        """First and last token that share a character with the first reference; None where there is none."""
+        if not item.answers:
+            return None
+        text, start = item.answers[0]
+        touched = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
+        return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+    # --- training -----------------------------------------------------------------------------------
+
+    def batch(self, rows: Sequence[Any], chance: Chance) -> WindowBatch:
+        nulls = [row.null for row in rows]
+        spans = [row.span for row in rows]
+        # with a head of its own for "no answer", spans learn from windows that have one
+        elsewhere = nulls if self.absent is None else [IGNORE] * len(rows)
+        targets = [span or (place, place) for span, place in zip(spans, elsewhere, strict=True)]
+        counts = {"loss": sum(start != IGNORE for start, _ in targets)}
+        if self.absent is not None:
+            counts["absent"] = len(rows)
+        longest = self.framing.length or max(len(row.tokens) for row in rows)
+        return WindowBatch(
+            **join(rows, 0, longest),
+            counts=counts,
+            starts=torch.tensor([start for start, _ in targets]),
+            ends=torch.tensor([end for _, end in targets]),
+            nulls=torch.tensor(nulls),
+            absent=torch.tensor([float(span is None) for span in spans]),
+        )
+
+    def _scores(self, model: Any, batch: WindowBatch) -> tuple[Tensor, Tensor | None]:
+        """(N, 2) start and end scores; (S,) of the null head where there is one."""
+        last = F.dropout(model(batch).last, self.settings.dropout, self.training)
+        absent = None
+        if self.absent is not None:
+            assert batch.nulls is not None
+            absent = wide(self.absent(last[batch.layout.bounds[:-1].long() + batch.nulls]))[:, 0]
+        return wide(self.head(last)), absent
+
+    def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
+        assert batch.starts is not None and batch.ends is not None and batch.absent is not None
+        scores, absent = self._scores(model, batch)
+        padded = by_sequence(scores, batch)  # (S, L, 2)
+        parts = [
+            F.cross_entropy(padded[..., side], target, ignore_index=IGNORE, reduction="sum")
+            for side, target in enumerate((batch.starts, batch.ends))
+        ]
+        terms = {"loss": Term((parts[0] + parts[1]) / 2, batch.counts["loss"])}
+        if absent is not None:
+            total = F.binary_cross_entropy_with_logits(absent, batch.absent, reduction="sum")
+            terms["absent"] = Term(total, batch.counts["absent"])
+        return terms
+
+    def flops(self, model: Any, batch: WindowBatch) -> int:
+        lengths = batch.layout.lengths
+        head = 2 * int(lengths.sum()) * model.width * 2 + (2 * len(lengths) * model.width if self.absent else 0)
+        return training_flops(model, lengths) + 3 * head
+
+    # --- use ----------------------------------------------------------------------------------------
+
+    def predict(self, model: Any, examples: Examples[Question]) -> list[dict[str, Any]]:
+        """The answer, the null score, and the n best spans with their places in the text."""
+        rows = self.rows(examples)
+        found: list[tuple[np.ndarray, float | None]] = [(np.zeros((0, 2)), None)] * len(rows)
+        for group, batch in self.batches(model, rows):
+            scores, absent = self._scores(model, batch)
+            pieces = scores.float().cpu().split(batch.layout.lengths.tolist())
+            for number, (row, piece) in enumerate(zip(group, pieces, strict=True)):
+                found[row] = piece.numpy(), None if absent is None else float(absent[number])
+        outputs = iter(found)
+        return [self._answer(one, [next(outputs) for _ in one.sequences]) for one in rows.readings]
+
+    def _answer(self, reading: Reading, outputs: list[tuple[np.ndarray, float | None]]) -> dict[str, Any]:
+        candidates: list[tuple[float, int, int, float, float]] = []
+        nulls: list[tuple[float, list[float]]] = []
+        for window, (scores, absent) in enumerate(outputs):
+            null = scores[-1 if self.last else 0]
+            nulls.append((float(null.sum()) if absent is None else absent, null.tolist()))
+            candidates += self._spans(reading, window, scores)
+        candidates.sort(key=lambda one: (-one[0], one[1], one[2]))
+        best: dict[str, dict[str, Any]] = {}
+        for score, first, last, opens, closes in candidates:
+            start, stop = int(reading.offsets[first, 0]), int(reading.offsets[last, 1])
+            text = self.tokenizer.normalise(reading.question.context)[start:stop]
+            start += len(text) - len(text.lstrip())  # tokens of byte-level tokenizers begin with their space
+            text = text.strip()
+            if text and text not in best:
+                best[text] = {"text": text, "score": score, "start": start, "start_logit": opens, "end_logit": closes}
+            if len(best) == self.settings.nbest:
+                break
+        answer: dict[str, Any] = {
+            "id": reading.question.id,
+            "answer": "",
+            "null": min(nulls)[0],
+            "nbest": list(best.values()),
+        }
+        if self.null and self.absent is None:
+            answer["null_logits"] = min(nulls)[1]
+        if best:
+            top = answer["nbest"][0]
+            # a null head gives log-odds, which are compared with 0; null spans are compared with the best span
+            answer["null"] -= 0.0 if self.absent is not None else top["score"]
+            share = np.exp(np.array([one["score"] for one in answer["nbest"]]) - top["score"])
+            for one, value in zip(answer["nbest"], share / share.sum(), strict=True):
+                one["probability"] = float(value)
+            if not self.null or answer["null"] <= self.threshold:
+                answer["answer"] = top["text"]
+        return answer
+
+    def _spans(self, reading: Reading, window: int, scores: np.ndarray) -> list[tuple[float, int, int, float, float]]:
+        """(score, first token, last token, its two parts) of the best spans of one window."""
+        cut = reading.windows
+        start, stop = int(cut.starts[window]), int(cut.stops[window])
+        inside = scores[reading.before : reading.before + stop - start]
+        speaks = cut.speaker[start:stop] == window
+        firsts = _top(np.where(speaks, inside[:, 0], -np.inf), self.settings.nbest)
+        lasts = _top(inside[:, 1], self.settings.nbest)
+        grid = inside[firsts, 0][:, None] + inside[lasts, 1][None, :]
+        length = lasts[None, :] - firsts[:, None] + 1
+        fit = (length >= 1) & (length <= cut.answer) & speaks[firsts][:, None]
+        return [
+            (
+                float(grid[i, j]),
+                start + int(firsts[i]),
+                start + int(lasts[j]),
+                float(inside[firsts[i], 0]),
+                float(inside[lasts[j], 1]),
+            )
+            for i, j in zip(*np.nonzero(fit), strict=True)
+        ]
+
+    # --- scores -------------------------------------------------------------------------------------
+
+    def settle(self, model: Any, dev: Examples[Question]) -> None:
+        """The threshold that suits dev best, by the official walk; where that finds nothing better than to answer no
+        question at all it says 0, at which some would be answered: then the threshold lies below them all."""
+        if not self.null:
+            return
+        found = self.predict(model, dev)
+        best = [answer["nbest"][0]["text"] if answer["nbest"] else "" for answer in found]
+        values = [self._value(self.settings.score, text, item) for text, item in zip(best, dev, strict=True)]
+        answerable = [bool(item.answers) for item in dev]
+        nulls = [answer["null"] for answer in found]
+        score, threshold = rules.best_threshold(nulls, values, answerable, [not text for text in best])
+        self.threshold = rules.clear_of(threshold, nulls)
+        if 0 < score * len(found) <= answerable.count(False) + 1e-9:
+            self.threshold = min(0.0, min(nulls) - rules.MARGIN)
+
+    def evaluate(self, model: Any, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
+        for item, where in zip(examples, examples.places, strict=True):
+            if item.answers is None:
+                raise UserError(f"{where}: this question was read without its answers.")
+        texts = [answer["answer"] for answer in self.predict(model, examples)]
+        scores = {}
+        has = np.array([bool(item.answers) for item in examples])
+        for name in ("exact", "f1"):
+            values = np.array([self._value(name, text, item) for text, item in zip(texts, examples, strict=True)])
+            scores[name] = bootstrap_mean(values, intervals)
+            if has.any() and not has.all():
+                scores[f"{name}_answerable"] = bootstrap_mean(values[has], intervals)
+                scores[f"{name}_unanswerable"] = bootstrap_mean(values[~has], intervals)
+        return scores
+
+    def judge(self, examples: Examples[Question], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        """Ordered by how far the answer is from every reference, then by how sure it was."""
+        found = []
+        for item, answer in zip(examples, answers, strict=True):
+            sure = answer["nbest"][0]["probability"] if answer["nbest"] else 0.0
+            found.append(
+                Judged(
+                    text=f"{item.question} ⏐ {item.context}",
+                    gold=" / ".join(dict.fromkeys(self._references(item))) or "(no answer)",
+                    predicted=answer["answer"] or "(no answer)",
+                    right=self._value("exact", answer["answer"], item) == 1.0,
+                    loss=1.0 - self._value("f1", answer["answer"], item) + sure,
+                )
+            )
+        return found
+
+    def _value(self, name: str, text: str, item: Question) -> float:
+        measure = rules.exact if name == "exact" else rules.f1
+        return measure(text, self._references(item), self.rules)
+
+    def _references(self, item: Question) -> list[str]:
+        """[""] where there is no answer, or none that is left after the official clean-up."""
+        return [text for text, _ in item.answers or () if rules.NORMALISE[self.rules](text)] or [""]
+
+
+def by_sequence(scores: Tensor, batch: Batch) -> Tensor:
+    """(N, 2) -> (S, longest, 2), -inf behind the end of a sequence."""
+    lengths = batch.layout.lengths
+    padded = scores.new_full((len(lengths), int(lengths.max()), 2), float("-inf"))
+    filled = torch.from_numpy(np.arange(padded.shape[1]) < lengths[:, None]).to(scores.device)
+    return padded.masked_scatter(filled[..., None], scores)
+
+
+def _top(values: np.ndarray, count: int) -> np.ndarray:
+    """Places of the largest values, best first; of equals the first."""
+    return np.argsort(-values, kind="stable")[:count]

@@ -1,0 +1,164 @@
+"""The tagger's own network, between what a pre-trained model says and the scores of tags (`task.network`).
+
+    window   Collobert et al. 2011, section 3.2: the vectors of a few words side by side, a hidden layer, HardTanh
+    rnn      biLSTMs over words (Lample et al. 2016; TagLM, Peters et al. 2017, section 2.1)
+
+Each word brings what is asked for: a vector of its own that is learnt here, its letters through a small CNN, hand-made
+features (tasks/tag/word_features.py), and the states of the pre-trained model. Those come in at the `input`, behind the
+`first` RNN (TagLM's best place), or behind the `last` one; in several places each has a mix of its own (ELMo puts them
+at input and output). Without any place the pre-trained model is not used: the supervised baseline.
+
+Below the scores of tags, `task.head` linear is the word-level likelihood, crf the sentence-level one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from etude.nn import char_cnn
+from etude.nn.char_embedding import Letters
+from etude.nn.layer_mix import Mix, Norm
+from etude.nn.lstm import LSTM
+from etude.nn.packed import Layout
+from etude.nn.window_layer import Window
+from etude.settings import Strict
+from etude.tasks.tag.word_features import Settings as Features
+from etude.tasks.tag.word_features import Tables
+
+Place = Literal["input", "first", "last"]
+
+
+class Settings(Strict):
+    kind: Literal["window", "rnn"] = "rnn"
+    window: int = Field(default=5, ge=1, description="words that a window sees, the tagged one in their middle")
+    hidden: int = Field(default=300, ge=1, description="of the window network")
+    cells: int = Field(default=200, ge=1, description="of each biLSTM, each direction")
+    layers: int = Field(default=2, ge=1, description="of biLSTMs")
+    words: int = Field(default=0, ge=0, description="width of the network's own word vectors; 0: it has none")
+    vectors: str | None = Field(default=None, description="a run of word vectors that they start from")
+    known: int = Field(default=50_000, ge=1, description="words of those vectors that are taken over, frequent first")
+    characters: char_cnn.Settings | None = Field(default=None, description="words by their letters as well")
+    features: Features = Features()
+    states: list[Place] = Field(default=["input"], description="where the pre-trained model's states come in")
+    mix: bool = Field(default=False, description="a learned mix of its layers at each place, as ELMo has it")
+    mix_norm: Norm = "none"
+    mix_penalty: float = Field(default=0.0, ge=0, description="times the squared length of the mix's weights")
+    state_dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; ELMo has 0.5")
+    dropout: float = Field(default=0.25, ge=0, lt=1, description="on the inputs and between layers")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.window % 2 == 0:
+            raise ValueError(f"window={self.window} has no middle: take an odd number")
+        if len(set(self.states)) < len(self.states):
+            raise ValueError(f"states={self.states} names a place twice")
+        if self.kind == "window" and set(self.states) - {"input"}:
+            raise ValueError("states of a window network come in at the input: set states: [input], or []")
+        if self.layers == 1 and {"first", "last"} <= set(self.states):
+            raise ValueError("behind the first of one layer is behind the last: name one of them")
+        if self.vectors is not None and not self.words:
+            raise ValueError("vectors needs words: the width of the vectors")
+        if not self.words and self.characters is None and not self.features.any and "input" not in self.states:
+            raise ValueError("the network has nothing to read: set words, characters or features, or states: [input]")
+        return self
+
+
+class Network(nn.Module):
+    """`width` is that of what it gives for each unit."""
+
+    def __init__(self, settings: Settings, tables: Tables, state_width: int, layers: int) -> None:
+        """`state_width`: of a state of the pre-trained model. `layers`: of it that are mixed, where they are."""
+        super().__init__()
+        self.settings = settings
+        self.mixes = nn.ModuleDict({p: Mix(layers, settings.mix_norm) for p in settings.states} if settings.mix else {})
+        self.words = nn.Embedding(len(tables.words) + 1, settings.words) if settings.words else None
+        if self.words is not None:
+            nn.init.uniform_(self.words.weight, -((3 / settings.words) ** 0.5), (3 / settings.words) ** 0.5)
+        self.letters = char_cnn.CharacterCNN(settings.characters) if settings.characters else None
+        self.features = nn.ModuleList(nn.Embedding(size, settings.features.width) for size in tables.sizes)
+        width = settings.words + (self.letters.width if self.letters else 0)
+        width += settings.features.width * len(tables.sizes)
+        width += state_width if "input" in settings.states else 0
+        self.forwards, self.backwards = nn.ModuleList(), nn.ModuleList()
+        self.window: Window | None = None
+        if settings.kind == "window":
+            self.window = Window(width, settings.window, settings.hidden)
+            width = settings.hidden
+        else:
+            for number in range(settings.layers):
+                self.forwards.append(LSTM(width, settings.cells))
+                self.backwards.append(LSTM(width, settings.cells))
+                width = 2 * settings.cells
+                width += state_width * len(self._places_behind(number))
+        self.width = width
+
+    @torch.no_grad()
+    def start_from(self, vectors: Tensor, given: Tensor) -> None:
+        """First values (words, width) of the words that have one (words,); the others keep what was drawn."""
+        assert self.words is not None
+        if vectors.shape != (self.words.num_embeddings - 1, self.words.embedding_dim):
+            raise ValueError(f"vectors {tuple(vectors.shape)} for words {tuple(self.words.weight.shape)}")
+        self.words.weight[1:][given] = vectors[given]
+
+    def forward(
+        self,
+        states: Sequence[Tensor],
+        words: Tensor | None,
+        features: Tensor | None,
+        letters: Letters | None,
+        layout: Layout,
+    ) -> Tensor:
+        """(W, D) for each unit. `states`: one (W, state width), or those of all layers where they are mixed."""
+        settings = self.settings
+        x = torch.cat(self._inputs(states, words, features, letters), dim=-1)
+        if self.window is not None:
+            return F.hardtanh(self.window(F.dropout(x, settings.dropout, self.training), layout))
+        for number, (ahead, back) in enumerate(zip(self.forwards, self.backwards, strict=True)):
+            x = F.dropout(x, settings.dropout, self.training)
+            parts = [ahead(x, layout)[0], back(x, layout, reverse=True)[0]]
+            parts += [self._state(place, states) for place in self._places_behind(number)]
+            x = torch.cat(parts, dim=-1)
+        return x
+
+    def _places_behind(self, layer: int) -> list[Place]:
+        """Where states come in between a layer and the next."""
+        places: dict[Place, int] = {"first": 0, "last": self.settings.layers - 1}
+        return [place for place, number in places.items() if number == layer and place in self.settings.states]
+
+    def _inputs(
+        self, states: Sequence[Tensor], words: Tensor | None, features: Tensor | None, letters: Letters | None
+    ) -> list[Tensor]:
+        found = []
+        if self.letters is not None and letters is not None:
+            found.append(self.letters(letters.rows)[letters.words])
+        if self.words is not None and words is not None:
+            found.append(self.words(words))
+        if features is not None:
+            found += [table(column) for table, column in zip(self.features, features.unbind(1), strict=True)]
+        if "input" in self.settings.states:
+            found.append(self._state("input", states))
+        return found
+
+    def _state(self, place: Place, states: Sequence[Tensor]) -> Tensor:
+        state = self.mixes[place](states) if self.settings.mix else states[0]
+        return F.dropout(state, self.settings.state_dropout, self.training)
+
+    def penalty(self) -> Tensor | None:
+        """What keeps the mixes near the average, or None where nothing does."""
+        if not self.mixes or not self.settings.mix_penalty:
+            return None
+        parts = [mix.penalty for mix in self.mixes.values() if isinstance(mix, Mix)]
+        return self.settings.mix_penalty * torch.stack(parts).sum()
+
+    def flops(self, units: int, spelled: int) -> int:
+        """Forward only; `spelled` words go through the network of letters."""
+        total = sum(lstm.flops(units) for lstm in [*self.forwards, *self.backwards] if isinstance(lstm, LSTM))
+        if self.window is not None:
+            total += self.window.flops(units)
+        return total + (self.letters.flops(spelled) if self.letters is not None else 0)

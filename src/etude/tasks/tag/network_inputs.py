@@ -1,0 +1,86 @@
+"""What a tagger with a network of its own tells it of the words of a batch, and how the two are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.nn.char_embedding import Letters
+from etude.objectives.base import Term
+from etude.tasks.depth import training_flops
+from etude.tasks.framing import inner
+from etude.tasks.tag.network import Network, Settings
+from etude.tasks.tag.sentences import Tagged
+from etude.tasks.tag.word_features import Tables
+from etude.tasks.tag.word_pieces import Framed, Pieces
+
+
+@dataclass
+class Told:
+    """Of the units of one sentence."""
+
+    surfaces: list[str]
+    words: np.ndarray  # (u,) int64, rows of the network's own word vectors
+    features: np.ndarray  # (u, F) int64
+
+
+def learn(settings: Settings, examples: Sequence[Tagged]) -> dict[str, Any]:
+    """The words and features that the training examples know, JSON-ready."""
+    words = ["".join(item.words).split() if item.characters else item.words for item in examples]
+    return Tables.learn(settings.features, words, settings.words > 0).facts()
+
+
+class Own(nn.Module):
+    """The network and the tables it is told from."""
+
+    def __init__(self, settings: Settings, model: Any, facts: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.settings, self.tables = settings, Tables.of(settings.features, facts)
+        layers = len(getattr(model, "chosen", ())) or 1 + int(getattr(model.settings, "layers", 0))
+        width = inner(model).width if settings.mix else model.width
+        self.network = Network(settings, self.tables, width, layers)
+        self.width = self.network.width
+
+    def tell(self, words: Sequence[str], pieces: Pieces, one: Framed) -> Told:
+        """Units are words, or pieces of a text of characters; those that are read."""
+        units = [""] * len(pieces.units)
+        for word, owner in zip(words, pieces.owners, strict=True):
+            if owner >= 0:
+                units[owner] += word
+        kept = units[: len(one.units)]
+        return Told(kept, self.tables.numbers(kept), self.tables.values(kept))
+
+    def fill(self, batch: Any, told: Sequence[Told]) -> None:
+        """The fields of a batch that the network reads."""
+        batch.known = torch.from_numpy(np.concatenate([one.words for one in told]))
+        batch.features = torch.from_numpy(np.concatenate([one.features for one in told]))
+        if self.settings.characters is not None:
+            words = [surface.encode() for one in told for surface in one.surfaces]
+            batch.letters, batch.spelled = Letters.of(words, self.settings.characters)
+        if self.settings.mix and self.settings.mix_penalty:
+            batch.counts["mix"] = 1
+
+    def forward(self, model: Any, batch: Any) -> Tensor:
+        """(W, D) for each unit; the model is asked only where its states come in."""
+        states: list[Tensor] = []
+        if self.settings.states and self.settings.mix:
+            states = [layer[batch.units] for layer in model(batch, layers=True).layers]
+        elif self.settings.states:
+            states = [model(batch).last[batch.units]]
+        letters = None if batch.letters is None else Letters(batch.letters, batch.spelled)
+        return self.network(states, batch.known, batch.features, letters, batch.words)
+
+    def terms(self, batch: Any) -> dict[str, Term]:
+        """What the network adds to the loss: the penalty of its mixes."""
+        penalty = self.network.penalty()
+        return {} if penalty is None else {"mix": Term(penalty, batch.counts["mix"])}
+
+    def flops(self, model: Any, batch: Any) -> int:
+        """Forward and backward, the model's own with it."""
+        own = self.network.flops(batch.words.total, 0 if batch.letters is None else len(batch.letters))
+        return 3 * own + (training_flops(model, batch.layout.lengths) if self.settings.states else 0)

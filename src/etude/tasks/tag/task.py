@@ -1,0 +1,394 @@
+"""One tag a word: named entities and parts of speech, over any model.
+
+Words become pieces, one piece speaks for each word (tasks/tag/word_pieces.py), a head scores the tags of all words of a
+sentence (tasks/tag/heads.py). Which layers of the model are read, and whether it is trained with the head or only
+read, is said by the transfer (`transfer.layers`, `combine`, `frozen`); another rate for the head by `train.head_lr`
+(Baevski et al. 2019: 1e-5 and 1e-3).
+
+Tags that write chunks (IOB1, IOB2, IOBES: tasks/tag/encodings.py) are scored as entities: the micro F1 of conlleval,
+or for text tagged by character KLUE's macro F1 under strict IOB2, spaces left out. Other tags are scored by accuracy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.errors import UserError, nearest
+from etude.nn.packed import Layout
+from etude.objectives.base import Batch, Row, Stat, Term, join
+from etude.settings import Strict
+from etude.tasks.base import Judged, Score, Task
+from etude.tasks.data.examples import Examples, label_names
+from etude.tasks.depth import training_flops
+from etude.tasks.framing import Frame
+from etude.tasks.tag import (
+    errors as tag_errors,
+)
+from etude.tasks.tag import (
+    network as tag_network,
+)
+from etude.tasks.tag import (
+    network_inputs as tag_told,
+)
+from etude.tasks.tag import (
+    scores as tag_scores,
+)
+from etude.tasks.tag.encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
+from etude.tasks.tag.heads import Constraints, Head, Kind
+from etude.tasks.tag.scores import Named
+from etude.tasks.tag.sentences import COLUMNS, Tagged, check_shape, parse, read
+from etude.tasks.tag.word_pieces import Framed, Pieces, Which, expand, framed, of_characters, of_words
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["COLUMNS", "FILES", "SCORES", "SUMMARY", "Settings", "Tagged", "Tagger", "build", "learn", "parse", "read"]
+
+SUMMARY = "one tag a word: entities, parts of speech (CoNLL-2003, WNUT-17, KLUE-NER, Universal Dependencies)"
+SCORES = "entity F1 (conlleval) and macro F1 (strict, KLUE), accuracy, macro F1 of tags"
+FILES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".json")
+log = logging.getLogger("etude")
+
+
+class Settings(Strict):
+    head: Kind = "linear"
+    scheme: Literal["auto", "none", "iob1", "iob2", "iobes"] = Field(
+        default="auto", description="how the files write chunks; none: tags are no chunks. Named, its rules must hold"
+    )
+    encoding: Scheme | None = Field(
+        default=None, description="the scheme to learn chunks in; that of the files if None"
+    )
+    constraints: Constraints | None = Field(
+        default=None, description="rules of the scheme; None: at decoding with a CRF, else none"
+    )
+    piece: Which = Field(default="first", description="the piece that speaks for a word")
+    length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
+    long: Literal["window", "cut"] = Field(default="window", description="what becomes of longer sentences")
+    stride: int | None = Field(default=None, ge=1, description="pieces from window to window; half a window if None")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="on the states and on those of the biLSTM")
+    deviation: float = Field(default=0.02, gt=0, description="of the first values of the last layer")
+    cells: int = Field(default=256, ge=1, description="of the biLSTM, each direction")
+    lstm_layers: int = Field(default=1, ge=1)
+    projection: int = Field(default=256, ge=1, description="width under the biLSTM of projection_bilstm_crf")
+    network: tag_network.Settings | None = Field(
+        default=None, description="layers of the tagger's own between the model and the head: window, TagLM, ELMo"
+    )
+    score: Named | None = Field(default=None, description="the official one; what suits the tags if None")
+
+
+# --- facts ------------------------------------------------------------------------------------------
+
+
+def learn(examples: Examples[Tagged], settings: Settings) -> dict[str, Any]:
+    """The tags, how they write chunks, and what a word has that nobody could look at."""
+    counts = Counter(tag for item in examples for tag in item.tags or ())
+    if not counts:
+        raise UserError(f"{examples.source} has no tags to learn. Name the column that holds them.")
+    scheme = _scheme(examples, settings)
+    names, usual = label_names(counts), "O"
+    encoding = None if scheme is None else settings.encoding or scheme
+    if encoding is not None:  # all tags of every type: that a type was never seen inside a chunk is chance
+        names = all_tags((parse_tag(tag).kind for tag in counts if tag != "O"), encoding)
+    else:
+        usual = min(counts, key=lambda tag: (-counts[tag], tag))
+    characters = all(item.characters for item in examples)
+    facts = {"labels": names, "scheme": scheme, "encoding": encoding, "usual": usual, "characters": characters}
+    own = settings.network
+    return facts if own is None else {**facts, "tables": tag_told.learn(own, examples.items)}
+
+
+def _scheme(examples: Examples[Tagged], settings: Settings) -> Scheme | None:
+    if settings.scheme == "none":
+        return None
+    declared: Scheme | None = None if settings.scheme == "auto" else settings.scheme
+    chunks = declared is not None or any(tag[:2] in ("B-", "I-") for item in examples for tag in item.tags or ())
+    for number, item in enumerate(examples):
+        check_shape(item, examples.places[number], chunks, rules_of=declared)
+    return declared or detect(item.tags or () for item in examples)
+
+
+# --- rows and batches -------------------------------------------------------------------------------
+
+
+@dataclass
+class TagRow(Row):
+    units: np.ndarray | None = None  # (u,) the token of each unit
+    tags: np.ndarray | None = None  # (u,) int64
+    told: tag_told.Told | None = None  # where the tagger has a network of its own
+
+
+@dataclass
+class TagRows:
+    """Row i is sentence i; numbers at and beyond the last are later epochs."""
+
+    pieces: list[Pieces]
+    framed: list[Framed]
+    tags: list[np.ndarray] | None  # numbers of the tags of the units that are read
+    segments: bool
+    told: list[tag_told.Told] | None = None
+    shuffle: bool = True
+    row_tokens: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.framed)
+
+    def __getitem__(self, index: int) -> TagRow:
+        number = index % len(self)
+        one = self.framed[number]
+        segments = np.zeros(len(one.tokens), np.uint8) if self.segments else None
+        tags = None if self.tags is None else self.tags[number]
+        told = None if self.told is None else self.told[number]
+        return TagRow(index, one.tokens, one.bounds, segments, units=one.units, tags=tags, told=told)
+
+
+@dataclass
+class TagBatch(Batch):
+    units: Tensor | None = None  # (W,) int64, the token of each unit
+    words: Layout | None = None  # sentences over units
+    tags: Tensor | None = None  # (W,) int64
+    known: Tensor | None = None  # (W,) int64, for a network of the tagger's own: rows of its word vectors
+    features: Tensor | None = None  # (W, F) int64
+    letters: Tensor | None = None  # (U, length) of the different units
+    spelled: Tensor | None = None  # (W,) which of them each unit is
+
+
+class Tagger(Task):
+    framing: Frame
+
+    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.settings, self.tokenizer = settings, tokenizer
+        self.labels: list[str] = list(facts["labels"])
+        self.scheme: Scheme | None = facts["scheme"]
+        self.encoding: Scheme | None = facts["encoding"]
+        self.usual: str = facts["usual"]
+        self.characters: bool = facts["characters"]
+        if len(self.labels) < 2:
+            raise UserError(f"A tagger tells tags apart, and there is only {self.labels}. Give two or more.")
+        if self.characters and self.scheme is None:
+            raise UserError("Text tagged by character must have tags that write chunks (B-x, I-x, O).")
+        self._declared: Scheme | None = self.scheme if settings.scheme == self.scheme else None
+        self.numbers = {name: number for number, name in enumerate(self.labels)}
+        self.score = settings.score or tag_scores.usual(self.scheme, self.characters)
+        tag_scores.check(self.score, self.scheme)
+        self.framing = Frame.of(model, tokenizer.special, settings.length)
+        constraints: Constraints = settings.constraints or ("decoding" if settings.head.endswith("crf") else "none")
+        if constraints != "none" and self.encoding is None:
+            constraints = self._free(settings)
+        if constraints == "training" and not settings.head.endswith("crf"):
+            raise UserError(f"task.constraints=training needs a CRF, and task.head={settings.head} has none.")
+        own = settings.network
+        self.own = None if own is None else tag_told.Own(own, model, facts["tables"])
+        self.head = Head(
+            settings.head, model.width if self.own is None else self.own.width, len(self.labels),
+            allowed=None if self.encoding is None else allowed(self.labels, self.encoding), constraints=constraints,
+            dropout=settings.dropout, deviation=settings.deviation, cells=settings.cells,
+            layers=settings.lstm_layers, projection=settings.projection,
+        )  # fmt: skip
+
+    @staticmethod
+    def _free(settings: Settings) -> Constraints:
+        if settings.constraints not in (None, "none"):
+            raise UserError(f"task.constraints={settings.constraints} are rules of chunks, and these tags write none.")
+        return "none"
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "labels": self.labels, "scheme": self.scheme, "encoding": self.encoding,
+            "usual": self.usual, "characters": self.characters,
+        } | ({} if self.own is None else {"tables": self.own.tables.facts()})  # fmt: skip
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def rows(self, corpus: Examples[Tagged], seed: int = 0) -> TagRows:
+        rows = self._rows(corpus)
+        rows.tags = []
+        for item, where, pieces, one in zip(corpus, corpus.places, rows.pieces, rows.framed, strict=True):
+            rows.tags.append(self._gold(item, where, pieces)[: len(one.units)])
+        return rows
+
+    def _rows(self, examples: Examples[Tagged]) -> TagRows:
+        """Sentences as a model reads them, without their tags."""
+        pieces: list[Pieces] = []
+        for start in range(0, len(examples), 1000):  # encodings are large: not all at once
+            words = [self._words(item) for item in examples.items[start : start + 1000]]
+            places = examples.places[start : start + 1000]
+            if self.characters:
+                pieces += of_characters(words, self.tokenizer, places)
+            else:
+                pieces += of_words(words, self.tokenizer, self.settings.piece, places)
+        parts = [framed(one, self.framing, self.settings.long, self.settings.stride) for one in pieces]
+        for what, count in (
+            ("were cut, their last words not looked at", sum(one.cut for one in parts)),
+            ("are read in windows", sum(len(one.bounds) > 2 for one in parts)),
+        ):
+            if count:
+                log.warning(
+                    "%s: %d of %d sentences are longer than %d tokens and %s.",
+                    examples.source, count, len(parts), self.framing.length, what,
+                )  # fmt: skip
+        told = None
+        if self.own is not None:
+            three = zip(examples, pieces, parts, strict=True)
+            told = [self.own.tell(self._words(item), one, framed) for item, one, framed in three]
+        return TagRows(pieces, parts, None, self.framing.segments, told)
+
+    def _words(self, item: Tagged) -> list[str]:
+        """The words, or the characters, as the tagger was trained to see them."""
+        if item.characters == self.characters:
+            return item.words
+        text = "".join(item.words) if item.characters else " ".join(item.words)
+        return list(text) if self.characters else text.split()
+
+    def _gold(self, item: Tagged, where: str, pieces: Pieces) -> np.ndarray:
+        """(units,) the numbers of the tags."""
+        if item.tags is None:
+            raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
+        self._check_units(item, where)
+        tags = item.tags
+        check_shape(item, where, self.scheme is not None, rules_of=self._declared)
+        if self.encoding is not None and self.encoding != self.scheme:
+            tags = convert(tags, self.encoding)
+        wrong = next((number for number, tag in enumerate(tags) if tag not in self.numbers), None)
+        if wrong is not None:
+            raise UserError(
+                f"{item.place(where, wrong)}: the tag '{tags[wrong]}' is not one the model knows."
+                f"{nearest(tags[wrong], self.labels)} Correct it, or leave the sentence out."
+            )
+        return np.array([self.numbers[tags[head]] for head in pieces.heads], dtype=np.int64)
+
+    def _check_units(self, item: Tagged, where: str) -> None:
+        if item.characters != self.characters:
+            units = ("words", "characters") if item.characters else ("characters", "words")
+            raise UserError(f"{where}: this tagger has learnt tags of {units[0]}, and here are tags of {units[1]}.")
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> TagBatch:
+        chosen = [row for row in rows if isinstance(row, TagRow) and row.units is not None]
+        starts = np.concatenate([[0], np.cumsum([len(row.tokens) for row in chosen])])
+        counts = [len(row.units) for row in chosen if row.units is not None]
+        units = np.concatenate([row.units + start for row, start in zip(chosen, starts, strict=False)])
+        tags = [row.tags for row in chosen if row.tags is not None]
+        longest = self.framing.length or max(int(np.diff(row.bounds).max()) for row in chosen)
+        sentences_or_units = sum(map(bool, counts)) if self.head.trains_crf else sum(counts)
+        batch = TagBatch(
+            **join(chosen, 0, longest),
+            counts={"loss": sentences_or_units},
+            units=torch.from_numpy(units.astype(np.int64)),
+            words=Layout.of(np.concatenate([[0], np.cumsum(counts)]), max(counts)),
+            tags=torch.from_numpy(np.concatenate(tags)) if tags else None,
+        )
+        if self.own is not None:
+            self.own.fill(batch, [row.told for row in chosen if row.told is not None])
+        return batch
+
+    # --- training -----------------------------------------------------------------------------------
+
+    def scores(self, model: Any, batch: TagBatch) -> Tensor:
+        """(W, K) of every unit and tag."""
+        assert batch.units is not None and batch.words is not None
+        states = model(batch).last[batch.units] if self.own is None else self.own(model, batch)
+        return self.head(states, batch.words)
+
+    def loss(self, model: nn.Module, batch: TagBatch) -> dict[str, Term]:
+        assert batch.tags is not None and batch.words is not None
+        total = self.head.loss(self.scores(model, batch), batch.tags, batch.words)
+        terms = {"loss": Term(total, batch.counts["loss"])}
+        return terms if self.own is None else terms | self.own.terms(batch)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: TagBatch) -> dict[str, Stat]:
+        assert batch.tags is not None and batch.words is not None
+        scores = self.scores(model, batch)
+        right = (self.head.decode(scores, batch.words)[0] == batch.tags).sum()
+        loss = self.head.loss(scores, batch.tags, batch.words)
+        return {"loss": Stat(loss, batch.counts["loss"], weight=1.0), "accuracy": Stat(right, len(batch.tags))}
+
+    def flops(self, model: Any, batch: TagBatch) -> int:
+        assert batch.words is not None
+        below = training_flops(model, batch.layout.lengths) if self.own is None else self.own.flops(model, batch)
+        return below + 3 * self.head.flops(batch.words.total)
+
+    # --- use ----------------------------------------------------------------------------------------
+
+    def predict(self, model: Any, examples: Examples[Tagged]) -> list[dict[str, Any]]:
+        """A tag for each word, with its probability, and the entities they write."""
+        answers = []
+        for item, (tags, chances) in zip(examples, self._tags(model, examples), strict=True):
+            words = self._words(item)
+            answer: dict[str, Any] = {"tokens": words, "tags": tags, "scores": chances}
+            if self.scheme is not None:
+                between = "" if self.characters else " "
+                answer["entities"] = [
+                    {"type": kind, "start": start, "end": stop, "text": between.join(words[start:stop])}
+                    for kind, start, stop in spans(tags)
+                ]
+            answers.append(answer)
+        return answers
+
+    def _tags(self, model: Any, examples: Examples[Tagged]) -> Iterator[tuple[list[str], list[float]]]:
+        """Tags of words, as the files write them, and their probabilities; in the order of the examples."""
+        rows = self._rows(examples)
+        found: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0))] * len(rows)
+        for group, batch in self.batches(model, rows):
+            best, chances = (one.cpu().numpy() for one in self.head.decode(self.scores(model, batch), batch.words))
+            for number, start, stop in zip(group, batch.words.host[:-1], batch.words.host[1:], strict=True):
+                found[number] = best[start:stop], chances[start:stop]
+        for (numbers, chances), pieces in zip(found, rows.pieces, strict=True):
+            tags = [self.labels[number] for number in numbers]
+            if self.encoding is not None and "iobes" in (self.encoding, self.scheme):
+                tags = convert(tags, "iob2")  # units become characters in IOB only
+            tags = expand(tags, pieces, self.usual)
+            if self.scheme is not None and (self.encoding != self.scheme or self.scheme == "iobes"):
+                tags = convert(tags, self.scheme)
+            # what nobody looked at (spaces, words behind a cut) is certain to nobody: 0
+            sure = [*np.round(chances.astype(np.float64), 6).tolist(), *[0.0] * (len(pieces.units) - len(chances)), 0.0]
+            yield tags, [sure[owner] for owner in pieces.owners]
+
+    def evaluate(self, model: Any, examples: Examples[Tagged], intervals: bool = True) -> dict[str, Score]:
+        """Of words; of characters that are no spaces."""
+        gold, predicted = [], []
+        for number, (item, (tags, _)) in enumerate(zip(examples, self._tags(model, examples), strict=True)):
+            where = examples.places[number]
+            if item.tags is None:
+                raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
+            self._check_units(item, where)
+            check_shape(item, where, self.scheme is not None, prefixes_of=self.scheme)
+            kept = [not word.isspace() for word in item.words]
+            gold.append([tag for tag, keep in zip(item.tags, kept, strict=True) if keep])
+            predicted.append([tag for tag, keep in zip(tags, kept, strict=True) if keep])
+        self._tell_unknown(gold, examples.source)
+        return tag_scores.scores(gold, predicted, self.scheme, intervals)
+
+    def judge(self, examples: Examples[Tagged], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+        return [tag_errors.judge(item, answer, self.scheme) for item, answer in zip(examples, answers, strict=True)]
+
+    def confusion(
+        self, examples: Examples[Tagged], answers: Sequence[dict[str, Any]]
+    ) -> tuple[str, Counter[tuple[str, str]]]:
+        counts: Counter[tuple[str, str]] = Counter()
+        for item, answer in zip(examples, answers, strict=True):
+            kept = [not word.isspace() for word in item.words]
+            gold, found = (list(compress(tags, kept)) for tags in (item.tags or (), answer["tags"]))
+            counts += tag_errors.confusion(gold, found, self.scheme)
+        return "characters" if self.characters else "words", counts
+
+    def _tell_unknown(self, gold: list[list[str]], source: str) -> None:
+        unknown = Counter(tag for tags in gold for tag in tags if self.scheme is None and tag not in self.numbers)
+        if unknown:
+            log.warning(
+                "%s: %d words have tags the model has never seen (%s) and count as wrong.",
+                source, unknown.total(), ", ".join(sorted(unknown)[:5]),
+            )  # fmt: skip
+
+
+def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Tagger:
+    return Tagger(settings, model, tokenizer, facts)

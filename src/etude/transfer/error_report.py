@@ -1,0 +1,102 @@
+"""A small HTML page on the answers to a labelled file: scores, the confusion matrix, the worst errors.
+
+One file with nothing to load from elsewhere. "Worst" is by the loss of an example: wrong, and sure of it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etude.tasks.base import Judged, Score
+from etude.tasks.data.examples import Examples
+from etude.train import checkpoint
+
+WORST = 50  # errors shown
+LABELS = 40  # of a matrix; a larger one cannot be read
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; margin: 1rem 0 }
+th, td { padding: .25rem .6rem; text-align: left; vertical-align: top }
+th { font-weight: 600 } tr + tr { border-top: 1px solid #ddd }
+td.n { text-align: right; font-variant-numeric: tabular-nums }
+td.text { max-width: 36rem; overflow-wrap: anywhere }
+@media (prefers-color-scheme: dark) { body { background: #181818; color: #ddd } tr + tr { border-color: #444 } }
+"""
+
+
+def write_report(
+    path: str | Path,
+    title: str,
+    scores: Mapping[str, Score],
+    examples: Examples[Any],
+    judged: Sequence[Judged],
+    confusion: tuple[str, Counter[tuple[str, str]]] | None = None,
+) -> None:
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p>{html.escape(Path(examples.source).name)}, {len(examples):,} examples",
+    ]
+    if examples.bad:
+        parts.append(f"; {len(examples.bad):,} bad ones left out")
+    parts += ["</p>", _scores(scores), _confusion(confusion), _worst(judged, examples)]
+    page = (
+        f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>{''.join(parts)}"
+    )
+    checkpoint.write_text(Path(path), page)
+
+
+def _row(cells: Sequence[str], head: bool = False) -> str:
+    tag = "th" if head else "td"
+    return "<tr>" + "".join(cell if cell.startswith("<td") else f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _number(text: str, shade: float = 0.0) -> str:
+    style = f' style="background: rgba(70, 130, 220, {shade:.2f})"' if shade else ""
+    return f'<td class="n"{style}>{text}</td>'
+
+
+def _scores(scores: Mapping[str, Score]) -> str:
+    rows = []
+    for name, one in scores.items():
+        values = [_number(f"{value:.4f}") for value in (one.value, one.low, one.high)]
+        rows.append(_row([name.replace("_", " "), *values, _number(f"{one.count:,}")]))
+    return "<table>" + _row(["score", "value", "95 % from", "to", "examples"], head=True) + "".join(rows) + "</table>"
+
+
+def _confusion(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> str:
+    """Gold in rows, predicted in columns; a cell's shade is its share of the row."""
+    if confusion is None:
+        return ""
+    what, counts = confusion
+    names = sorted({name for pair in counts for name in pair})
+    if len(names) > LABELS:
+        return f"<p>{len(names)} labels: too many for a matrix.</p>"
+    rows = []
+    for gold in names:
+        total = sum(counts[gold, name] for name in names)
+        cells = [_number(f"{counts[gold, name]:,}", counts[gold, name] / max(1, total)) for name in names]
+        rows.append(_row([html.escape(gold), *cells]))
+    head = _row(["gold \\ predicted", *map(html.escape, names)], head=True)
+    return f"<h2>Confusion ({what})</h2><table>{head}{''.join(rows)}</table>"
+
+
+def _worst(judged: Sequence[Judged], examples: Examples[Any]) -> str:
+    wrong = (
+        [(one, where) for one, where in zip(judged, examples.places, strict=True) if not one.right] if judged else []
+    )
+    if not wrong:
+        return "<p>No errors.</p>" if judged else ""
+    wrong.sort(key=lambda pair: -pair[0].loss)
+    rows = [
+        _row([html.escape(Path(where).name), f'<td class="text">{html.escape(one.text)}</td>', html.escape(one.gold),
+              html.escape(one.predicted), _number(f"{one.loss:.2f}")])
+        for one, where in wrong[:WORST]
+    ]  # fmt: skip
+    head = _row(["where", "example", "gold", "predicted", "loss"], head=True)
+    shown = f"the worst {len(rows)} of {len(wrong):,}" if len(wrong) > len(rows) else f"all {len(wrong):,}"
+    return f"<h2>Errors ({shown})</h2><table>{head}{''.join(rows)}</table>"

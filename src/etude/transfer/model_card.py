@@ -1,0 +1,60 @@
+"""The model card of a transferred run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from etude.runs.model_card import hardware, versions
+from etude.runs.run import Run
+from etude.runs.task_plan import Plan
+from etude.train.run_state import Outcome
+
+
+def card(run: Run, plan: Plan, outcome: Outcome) -> str:
+    tally, way = outcome.tally, plan.transfer
+    reads = way.layers if isinstance(way.layers, str) else ", ".join(map(str, way.layers))
+    manner = "features: the model is frozen" if way.frozen else "fine-tuned"
+    if plan.distill is not None:
+        ways = plan.distill.model_dump(mode="json", exclude={"teacher"})
+        told = ", ".join(f"{name} {value}" for name, value in ways.items() if value)
+        manner = f"learnt from {Path(plan.distill.teacher).name} (`{plan.teacher[:16]}`): {told}"
+    if way.freeze is not None:
+        manner += f", the embedding and {way.freeze} layers frozen"
+    scores = "\n".join(
+        f"| {name.replace('_', ' ')} | {one['value']:.4f} | {one['low']:.4f} – {one['high']:.4f} | {one['count']:,} |"
+        for name, one in plan.scores.items()
+    )
+    settings = ", ".join(f"{name} {value}" for name, value in plan.settings.model_dump(mode="json").items() if value)
+    labels = plan.facts.get("labels")
+    dev = Path(plan.dev.path).name if plan.dev else "none: the last weights were taken"
+    return f"""# {run.folder.name}
+
+{run.recipe.system or run.recipe.name}, transferred to the task `{plan.kind}` with Etude.
+
+| | |
+|---|---|
+| starts from | {Path(plan.base).name} ({run.recipe.name}) |
+| manner | {manner}; reads layer {reads} |
+| task | {plan.kind}: {settings} |
+| labels | {", ".join(map(str, labels)) if labels else "none"} |
+| examples | {Path(plan.examples.path).name} (`{plan.examples.fingerprint}`) |
+| dev | {dev} |
+| trained | {tally.step:,} steps, {tally.tokens:,} tokens, {tally.flops:.3e} FLOPs, {tally.seconds:,.0f} s |
+| best | {f"step {tally.best_step:,}" if tally.best_step is not None else "not chosen"} |
+| rate, seed | {plan.train.lr:g}, {plan.train.seed} |
+| hardware | {hardware()} |
+| versions | {versions()} |
+| date | {datetime.now(UTC).date().isoformat()} |
+
+## Scores on dev
+The best weights were chosen on the same examples, so these are optimistic. Intervals are 95 % bootstrap intervals.
+
+| | value | interval | examples |
+|---|---|---|---|
+{scores or "| none | | | |"}
+
+## Use it
+    etude evaluate {run.folder.name} FILE
+    etude predict {run.folder.name} < lines.txt
+"""

@@ -1,0 +1,60 @@
+"""The teacher of a fine-tuning (tasks/distilled_task.py): found, checked, and remembered by its weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from etude.errors import UserError
+from etude.inference.task_model import Tuned
+from etude.objectives.base import Objective
+from etude.objectives.distillation.teacher import Teacher
+from etude.pretrain.distill import fingerprint_of
+from etude.runs.task_plan import FILE, Plan
+from etude.tasks.base import Task
+from etude.tasks.distilled_task import TaskWays, Taught
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+
+def found(ways: TaskWays, kind: str, tokenizer: Tokenizer) -> tuple[Teacher, str]:
+    """The teacher of a task, and the fingerprint of its weights."""
+    place = Path(ways.teacher)
+    if not (place / FILE).is_file():
+        raise UserError(f"{place} is no teacher: a run that 'etude finetune' made for the task {kind} is wanted.")
+    tuned = Tuned.open(place, device="cpu")
+    tuned.must_answer()
+    if tuned.plan.kind != kind:
+        raise UserError(f"{place} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
+    if tuned.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise UserError(f"{place} and the run to be taught have different tokenizers: a token would mean two things.")
+    return Teacher(tuned.model, tuned.task), fingerprint_of(tuned.model, tuned.task)
+
+
+def with_labels(facts: dict[str, Any], ways: TaskWays, teacher: Teacher) -> dict[str, Any]:
+    """The facts of a task with the teacher's labels in their order: some may be missing in the examples at hand."""
+    known = getattr(teacher.objective, "labels", None)
+    if known is None or "labels" not in facts or not ways.answers:
+        return facts
+    strange = [label for label in facts["labels"] if label not in known]
+    if strange:
+        raise UserError(f"The examples have the label {strange[0]!r}, and the teacher {ways.teacher} knows {known}.")
+    return facts | {"labels": list(known)}
+
+
+def settled(plan: Plan, ways: TaskWays, fingerprint: str) -> Plan:
+    """The plan that remembers its teacher."""
+    place = str(Path(ways.teacher).resolve())
+    return replace(plan, distill=ways.model_copy(update={"teacher": place}), teacher=fingerprint)
+
+
+def objective_of(plan: Plan, task: Task, model: nn.Module, tokenizer: Tokenizer) -> Objective:
+    """What a run of this plan learns: its task, or its task from its teacher."""
+    if plan.distill is None:
+        return task
+    teacher, fingerprint = found(plan.distill, plan.kind, tokenizer)
+    if fingerprint != plan.teacher:
+        raise UserError(f"{plan.distill.teacher} is not the teacher that this run began with: its weights differ.")
+    return Taught(task, plan.distill, model, teacher)

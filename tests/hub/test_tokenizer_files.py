@@ -1,0 +1,127 @@
+"""Tokenizers travel with their models, Korean text included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.hub.tokenizer_files import companions, open_tokenizer, with_markers
+from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.hub import published_models as reference
+
+transformers = pytest.importorskip("transformers", reason="what is written is opened by the package transformers")
+transformers.logging.set_verbosity_error()
+
+TEXTS = [
+    "The baker's daughter sold 12 loaves at the market.",
+    "빵집 주인의 딸은 시장에서 빵 열두 개를 팔았다.",
+    "값을 깎아 주지 않았지만, 손님들은 좋아했다! 뷁",
+    "Straße, naïve, café: 東京 ¿qué?",
+    "  two  spaces\tand a tab\n",
+]
+
+
+@pytest.mark.parametrize("spec", ["wordpiece:400", "bpe:400", "bytebpe:400", "unigram:300", "word:60", "char"])
+def test_a_trained_tokenizer_gives_the_same_ids_there(spec: str, tmp_path: Path) -> None:
+    tokenizer = with_markers(Tokenizer.train(spec, TEXTS * 8))
+    tokenizer.save(tmp_path)
+    for name, text in companions(tokenizer, context=64, segments=True).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    special = tokenizer.special
+    assert (there.pad_token_id, there.mask_token_id, there.cls_token_id) == (special.pad, special.mask, special.start)
+    assert there.model_max_length == 64
+    for text in TEXTS:
+        ours = tokenizer.encode(text).ids.tolist()
+        assert there(text, add_special_tokens=False).input_ids == ours
+        assert there(text).input_ids == [special.start, *ours, special.separator]
+        assert there.decode(ours) == tokenizer.decode(ours)
+    pair = there("빵", "시장")
+    first, second = (len(tokenizer.encode(text)) for text in ("빵", "시장"))
+    assert pair.token_type_ids == [0] * (first + 2) + [1] * (second + 1)
+    assert there("[MASK]", add_special_tokens=False).input_ids == [special.mask]
+
+
+def test_a_causal_tokenizer_gets_no_markers_and_no_segments(tmp_path: Path) -> None:
+    tokenizer = reference.byte_tokenizer()
+    tokenizer.save(tmp_path)
+    for name, text in companions(tokenizer, context=64, segments=False).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    found = there("빵 열두 개")
+    assert set(found) == {"input_ids", "attention_mask"}
+    assert found.input_ids == tokenizer.encode("빵 열두 개").ids.tolist()
+    assert there.decode(found.input_ids) == "빵 열두 개"
+    assert there.eos_token_id == tokenizer.special.end
+
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "The",
+    "cafe",
+    "café",
+    "s",
+    "##s",
+    "빵",
+    "##집",
+    "시장",
+    "!",
+]
+
+
+@pytest.mark.parametrize(("config", "tokens"), [
+    ({"do_lower_case": False}, ["The", "café", "##s", "!"]),
+    ({"do_lower_case": True}, ["the", "cafe", "##s", "!"]),
+    ({"do_lower_case": True, "strip_accents": False}, ["the", "café", "##s", "!"]),
+    ({}, ["The", "café", "##s", "!"]),  # a list with capitals is cased
+])  # fmt: skip
+def test_a_list_of_words_is_read_as_its_configuration_says(tmp_path: Path, config: dict, tokens: list[str]) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = open_tokenizer(tmp_path)
+    assert [tokenizer.token(id) for id in tokenizer.encode("The cafés!").ids] == tokens
+    korean = [tokenizer.token(id) for id in tokenizer.encode("빵집 시장").ids]
+    assert korean == ["빵", "##집", "시장"]
+
+
+def test_the_same_ids_as_the_class_for_that_list(tmp_path: Path) -> None:
+    words = [word for word in WORDS if word == word.lower() or word.startswith("[")]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    here = with_markers(open_tokenizer(tmp_path))
+    special = here.special
+    for text in ("The cafés!", "the s"):
+        assert there(text).input_ids == [special.start, *here.encode(text).ids.tolist(), special.separator]
+
+
+def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer_config\.json cannot be read as JSON"):
+        open_tokenizer(tmp_path)
+
+
+def test_bpe_files_of_gpt2(tmp_path: Path) -> None:
+    """vocab.json with merges.txt, written by the library itself."""
+    trained = reference.byte_tokenizer(300)
+    trained.backend.model.save(str(tmp_path))
+    assert (tmp_path / "merges.txt").is_file()
+    tokenizer = open_tokenizer(tmp_path)
+    for text in TEXTS:
+        assert tokenizer.encode(text).ids.tolist() == trained.encode(text).ids.tolist()
+        assert tokenizer.decode(tokenizer.encode(text).ids) == Tokenizer.normalise(text)
+
+
+def test_markers_are_put_in_once() -> None:
+    once = with_markers(Tokenizer.train("wordpiece:200", TEXTS))
+    assert with_markers(once) is once

@@ -1,0 +1,86 @@
+"""A residual sum with its norm in one Triton kernel, against float64: on a GPU by name, elsewhere interpreted."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
+    in_the_interpreter(__file__)
+
+
+def sum_and_norm(device: str, rows: tuple[int, int], post: bool, renew: bool, alone: bool, dropout: float) -> None:
+    """Against float64. With `post` the gradient that comes for the sum counts as one of the norm."""
+    from etude.nn.triton.residual_norm import add_norm
+
+    torch.manual_seed(1)
+    width, epsilon = rows[1], 1e-5
+    old = (torch.rand(width, device=device) + 0.5, torch.randn(width, device=device)) if renew else (None, None)
+    given = [torch.randn(shape, device=device) for shape in (rows, rows, (width,), (width,), (width,))]
+    by_total, by_normed = torch.randn(rows, device=device), torch.randn(rows, device=device)
+    x, branch, bias, weight, shift = ours = [one.clone().requires_grad_() for one in given]
+    seed = torch.tensor([7], device=device) if dropout else None
+    total, normed, *_ = add_norm(x, *old, branch, bias, weight, shift, seed, dropout, epsilon, post)
+    # which elements stay is read off a branch of ones on a stream of zeros
+    nothing, everything = torch.zeros(rows, device=device), torch.ones(rows, device=device)
+    stays = add_norm(nothing, None, None, everything, None, given[3], given[4], seed, dropout, epsilon, post)[
+        0
+    ].double()
+    assert abs(float((stays > 0).double().mean()) - (1 - dropout)) < 0.06
+    torch.testing.assert_close(
+        stays[stays > 0], torch.full_like(stays[stays > 0], 1 / (1 - dropout)), rtol=1e-6, atol=0
+    )
+
+    exact = [one.double().requires_grad_() for one in given]
+    if renew:
+        begun = F.layer_norm(given[0].double(), (width,), *(one.double() for one in old), epsilon)
+        exact[0] = begun.requires_grad_()
+    summed = exact[0] + (exact[1] + exact[2] - exact[2].detach()) * stays  # the branch has its bias already
+    theirs = F.layer_norm(summed, (width,), exact[3], exact[4], epsilon)
+    torch.testing.assert_close((total.double(), normed.double()), (summed, theirs), rtol=1e-5, atol=2e-5)
+
+    outputs, slopes = ([normed], [by_normed]) if alone else ([total, normed], [by_total, by_normed])
+    found = torch.autograd.grad(outputs, ours, slopes)
+    if post:
+        wanted = torch.autograd.grad(theirs, exact, sum(one.double() for one in slopes))
+    else:
+        wanted = torch.autograd.grad([summed, theirs][alone:], exact, [one.double() for one in slopes])
+    for one, other in zip(found, wanted, strict=True):
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-5
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("renew", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_residual_sum_and_its_norm(
+    post: bool, renew: bool, alone: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from etude.nn.triton import residual_norm as norm_kernel
+
+    monkeypatch.setattr(norm_kernel, "PROGRAMS", 3)  # 13 rows: unequal shares, and a last block that is not full
+    assert norm_kernel.pieces(48) == (32, 16)
+    sum_and_norm("cpu", (13, 48), post, renew, alone, dropout)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float) -> None:
+    sum_and_norm("cuda", (1001, 768), post, renew=post, alone=False, dropout=dropout)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_rows_of_two_powers_of_two() -> None:
+    from etude.nn.triton.residual_norm import pieces
+
+    found = {width: pieces(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
+    assert found[768] == (512, 256) and found[1024] == (512, 512) and found[256] == (128, 128)
+    assert found[384] == (256, 128) and found[32] == (16, 16) and found[640] == (512, 128)
+    assert found[700] is None and found[31] is None and found[16] is None

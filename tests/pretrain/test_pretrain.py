@@ -1,0 +1,57 @@
+"""What is settled before a run starts: a budget becomes a number of steps, measured only where it has to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from etude.pretrain import pretrain as pretraining
+from etude.text.corpus.corpus import Corpus
+from etude.text.prepare.prepare import prepare
+from etude.world import World
+
+SMALL: dict[str, Any] = {
+    "model.layers": 1,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.context": 32,
+    "objective.row_tokens": 32,
+    "train.batch_tokens": 256,
+    "train.precision": "float32",
+    "train.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("budgets")
+    (folder / "text.txt").write_text("".join(World(seed=1).text(0.05)), encoding="utf-8")
+    return prepare(folder / "text.txt", folder / "corpus", tokenizer="wordpiece:400", workers=1)
+
+
+def steps(corpus: Corpus, **budget: float) -> int | None:
+    changes = SMALL | {f"train.{name}": value for name, value in budget.items()}
+    recipe = pretraining.resolve("gpt2-toy", corpus, changes)
+    return pretraining.fix_budget(recipe, corpus, torch.device("cpu")).train.steps
+
+
+def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial compiles on a GPU: a minute before the run, for nothing."""
+
+    def counting(*_: object) -> None:
+        raise AssertionError("a trial was run")
+
+    monkeypatch.setattr(pretraining, "trial", counting)
+    assert steps(corpus, tokens=25_600) == 100
+    assert steps(corpus, steps=7) == 7
+    rows = corpus.total // 32
+    assert abs((steps(corpus, epochs=2) or 0) - 2 * rows / 8) <= 2  # 8 rows a step; a row is a little text and a marker
+
+
+def test_what_is_not_counted_is_tried(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = pretraining.Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
+    monkeypatch.setattr(pretraining, "trial", lambda *_: speed)
+    assert steps(corpus, flops=5e4 * 2560) == 10
+    assert steps(corpus, minutes=1) == 60_000 // 256

@@ -1,0 +1,210 @@
+"""The page: whole, alone, in two languages, with every picture, on a desk and on a phone, by day and by night."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.study.leaderboard import percent
+from etude.study.report import charts
+from etude.study.report.charts import Point, Series
+from etude.study.report.html import place_of, probability
+from etude.study.report.page import page
+from etude.study.report.translations import WORDS, both, drawn, words
+from etude.study.runner import Report
+
+VOID = {"meta", "input", "br", "img", "link", "hr", "line", "circle", "rect", "path", "polyline"}
+CHROMIUM = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
+
+
+class Tree(HTMLParser):
+    """Checks that tags close in order, and keeps what there is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def count(self, tag: str, kind: str | None = None) -> int:
+        return sum(
+            one == tag and (kind is None or kind in (facts.get("class") or "").split()) for one, facts in self.tags
+        )
+
+
+@pytest.fixture(scope="module")
+def found(report: Report) -> dict[str, Any]:
+    """Results with a second number of labels and a second budget, so that every drawing has something to draw."""
+    results = copy.deepcopy(report.results)
+    more = {**results["columns"][0], "name": "topic@24", "labels": 24, "learnt_from": 24}
+    results["columns"].append(more)
+    for row in results["rows"]:
+        row["scores"]["topic@24"] = row["scores"]["topic@16"]
+    return results
+
+
+def test_the_page_is_whole_and_alone(report: Report) -> None:
+    text = report.page.read_text(encoding="utf-8")
+    tree = Tree(text)
+    assert not re.search(r"""(?:src|href|action|data)\s*=|url\(|@import|https?://|//\w+\.\w+/""", text), (
+        "loads something"
+    )
+    assert tree.count("link") == tree.count("img") == tree.count("iframe") == 0 and tree.count("script") == 1
+    assert "&lt;here&gt;" in text and "<here>" not in text, "what people write is escaped"
+    assert len(text) < 300_000
+    assert str(report.folder) not in text and str(Path.home()) not in text, "no place of this machine"
+
+
+def test_every_part_is_there(found: dict[str, Any]) -> None:
+    text = page(found)
+    tree = Tree(text)
+    rows, contenders = found["rows"], [row for row in found["rows"] if row["kind"] == "contender"]
+    assert tree.count("svg", "strip") == 1 + len(rows) + len(found["claims"]), "the scale, everybody, every claim"
+    assert tree.count("svg", "chart") == 3 + 1, "FLOPs, tokens, seconds; labels"
+    assert tree.count("svg", "spark") == len(contenders)
+    assert tree.count("article", "card") == len(found["claims"]) + len(contenders)
+    for cell in found["cells"]:
+        assert cell["key"][:8] in text and all(line.split(" ")[1] in text for line in cell["commands"])
+    for word in (found["hardware"], found["versions"], found["date"], "GPT", "지피티", "아주 작은 연구"):
+        assert word in text
+    assert all(facts.get("aria-label") for tag, facts in tree.tags if tag == "svg"), "pictures have words"
+
+
+def test_two_languages_say_the_same_things() -> None:
+    for key, (english, korean) in WORDS.items():
+        assert english and korean, key
+        assert set(re.findall(r"{(\w+)}", english)) == set(re.findall(r"{(\w+)}", korean)), key
+        assert key in ("flops",) or re.search("[가-힣]", korean), key
+    assert both("mean") == '<span lang="en">Mean</span><span lang="ko">평균</span>'
+    assert words("a < b") == "a &lt; b" and words({"en": "one", "ko": "하나"}).count("<span") == 2
+    assert drawn(("x", "y")).count("<tspan") == 2
+    files = Path(page.__code__.co_filename).parent.glob("*.py")
+    used = {
+        key for file in files for key in re.findall(r'(?:both|said)\(["\'](\w+)["\']', file.read_text(encoding="utf-8"))
+    }
+    assert len(used) > 40
+    assert used <= set(WORDS)
+
+
+def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> None:
+    from etude.study.report.page import answer
+
+    one = copy.deepcopy(found)
+    best = next(row for row in sorted(one["rows"], key=lambda row: -row["mean"]["mean"]) if row["kind"] == "contender")
+    gain = next(c for c in one["comparisons"] if c["row"] == best["name"] and c["on"] == "mean")
+    gain |= {"mean": 0.1, "verdict": "holds"}
+    assert "is best with" in answer(one) and "<b>10.0</b>" in answer(one)
+    gain |= {"mean": 0.1, "verdict": "not settled"}
+    assert "not settled" in answer(one)
+    gain |= {"mean": -0.1, "verdict": "fails"}
+    assert "Nothing beats no pre-training" in answer(one) and "−10.0" in answer(one)
+    for row in one["rows"]:
+        row["mean"] = None
+    assert "No contender" in answer(one)
+    Tree(page(one))
+
+
+def test_places_and_chances_as_people_say_them(found: dict[str, Any]) -> None:
+    named = {**found, "columns": [{**found["columns"][0], "label": {"en": "topics", "ko": "주제"}}]}
+    task = '<span lang="en">topics</span><span lang="ko">주제</span>'
+    assert place_of(named, "topic") == task and place_of(named, "topic@16").startswith(f"{task} · ")
+    assert "라벨 16개" in place_of(named, "topic@16") and "모든 과제" in place_of(named, "mean")
+    assert page(named).count(f'<span class="key">{task} · 16</span>') == len(found["rows"]), "on a phone too"
+    assert [probability(value) for value in (0.0004, 0.0094, 0.2891, 1.0)] == ["&lt; 0.001", "0.0094", "0.29", "1"]
+    assert [percent(value, sign=True) for value in (-0.0001, 0.0374, -0.029)] == ["0.0", "+3.7", "−2.9"]
+
+
+def test_axes_and_numbers() -> None:
+    assert charts.nice(0, 10) == [0, 2, 4, 6, 8, 10] and charts.nice(0.31, 0.36, 3) == [0.32, 0.34, 0.36]
+    assert charts.amount(1234567) == "1.23M" and charts.amount(999.6) == "1k" and charts.amount(3) == "3"
+    axis = charts.logarithmic([1e9, 1e12])
+    assert axis.at(1e12, 0, 100) > 95 and axis.at(1e9, 0, 100) < 5 and 1e10 in axis.ticks
+    alike = charts.logarithmic([5e9, 5.1e9])
+    assert 35 < alike.at(5e9, 0, 100) < 65, "points that are alike stand in the middle"
+    assert charts.linear([3.0, 3.0]).at(3.0, 0, 100) == pytest.approx(50)
+    curve = charts.spark([[(50.0, 3.0), (100.0, 2.0)]], "red", "t", ("tokens", "토큰"), ("loss", "손실"))
+    first, last = (float(x) for x in re.findall(r"([\d.]+),[\d.]+", re.findall(r'points="(.*?)"', curve)[0]))
+    assert first == pytest.approx((34 + last) / 2, abs=0.2), "half of the tokens is half of the way from 0"
+
+
+def test_names_do_not_touch() -> None:
+    crowd = [Series(f"name {n}", "red", [Point(10.0, 50 + 0.1 * n, 49, 51)]) for n in range(9)]
+    drawing = charts.chart(crowd, charts.logarithmic([10.0]), charts.linear([40, 60]), "x", title="t", lines=True)
+    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" class="label"', drawing))
+    assert len(heights) == 9 and min(b - a for a, b in pairwise(heights)) > 13.9
+    assert heights[0] > 0 and heights[-1] < charts.HEIGHT - charts.BOTTOM + 6
+
+
+# --- in a browser -----------------------------------------------------------------------------------
+
+LOOK = """<script>addEventListener("load", () => {
+  const visible = e => { const b = e.getBoundingClientRect(); return b.width > 20 && b.height > 10 };
+  const pictures = [...document.querySelectorAll("svg")].filter(e => !e.closest("details"));
+  const shown = lang => [...document.querySelectorAll(`h2 [lang=${lang}]`)].filter(visible).length;
+  const found = {
+    pictures: pictures.length, visible: pictures.filter(visible).length,
+    fetched: performance.getEntriesByType("resource").map(e => e.name),
+    overflow: document.documentElement.scrollWidth - innerWidth,
+    paper: getComputedStyle(document.body).backgroundColor, en: shown("en"), ko: shown("ko"),
+    small: [...document.querySelectorAll("svg.chart text")].filter(visible)
+      .map(e => e.getBoundingClientRect().height).reduce((a, b) => Math.min(a, b), 99),
+  };
+  document.getElementById("ko").click();
+  found.korean = [shown("en"), shown("ko")];
+  document.title = "LOOK" + JSON.stringify(found);
+})</script>"""
+
+
+def look(file: Path, folder: Path, width: int, dark: bool) -> dict[str, Any]:
+    """What a browser sees, told through the title of the page."""
+    assert CHROMIUM is not None
+    scheme = 0 if dark else 1
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}",
+         f"--window-size={width},1400", f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=4000",
+         "--dump-dom", f"file://{file}"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    title = re.search(r"<title>LOOK(.*?)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    return json.loads(title[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (apt-get install chromium), which is not here")
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (500, False), (500, True)])
+def test_in_a_browser(found: dict[str, Any], tmp_path: Path, width: int, dark: bool) -> None:
+    file = tmp_path / "report.html"
+    text = page(found)
+    file.write_text(text.replace("</body>", LOOK + "</body>"), encoding="utf-8")
+    seen = look(file, tmp_path / "profile", width, dark)
+    assert seen["visible"] == seen["pictures"] - (width < 700), "on a phone the scale over the strips is left out"
+    assert seen["pictures"] == text.count("<svg") and seen["pictures"] > 8
+    assert seen["fetched"] == []
+    assert seen["overflow"] <= 0, "nothing sticks out at the side"
+    light = sum(int(part) for part in re.findall(r"\d+", seen["paper"])[:3]) / 3
+    assert light < 60 if dark else light > 200
+    assert seen["en"] > 5 and seen["ko"] == 0 and seen["korean"][0] == 0 and seen["korean"][1] > 5
+    assert seen["small"] > 8, "letters of a drawing can be read"

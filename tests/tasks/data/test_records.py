@@ -1,0 +1,211 @@
+"""Readers: what was written is read back, whatever the letters; what is wrong is told with its line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etude.errors import UserError
+from etude.tasks.classify import Labelled, read
+from etude.tasks.data.examples import Examples, label_names, label_numbers
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+whole = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
+flat = whole.filter(lambda text: not set(text) & set("\t\n\r"))
+label = st.sampled_from(["0", "1", "긍정", "a label"])
+
+
+def rows_of(found: Examples[Labelled]) -> list[tuple[str, str | None]]:
+    return [(item.texts[0], item.label) for item in found]
+
+
+def as_jsonl(rows: list[tuple[str, str]]) -> bytes:
+    return b"".join(json.dumps({"label": b, "text": a}, ensure_ascii=False).encode() + b"\n" for a, b in rows)
+
+
+def as_csv(rows: list[tuple[str, str]]) -> bytes:
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([("text", "label"), *rows])
+    return file.getvalue().encode()
+
+
+def as_tsv(rows: list[tuple[str, str]]) -> bytes:
+    return "".join(f"{a}\t{b}\n" for a, b in [("text", "label"), *rows]).encode()
+
+
+@given(st.lists(st.tuples(whole, label), min_size=1, max_size=6), st.sampled_from(["", ".gz", ".xz", ".zst"]))
+@quick
+def test_jsonl_round_trip(tmp_path: Path, rows: list[tuple[str, str]], squeezed: str) -> None:
+    squeeze: Callable[[bytes], bytes] = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+    }[squeezed]
+    path = tmp_path / f"examples.jsonl{squeezed}"
+    path.write_bytes(squeeze(as_jsonl(rows)))
+    found = read(path)
+    assert rows_of(found) == rows
+    assert found.places == [f"{path}:{line}" for line in range(1, len(rows) + 1)]
+
+
+@given(st.lists(st.tuples(whole, label), min_size=1, max_size=6))
+@quick
+def test_csv_round_trip(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+    """Any letters at all: commas, quotes and line ends inside a field."""
+    path = tmp_path / "examples.csv"
+    path.write_bytes(as_csv(rows))
+    found = read(path)
+    assert rows_of(found) == rows
+
+
+@given(st.lists(st.tuples(flat, label), min_size=1, max_size=6))
+@quick
+def test_tsv_round_trip(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+    """A quotation mark is a letter."""
+    path = tmp_path / "examples.tsv"
+    path.write_bytes(as_tsv(rows))
+    found = read(path)
+    assert rows_of(found) == rows
+
+
+@given(st.binary(max_size=60), st.sampled_from([".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.xz", ".tsv.zst"]))
+@quick
+def test_any_bytes_are_examples_or_one_message(tmp_path: Path, content: bytes, suffix: str) -> None:
+    path = tmp_path / f"noise{suffix}"
+    path.write_bytes(content)
+    try:
+        assert isinstance(read(path), Examples)
+    except UserError as problem:
+        assert str(path) in str(problem)
+
+
+@given(
+    st.lists(st.tuples(flat, label), min_size=1, max_size=5),
+    st.integers(0, 200),
+    st.sampled_from(["jsonl", "tsv", "csv"]),
+)
+@quick
+def test_damage_is_told_or_harmless(tmp_path: Path, rows: list[tuple[str, str]], place: int, kind: str) -> None:
+    """One byte of a good file is lost."""
+    content = {"jsonl": as_jsonl, "tsv": as_tsv, "csv": as_csv}[kind](rows)
+    path = tmp_path / f"damaged.{kind}"
+    path.write_bytes(content[: place % len(content)] + content[place % len(content) + 1 :])
+    try:
+        found = read(path, skip_bad=True)
+        assert len(found) + len(found.bad) <= len(rows) + 1
+    except UserError as problem:
+        assert str(path) in str(problem)
+
+
+def write(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', r"a\.jsonl:2: there is no column 'label'"),
+        ("a.jsonl", '{"txt": "x", "label": 1}\n', r":1: there is no column 'text'. Did you mean 'txt'"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n\n{"text": " ", "label": 1}\n', r":3: the text .* is empty"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x", "label": \n', r":2: not JSON"),
+        ("a.jsonl", "[1, 2]\n", r":1: \[1, 2\] is not an object"),
+        ("a.jsonl", '{"text": ["x"], "label": 1}\n', r':1: the column \'text\' holds \["x"\], not a text'),
+        ("a.jsonl", '{"text": "x", "label": null}\n', r":1: the column 'label' holds null"),
+        ("a.jsonl", '{"text": "x", "label": " "}\n', r":1: the label .* is empty"),
+        ("a.jsonl", '{"text": "a\\ud800", "label": 1}\n', r":1: .*surrogate"),
+        ("a.csv", "text,label\nx,1\ny\n", r"a\.csv:3: 1 fields, and the header names 2"),
+        ("a.csv", 'text,label\nx,1\n"y,1\n', r":3: not CSV"),
+        ("a.csv", "text,text,label\nx,y,1\n", r":1: the header names 'text' twice"),
+        ("a.csv", 'text,label\n"two\nlines",1\n,0\n', r":4: the text .* is empty"),
+        ("a.tsv", "text\tlabel\nx y\t1\nx\ty\t1\n", r"a\.tsv:3: 3 fields"),
+        ("a.tsv", "phrase\tlabel\nx\t1\n", r":2: there is no column 'text'"),
+        ("a.jsonl", "", r"a\.jsonl holds no examples"),
+        ("a.csv", "text,label\n", r"holds no examples"),
+        ("a.txt", "x", r"a\.txt: examples are read from \.jsonl, \.csv, \.tsv, \.json"),
+        ("a.jsonl.gz", "not squeezed", r"a\.jsonl\.gz cannot be read"),
+    ],
+)
+def test_one_message_with_file_and_line(tmp_path: Path, name: str, content: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, name, content))
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"There is no file .*gone\.csv"):
+        read(tmp_path / "gone.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(UserError, match=r"folder\.csv cannot be read"):
+        read(tmp_path / "folder.csv")
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "x", "label": 1}\n{"text": "\xff", "label": 1}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl:2: not UTF-8 at byte 10"):
+        read(path)
+    assert rows_of(read(path, skip_bad=True)) == [("x", "1")]
+
+
+def test_bad_examples_are_skipped_on_request_and_counted(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "a.jsonl", '{"text": "x", "label": 1}\n{"text": "", "label": 1}\noops\n{"text": "y", "label": 0}\n'
+    )
+    found = read(path, skip_bad=True)
+    assert rows_of(found) == [("x", "1"), ("y", "0")] and found.places == [f"{path}:1", f"{path}:4"]
+    assert len(found.bad) == 2 and ":2:" in found.bad[0] and ":3:" in found.bad[1]
+
+
+def test_an_unseen_label(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "review,stars\ngood,positive\nbad,negativ\n")
+    found = read(path, {"text": "review", "label": "stars"})
+    labels = [item.label for item in found]
+    with pytest.raises(UserError, match=r"a\.csv:3: the label 'negativ' .* Did you mean 'negative'"):
+        label_numbers(labels, ["negative", "positive"], found.places)
+    assert label_numbers(labels, ["positive", "negativ"], found.places).tolist() == [0, 1]
+
+
+def test_labels_have_an_order_of_their_own() -> None:
+    assert label_names(["10", "9", "1", "10"]) == ["1", "9", "10"]
+    assert label_names(["b", "10", "a"]) == ["10", "a", "b"]
+
+
+def test_labels_of_json_and_no_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"text": "x", "label": true}\n{"text": "y", "label": 0}\n')
+    assert rows_of(read(path)) == [("x", "true"), ("y", "0")]
+    assert rows_of(read(path, labelled=False)) == [("x", None), ("y", None)]
+
+
+def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    for name, mark in (("a.csv", ","), ("a.tsv", "\t")):
+        path = tmp_path / name
+        path.write_bytes(b"\xef\xbb\xbf" + f"text{mark}label\r\nx{mark}1\r\n".encode())
+        found = read(path)
+        assert rows_of(found) == [("x", "1")] and found.places == [f"{path}:2"]
+
+
+def test_long_fields(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},1\n")
+    assert len(read(path)[0].texts[0]) == 200_000
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the development data is not beside this checkout")
+def test_real_files() -> None:
+    found = read(DATA / "cola" / "valid.jsonl.xz")
+    assert len(found) == 526 and label_names(item.label for item in found) == ["0", "1"]
+    korean = read(DATA / "korean_hate_speech" / "train.jsonl.xz", {"label": "hate"})
+    assert len(korean) == 7896 and label_names(item.label for item in korean) == ["hate", "none", "offensive"]

@@ -1,0 +1,299 @@
+"""Every format gives the documents that were written into it; every problem names file and place."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import lzma
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etude.errors import UserError
+from etude.text.prepare import readers
+from etude.text.prepare.documents import Documents, parse
+from etude.text.prepare.readers import Position, Reading, blocks
+from etude.text.prepare.record_filter import parse as parse_where
+from etude.text.prepare.sources import find
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress,
+}  # fmt: skip
+
+# text as documents have it: any characters, several lines, but no blank lines, no edges of white space
+characters = st.characters(codec="utf-8", exclude_characters="\0\r")
+line = st.text(characters, min_size=1, max_size=12).filter(lambda text: text.strip() != "")
+document = st.lists(line, min_size=1, max_size=3).map("\n".join).map(str.strip).filter(
+    lambda text: bool(text) and not any(part.strip() == "" for part in text.split("\n"))
+)  # fmt: skip
+some_documents = st.lists(document, min_size=1, max_size=8)
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def read(
+    path: Path | str, reading: Reading | None = None, where: str | None = None, start: Position | None = None
+) -> Documents:
+    """All documents of a path, through blocks."""
+    condition = parse_where(where) if where else None
+    reading = reading or Reading(fields=condition.fields if condition else ())
+    joined = Documents()
+    for source in find(str(path)):
+        for block in blocks(source.files, reading, start or Position()):
+            found = parse(block.parts, block.payload, reading, condition)
+            joined.texts += found.texts
+            joined.places += found.places
+            joined.filtered += found.filtered
+            joined.empty += found.empty
+            joined.cut += found.cut
+    return joined
+
+
+def nfc(texts: list[str]) -> list[str]:
+    return [unicodedata.normalize("NFC", text) for text in texts]
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    """Documents in the format that the name asks for."""
+    suffixes = path.suffixes
+    packing = suffixes[-1] if suffixes[-1] in PACK else ""
+    kind = suffixes[-2] if packing else suffixes[-1]
+    if kind == ".txt":
+        data = "\n\n".join(texts).encode()
+    elif kind == ".jsonl":
+        data = "".join(
+            json.dumps({"text": text, "n": n}, ensure_ascii=n % 2 == 0) + "\n" for n, text in enumerate(texts)
+        ).encode()
+    elif kind in (".csv", ".tsv"):
+        plain = path.with_name("plain")
+        with plain.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\n")
+            writer.writerow(["n", "text"])
+            writer.writerows([n, text] for n, text in enumerate(texts))
+        data = plain.read_bytes()
+        plain.unlink()
+    else:
+        plain = path.with_name("plain")
+        arrow.parquet.write_table(arrow.table({"n": list(range(len(texts))), "text": texts}), plain, row_group_size=3)
+        data = plain.read_bytes()
+        plain.unlink()
+    path.write_bytes(PACK[packing](data))
+    return path
+
+
+@pytest.mark.parametrize("packing", list(PACK))
+@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".tsv", ".parquet"])
+@given(texts=some_documents)
+@settings(parent=relaxed, max_examples=12)
+def test_documents_come_back_from_every_format(tmp_path: Path, kind: str, packing: str, texts: list[str]) -> None:
+    path = write(tmp_path / f"a{kind}{packing}", texts)
+    assert read(path).texts == nfc(texts)
+
+
+@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".parquet"])
+def test_reading_may_start_at_any_block(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    texts = [f"문서 {n} " + "word " * (n * 37 % 90) + "\nend" for n in range(120)]
+    path = write(tmp_path / f"a{kind}", texts)
+    files = find(str(path))[0].files
+    whole = list(blocks(files, Reading(), Position()))
+    assert len(whole) > 5
+    for number in range(len(whole) - 1):
+        rest = list(blocks(files, Reading(), whole[number].after))
+        assert [block.payload for block in rest] == [block.payload for block in whole[number + 1 :]]
+        assert [block.parts for block in rest] == [block.parts for block in whole[number + 1 :]]
+
+
+def test_small_files_share_blocks_and_order_is_by_name(tmp_path: Path) -> None:
+    for number in (3, 1, 2):
+        (tmp_path / f"{number}.txt").write_text(f"document {number}\n\nand {number}")
+    (tmp_path / "notes.log").write_text("not text of ours")
+    (tmp_path / ".hidden.txt").write_text("hidden")
+    files = find(str(tmp_path))[0].files
+    assert [Path(file.path).name for file in files] == ["1.txt", "2.txt", "3.txt"]
+    assert len(list(blocks(files, Reading(), Position()))) == 1
+    assert read(tmp_path).texts == ["document 1", "and 1", "document 2", "and 2", "document 3", "and 3"]
+    assert read(f"{tmp_path}/[12].txt").texts == ["document 1", "and 1", "document 2", "and 2"]
+    assert read(tmp_path, Reading(one_document=True)).texts[0] == "document 1\n\nand 1"
+
+
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    texts = ["a\u2028b\u0085c\u000bd\u001ce\rf", "next"]
+    for kind in (".jsonl", ".txt", ".csv", ".tsv"):
+        given_texts = [text.replace("\r", "") for text in texts]  # a bare return in CSV must be quoted by its writer
+        assert read(write(tmp_path / f"a{kind}", given_texts)).texts == nfc(given_texts)
+    assert read(write(tmp_path / "b.jsonl", texts)).texts == nfc(texts)
+
+
+def test_windows_line_ends_and_byte_order_marks(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n\r\nthree\r\n")
+    assert read(tmp_path / "a.txt").texts == ["one\ntwo", "three"]
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbftext,n\r\n"x\r\ny",1\r\n')
+    assert read(tmp_path / "a.csv").texts == ["x\r\ny"]
+
+
+def test_long_documents_are_cut_at_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    monkeypatch.setattr(readers, "LONGEST", 1 << 11)
+    monkeypatch.setattr("etude.text.prepare.documents.LONGEST", 1 << 11)
+    text = "\n".join(f"줄 {n} 이다" for n in range(500))
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}))
+    for path, reading in (("a.txt", Reading()), ("a.txt", Reading(one_document=True)), ("a.jsonl", Reading())):
+        found = read(tmp_path / path, reading)
+        assert len(found.texts) > 3 and found.cut == len(found.texts) - 1
+        assert "\n".join(part.strip("\n") for part in found.texts) == text
+        assert max(len(part.encode()) for part in found.texts) <= 1 << 11
+    (tmp_path / "b.txt").write_text("가" * 5000)  # no space to cut at: whole characters all the same
+    assert "".join(read(tmp_path / "b.txt").texts) == "가" * 5000
+
+
+def test_filter_on_records(tmp_path: Path) -> None:
+    for kind in (".jsonl", ".csv", ".parquet"):
+        found = read(write(tmp_path / f"a{kind}", ["zero", "one", "two", "three"]), where="n>=2")
+        assert found.texts == ["two", "three"] and found.filtered == 2
+
+
+def test_empty_records_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "  "}\n\n{"text": "x"}\n{"text": ""}')
+    found = read(tmp_path / "a.jsonl")
+    assert found.texts == ["x"] and found.empty == 2
+
+
+def test_a_hub_data_set_is_read_as_a_stream(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write(folder / "train.jsonl", ["하나", "둘", "셋"])
+    assert read(f"hub:{folder}").texts == ["하나", "둘", "셋"]
+    files = find(f"hub:{folder}")[0].files
+    assert read(f"hub:{folder}", start=Position(0, 2, 3)).texts == ["셋"] and files[0].format == "hub"
+    with pytest.raises(UserError, match="body"):
+        read(f"hub:{folder}", Reading(text_field="body"))
+    with pytest.raises(UserError, match="cannot be read"):
+        read(f"hub:{tmp_path}/nothing")
+
+
+def test_sources_that_are_not_there(tmp_path: Path) -> None:
+    for name, word in (("no.txt", "no such file"), ("*.txt", "no file matches"), ("", "")):
+        if name:
+            with pytest.raises(UserError, match=word):
+                find(str(tmp_path / name))
+    with pytest.raises(UserError, match="holds no text files"):
+        find(str(tmp_path))
+    with pytest.raises(UserError, match="No text"):
+        find([])
+
+
+def test_weights_belong_to_sources(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    path = str(tmp_path / "a.txt")
+    assert [source.weight for source in find({path: 2.5})] == [2.5]
+    for weights in ([1.0, 2.0], [0.0], [-1.0], [float("nan")]):
+        with pytest.raises(UserError, match="weight"):
+            find(path, weights)
+
+
+def problem(tmp_path: Path, name: str, data: bytes, **reading: Any) -> str:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / name, Reading(**reading))
+    message = str(caught.value)
+    assert name in message and "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
+def test_invalid_utf8_is_told_by_its_byte(tmp_path: Path, name: str) -> None:
+    start = {"a.txt": "좋아 ", "a.jsonl": '{"text": "좋아 ', "a.csv": "text\n좋아 "}[name].encode()
+    end = {"a.txt": b" end", "a.jsonl": b' end"}', "a.csv": b" end\n"}[name]
+    message = problem(tmp_path, name, start + b"\xff" + end)
+    assert f"byte {len(start)} " in message and "--errors replace" in message
+    assert read(tmp_path / name, Reading(errors="replace")).texts == ["좋아 \ufffd end"]
+
+
+def test_invalid_utf8_far_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    good = "한 줄이다.\n\n".encode() * 500
+    assert f"byte {len(good) + 1} " in problem(tmp_path, "a.txt", good + b"x\xc3\x28" + good)
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"%PDF-1.7 \xe2", "PDF"), (b"PK\x03\x04abc", "ZIP"), (b"text\0more", "byte 4 is 0"),
+        (b"\xff\xfea\0b\0", "UTF-16"), (gzip.compress(b"hello", mtime=0), "gzip"),
+    ],
+)  # fmt: skip
+def test_binary_files_are_refused(tmp_path: Path, data: bytes, word: str) -> None:
+    assert word in problem(tmp_path, "a.txt", data)
+    assert word in problem(tmp_path, "a.txt", data, errors="replace")
+
+
+def test_a_zero_byte_later_on_is_damage(tmp_path: Path) -> None:
+    data = b"x" * 70_000 + b"\n\n" + b"y\0z"
+    assert "byte 70003 is 0" in problem(tmp_path, "a.txt", data)
+    assert read(tmp_path / "a.txt", Reading(errors="replace")).texts[-1] == "y\ufffdz"
+
+
+@pytest.mark.parametrize("packing", [".gz", ".xz", ".zst"])
+def test_damaged_archives(tmp_path: Path, packing: str) -> None:
+    packed = PACK[packing]("".join(f"line {n}\n" for n in range(3000)).encode())
+    assert "damaged" in problem(tmp_path, f"a.txt{packing}", packed[: len(packed) // 2])
+    assert "damaged" in problem(tmp_path, f"a.txt{packing}", b"not packed at all")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"text": "a"}\n{"txt": "b"}\n', ["line 2", "'text'", "'txt'"]),
+        (b'{"text": "a"}\n\n{"text": 5}\n', ["line 3", "not text"]),
+        (b'{"text": "a"}\n{"text": null}\n', ["line 2", "null"]),
+        (b'{"text": "a"}\n{"text": "b"\n', ["line 2", "not JSON"]),
+        (b'["text"]\n', ["line 1", "object"]),
+        (b'{"text": "a\\ud800b"}\n', ["line 1", "surrogate"]),
+        ('{"text": "a\u2028b"}\n{"txt": "b"}\n'.encode(), ["line 2"]),
+    ],
+)
+def test_bad_records_are_told_by_their_line(tmp_path: Path, data: bytes, words: list[str]) -> None:
+    message = problem(tmp_path, "a.jsonl", data)
+    assert all(word in message for word in words), message
+
+
+def test_lone_surrogates_can_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a\\ud800b \\ud83d\\ude42"}\n')
+    assert read(tmp_path / "a.jsonl", Reading(errors="replace")).texts == ["a\ufffdb 🙂"]
+
+
+def test_bad_tables(tmp_path: Path) -> None:
+    assert "'body'" in problem(tmp_path, "a.csv", b"text,n\nx,1\n", text_field="body")
+    assert "line 3" in problem(tmp_path, "a.csv", b"n,text\n1,x\n2\n")
+    assert "a.tsv" in problem(tmp_path, "a.tsv", b"text\tn\n" + b"x" * 10 + b"\ry\n")
+    assert "Parquet" in problem(tmp_path, "a.parquet", b"PAR1 nonsense")
+    write(tmp_path / "b.parquet", ["x"])
+    with pytest.raises(UserError, match="'body'"):
+        read(tmp_path / "b.parquet", Reading(text_field="body"))
+    arrow.parquet.write_table(arrow.table({"text": ["x", None]}), tmp_path / "c.parquet")
+    with pytest.raises(UserError, match="row 2"):
+        read(tmp_path / "c.parquet")
+
+
+@given(data=st.binary(max_size=200))
+@relaxed
+def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:
+    for name in ("a.txt", "a.jsonl", "a.csv", "a.txt.gz", "a.txt.zst", "a.txt.xz", "a.parquet"):
+        (tmp_path / name).write_bytes(data)
+        for errors in ("strict", "replace"):
+            try:
+                texts = read(tmp_path / name, Reading(errors=errors)).texts
+            except UserError:
+                continue
+            assert all(text.encode() for text in texts)

@@ -1,0 +1,333 @@
+"""Tokenizers: specs, round trips, Korean, given files, determinism, and the fast path against the library."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.errors import UserError
+from etude.text.prepare.sentences import ends
+from etude.text.tokenizer import pre_tokenization as cuts
+from etude.text.tokenizer import training
+from etude.text.tokenizer.batch_encoder import Encoder, cuts_at_space
+from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
+
+ENGLISH = [
+    "The king's three dogs didn't bark at 3.5 p.m. yesterday, did they? “No,” she said; it cost $1,200.",
+    "A naïve café owner in Zürich read well-known stories about kings and dogs: low, lower, lowest, newer, newest.",
+]
+KOREAN = [
+    "모스크바 지하철은 1935년 5월 15일에 개통되었으며, 소비에트 연방의 첫 번째 지하철이다.",
+    "지하철은 오전 5시 30분에 개장하고, 다음날 오전 1시까지 영업한다. 정말이에요? 그렇습니다!",
+]
+TEXTS = [*ENGLISH, *KOREAN] * 3
+SPECS = ["word:300", "wordpiece:300", "bpe:400", "bytebpe:400", "unigram:300", "char"]
+LOSSLESS = ["bpe:1500", "bytebpe:400", "unigram:1500", "char"]
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+_trained: dict[str, Tokenizer] = {}
+
+
+def trained(spec: str) -> Tokenizer:
+    if spec not in _trained:
+        _trained[spec] = Tokenizer.train(spec, TEXTS)
+    return _trained[spec]
+
+
+# Characters that real text mixes: letters of several scripts, jamo, marks, digits, symbols, every kind of space.
+letters = st.sampled_from(
+    "aAbzéÉßİıſŉǅøΣσς김밥가힣ᄀ\u1161\u11a8漢字かжक\u093f\u0301\u200d🙂_'’“”-–—.,!?…()[]$·«»0123９½²\u00ad\u200b\ufeff"
+)
+spaces = st.sampled_from(
+    [
+        "",
+        " ",
+        " ",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        " \n",
+        "\n ",
+        "\t",
+        "\t ",
+        "\u00a0",
+        "\u2028",
+        "\x85",
+        "\x1c",
+        "\r\n",
+        "\u3000",
+    ]
+)
+mixed = st.lists(st.tuples(st.text(letters, max_size=8), spaces), max_size=12).map(
+    lambda pairs: "".join(a + b for a, b in pairs)
+)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_special_tokens_have_the_first_ids(spec: str) -> None:
+    tokenizer = trained(spec)
+    roles = tokenizer.special
+    assert (roles.pad, roles.unknown, roles.start, roles.separator, roles.mask, roles.end) == (0, 1, 2, 3, 4, 5)
+    assert [tokenizer.token(number) for number in range(6)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]"]
+    assert tokenizer.kind == spec.split(":")[0]
+    assert tokenizer.word_level == (tokenizer.kind == "word")
+    size = spec.partition(":")[2]
+    assert tokenizer.vocab <= int(size or 10**6)
+    assert sorted(tokenizer.backend.get_vocab().values()) == list(range(tokenizer.vocab))
+
+
+@pytest.mark.parametrize("spec", LOSSLESS)
+@given(text=mixed)
+@settings(max_examples=60, deadline=None)
+def test_lossless_kinds_give_any_text_back(spec: str, text: str) -> None:
+    tokenizer = trained(spec)
+    assert tokenizer.decode(tokenizer.encode(text).ids) == unicodedata.normalize("NFC", text)
+
+
+@pytest.mark.parametrize("spec", ["word:300", "wordpiece:500"])
+def test_word_kinds_give_korean_words_back(spec: str) -> None:
+    tokenizer = trained(spec)
+    for text in KOREAN:
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.special.unknown not in ids
+        assert tokenizer.decode(ids).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_decomposed_hangul_is_the_same_text(spec: str) -> None:
+    tokenizer = trained(spec)
+    for text in KOREAN:
+        decomposed = unicodedata.normalize("NFD", text)
+        assert decomposed != text
+        assert np.array_equal(tokenizer.encode(decomposed).ids, tokenizer.encode(text).ids)
+
+
+@pytest.mark.parametrize("spec", ["wordpiece:300,lower", "bpe:1500,lower", "unigram:1500,lower,form=nfkc"])
+def test_lower_case_keeps_accents_and_hangul(spec: str) -> None:
+    tokenizer = Tokenizer.train(spec, TEXTS)
+    assert tokenizer.decode(tokenizer.encode("NAÏVE CAFÉ 지하철").ids) == "naïve café 지하철"
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_training_does_not_depend_on_the_order_or_the_process(spec: str) -> None:
+    code = (
+        "import sys; from etude.text.tokenizer.tokenizer import Tokenizer; import json;"
+        "print(Tokenizer.train(sys.argv[1], json.load(sys.stdin)).fingerprint)"
+    )
+    shuffled = json.dumps(TEXTS[::-1])
+    other = subprocess.run(
+        [sys.executable, "-c", code, spec], input=shuffled, capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() == trained(spec).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ("bep:16000", "bpe"), ("bpe", "size"), ("bpe:lots", "number"), ("bytebpe:100", "262"), ("word:3", "at least 7"),
+        ("bpe:16000,uper", "lower"), ("char:0", "small"), ("bpe:9999999999", "larger"),
+    ],
+)  # fmt: skip
+def test_a_bad_spec_is_explained(spec: str, word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        training.parse(spec)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_word_starts_and_offsets(spec: str) -> None:
+    tokenizer = trained(spec)
+    text = "The dogs didn't bark, 지하철은 漢字!"
+    encoding = tokenizer.encode(text)
+    words = [text[a:b].strip() for a, b in _words_by_starts(encoding)]
+    joined = [word for word in words if word]
+    assert {"dogs", "지하철은", ",", "!"} <= set(joined)
+    # Chinese has no spaces: each character is a word, unless the tokenizer takes several unknown ones as one
+    assert ("漢" in joined) == (spec not in ("word:300", "unigram:300"))
+    assert encoding.ids.dtype == np.int32 and encoding.word_starts.dtype == bool
+    assert encoding.offsets.shape == (len(encoding), 2)
+
+
+def _words_by_starts(encoding: object) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for start, (a, b) in zip(encoding.word_starts, encoding.offsets.tolist(), strict=True):  # type: ignore[attr-defined]
+        if start or not spans:
+            spans.append((a, b))
+        else:
+            spans[-1] = (spans[-1][0], max(b, spans[-1][1]))
+    return spans
+
+
+def test_special_tokens_in_text_are_letters_unless_asked_for() -> None:
+    tokenizer = trained("bpe:1500")
+    plain = tokenizer.encode("a [MASK] b")
+    assert tokenizer.special.mask not in plain.ids
+    assert tokenizer.decode(plain.ids) == "a [MASK] b"
+    asked = tokenizer.encode("a [MASK] b", special=True)
+    assert list(asked.ids).count(tokenizer.special.mask) == 1
+    assert tokenizer.decode(asked.ids, special=False).split() == ["a", "b"]
+
+
+def test_save_open_and_fingerprint(tmp_path: Path) -> None:
+    tokenizer = trained("bpe:400")
+    tokenizer.save(tmp_path)
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        again = Tokenizer.open(path)
+        assert again.fingerprint == tokenizer.fingerprint and again.vocab == tokenizer.vocab
+    assert pickle.loads(pickle.dumps(tokenizer)).fingerprint == tokenizer.fingerprint
+    assert trained("bytebpe:400").fingerprint != tokenizer.fingerprint
+    assert tokenizer.id("[MASK]") == 4 and tokenizer.id("no such token") is None
+    with pytest.raises(IndexError):
+        tokenizer.token(10**6)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("tokenizer.json", "{}", "not a tokenizer"), ("tokenizer.json", "nonsense", "not a tokenizer"),
+        ("vocab.txt", "a\nb\n", r"\[UNK\]"), ("vocab.json", "{}", "merges.txt"), ("other.bin", "x", "not a tokenizer"),
+    ],
+)  # fmt: skip
+def test_a_broken_tokenizer_file_is_explained(tmp_path: Path, name: str, content: str, word: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=word):
+        Tokenizer.open(tmp_path / name)
+
+
+def test_missing_tokenizers_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such"):
+        Tokenizer.open(tmp_path / "nothing")
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        Tokenizer.open(tmp_path)
+
+
+def test_merges_that_do_not_fit_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nbroken\n")
+    with pytest.raises(UserError, match="line 3"):
+        Tokenizer.open(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na c\n")
+    with pytest.raises(UserError, match="does not fit"):
+        Tokenizer.open(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    assert Tokenizer.open(tmp_path).vocab == 3
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    folder = SHARED / "vocab"
+    if not folder.is_dir():
+        pytest.skip("the published vocabularies are not here")
+    for name, target in (
+        ("bert_uncased_vocab.txt", "uncased.txt"), ("bert_cased_vocab.txt", "cased.txt"),
+        ("encoder.json", "encoder.json"), ("vocab.bpe", "vocab.bpe"),
+    ):  # fmt: skip
+        (tmp_path / target).write_bytes(gzip.decompress((folder / f"{name}.gz").read_bytes()))
+    return tmp_path
+
+
+def test_published_vocabularies_encode_as_their_makers_do(published: Path) -> None:
+    uncased = Tokenizer.open(published / "uncased.txt")
+    assert uncased.vocab == 30522 and uncased.kind == "wordpiece"
+    assert [uncased.token(n) for n in uncased.encode("Unaffable café's").ids] == [
+        "una",
+        "##ffa",
+        "##ble",
+        "cafe",
+        "'",
+        "s",
+    ]
+    assert uncased.special.start == 101 and uncased.special.separator == 102 and uncased.special.mask == 103
+    cased = Tokenizer.open(published / "cased.txt")
+    assert cased.vocab == 28996 and "Hello" in [cased.token(n) for n in cased.encode("Hello").ids]
+    gpt2 = Tokenizer.open(published / "encoder.json")
+    assert gpt2.vocab == 50257 and gpt2.kind == "bytebpe" and gpt2.special.end == 50256
+    assert gpt2.encode("Hello world").ids.tolist() == [15496, 995]
+    korean = KOREAN[0]
+    assert gpt2.decode(gpt2.encode(korean).ids) == korean
+    for tokenizer in (uncased, cased, gpt2):
+        _same_as_library(tokenizer, [*TEXTS, " leading space", "trailing \n"])
+
+
+@pytest.mark.parametrize(
+    "spec", [*SPECS, "wordpiece:300,lower", "word:300,lower", "unigram:1500,form=nfkc,lower", "bpe:1500"]
+)
+@given(texts=st.lists(mixed.filter(bool), min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_remembered_words_give_the_librarys_ids(spec: str, texts: list[str]) -> None:
+    _same_as_library(trained(spec) if spec in SPECS else _trained.setdefault(spec, Tokenizer.train(spec, TEXTS)), texts)
+
+
+def _same_as_library(tokenizer: Tokenizer, texts: list[str]) -> None:
+    texts = [tokenizer.normalise(text) for text in texts]
+    assert cuts_at_space(tokenizer)
+    encoder = Encoder(tokenizer, 1 << 20)
+    for _ in range(2):  # computed, then remembered
+        encoded = encoder.encode(texts, [ends(text) for text in texts])
+        flat = encode_flat(tokenizer.backend, texts)
+        assert np.array_equal(encoded.ids, flat.ids)
+        assert np.array_equal(encoded.word_starts, flat.word_starts)
+        firsts = np.cumsum(flat.lengths) - flat.lengths
+        assert np.array_equal(encoded.kept, np.flatnonzero(flat.lengths))
+        assert np.array_equal(encoded.documents, firsts[encoded.kept])
+        assert set(encoded.documents.tolist()) <= set(encoded.sentences.tolist())
+        if tokenizer.word_level:
+            places = [*encoded.letters.tolist(), len(encoded.surfaces)]
+            number = 0
+            for text, start, length in zip(texts, firsts, flat.lengths, strict=True):
+                for a, b in flat.offsets[start : start + length].tolist():
+                    assert encoded.surfaces[places[number] : places[number + 1]] == text[a:b].encode()
+                    number += 1
+
+
+@pytest.mark.parametrize(
+    "spec", ["wordpiece:300", "wordpiece:300,lower", "word:300", "bpe:400", "bytebpe:400", "bpe:400,lower"]
+)
+def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None:
+    tokenizer = trained(spec) if spec in SPECS else Tokenizer.train(spec, TEXTS)
+    cut = cuts.cut_of(tokenizer)
+    assert cut is not None
+    codes = [chr(code) for code in [*range(0x21, 0x180), *range(0x2010, 0x2030), *range(0xAC00, 0xD7A4, 97), 0xD7A3]]
+    pieces = [f" a{one}b1{one}{one}2" for one in codes] + ["\nThe", " 's", " don't", " a_b", " 1,000.5"]
+    known = [piece for piece in pieces if cut.words(piece) is not None]
+    assert len(known) > 200
+    for piece in known:
+        words = [cut.fed(word) for word in cut.words(piece) or []]
+        normal = tokenizer.backend.normalizer.normalize_str(piece)
+        assert words == [word for word, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(normal)], piece
+
+
+def test_a_full_memory_forgets_and_still_answers() -> None:
+    tokenizer = trained("bpe:400")
+    encoder = Encoder(tokenizer, 20_000)  # some sixty words
+    texts = [" ".join(f"w{n * 7 % 400}x{n % 13}" for n in range(start, start + 60)) for start in range(0, 900, 60)]
+    for text in texts * 2:
+        flat = encode_flat(tokenizer.backend, [text])
+        assert np.array_equal(encoder.encode([text], [ends(text)]).ids, flat.ids)
+        assert len(encoder.pieces.hashes) <= 1024 and encoder.words.taken <= 20_000
+
+
+def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    vocabulary = {"▁a": 0, "▁": 1, "b": 2, "<unk>": 3, "a": 4}
+    backend = Backend(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(backend.to_str())
+    assert not cuts_at_space(tokenizer)
+    text = "a b. A a\nb a"
+    encoded = Encoder(tokenizer, 1 << 20).encode([text], [ends(text)])
+    assert np.array_equal(encoded.ids, tokenizer.encode(text).ids)
+    assert len(encoded.sentences) == 3

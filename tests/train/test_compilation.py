@@ -1,0 +1,75 @@
+"""Compiling is told: how long the first step took, what was found in the cache and what was put there."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from etude.train import compilation as compiling
+from etude.train.progress import Progress
+
+
+class Spoken(Progress):
+    """Keeps what is said, and draws nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(3, quiet=True, stream=io.StringIO())
+        self.lines: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_the_first_step_is_told_once_it_is_over_and_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "sentence", lambda seconds: f"took {seconds:.0f}")
+    progress, closed = Spoken(), []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from range(5)
+        finally:
+            closed.append(True)
+
+    steps = compiling.told(numbers(), progress)  # type: ignore[arg-type]
+    assert next(steps) == 0 and progress.lines == []  # not before it is done
+    assert [next(steps), next(steps)] == [1, 2]
+    assert progress.lines == ["took 0"]
+    steps.close()
+    assert closed == [True]  # what builds batches is given back
+
+
+def test_what_the_cache_did_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "folder", lambda: "/kept")
+    for counts, said in {
+        (3, 0, 0): "; 3 graphs found in /kept",
+        (0, 2, 0): "; 2 made and kept in /kept for the next run",
+        (0, 0, 1): "; 1 made that torch cannot keep",
+        (0, 0, 0): "",
+    }.items():
+        monkeypatch.setattr(compiling, "graphs", lambda counts=counts: counts)
+        assert compiling.sentence(12.4) == f"compiled: first step after 12 s{said}"
+
+
+def test_torch_counts_what_it_finds_and_keeps() -> None:
+    """The names of its counters and of its folder are those of the torch at hand."""
+    from torch._dynamo.utils import counters
+
+    before = compiling.graphs()
+    counters["inductor"]["fxgraph_cache_hit"] += 2
+    counters["inductor"]["fxgraph_cache_miss"] += 1
+    try:
+        assert [after - one for after, one in zip(compiling.graphs(), before, strict=True)] == [2, 1, 0]
+    finally:
+        counters["inductor"]["fxgraph_cache_hit"] -= 2
+        counters["inductor"]["fxgraph_cache_miss"] -= 1
+    assert compiling.folder().name.startswith("torchinductor") or compiling.folder().is_dir()
+
+
+def test_what_a_gpu_compiles_with_is_known_to_the_cache() -> None:
+    assert compiling.options(torch.device("cpu"), False) == {}
+    told = compiling.options(torch.device("cuda"), True)
+    assert told["triton.cudagraphs"] is True and told["post_grad_custom_post_pass"].uuid() is not None
+    assert compiling.options(torch.device("cuda"), False)["triton.cudagraphs"] is False

@@ -1,0 +1,122 @@
+"""Several rates and seeds: chosen on dev, told with their spread, gone on with after a stop; and the command line."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from etude.errors import UserError
+from etude.inference.task_model import Tuned
+from etude.runs.run import Run
+from etude.runs.task_plan import Plan
+from etude.train.loop import Loop
+from etude.transfer import search as trials
+
+Bases = Callable[[str], Path]
+Files = tuple[Path, Path]
+QUICK = {"train.epochs": 6, "train.batch_examples": 16, "train.warmup": 0.0}
+
+
+def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, monkeypatch: Any) -> None:
+    advance, count = Loop.advance, [0]
+
+    def stopped(self: Loop, step: Any) -> None:  # in the middle of the third of four runs
+        advance(self, step)
+        count[0] += 1
+        self.interrupted = count[0] == 110
+
+    monkeypatch.setattr(Loop, "advance", stopped)
+    out = tmp_path / "x"
+    run = trials.search(
+        base("static"), "classify", reviews[0], out, dev=reviews[1], vary={"train.lr": [1e-9, 0.06]}, seeds=2,
+        overrides=QUICK, quiet=True,
+    )  # fmt: skip
+    assert not run.finished and trials.is_search(out)
+    run = trials.resume(out, quiet=True)
+    assert run == Run(out) and run.finished
+    found = json.loads((out / "trials.json").read_text(encoding="utf-8"))
+    assert [(trial["settings"]["train.lr"], trial["seed"]) for trial in found["trials"]] == [
+        (1e-9, 0),
+        (1e-9, 1),
+        (0.06, 0),
+        (0.06, 1),
+    ]
+    scores = [trial["score"] for trial in found["trials"] if trial["settings"]["train.lr"] == 0.06]
+    assert found["chosen"]["settings"] == {"train.lr": 0.06} and found["mean"] == pytest.approx(
+        statistics.fmean(scores)
+    )
+    assert found["deviation"] == pytest.approx(statistics.stdev(scores)) and found["score"] == "accuracy"
+    assert Plan.read(out).scores["accuracy"]["value"] == max(scores)
+    assert Tuned.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
+    assert [file.parent.name for file in out.rglob("model.safetensors")] == ["x"], "only the winner keeps its weights"
+    rows = trials.table(out).splitlines()
+    assert rows[0].startswith("accuracy on dev, mean ± deviation of 2 seeds") and len(rows) == 3
+    assert rows[1].startswith("lr 1e-09") and " ± " in rows[1] and "*" not in rows[1] and " *" in rows[2]
+    assert trials.resume(out, quiet=True) == run
+
+
+def test_dev_is_needed(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--dev"):
+        trials.search(base("static"), "classify", reviews[0], tmp_path / "x", dev=None, seeds=2)
+
+
+def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    from etude.cli.main import app
+
+    def etude(*words: object, text: str | None = None) -> str:
+        done = CliRunner().invoke(app, [str(word) for word in words], input=text, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    csv = tmp_path / "mine.csv"
+    lines = [json.loads(line) for line in reviews[0].read_text(encoding="utf-8").splitlines()]
+    csv.write_text("review,stars\n" + "".join(f"{one['text']},{one['label']}\n" for one in lines), encoding="utf-8")
+    out = tmp_path / "run"
+    told = etude(
+        "finetune", base("static"), "classify", "--train", csv, "--dev", csv, "-o", out, "--text", "review", "--label",
+        "stars", "-q", "train.lr=0.05", "train.epochs=8",
+    )  # fmt: skip
+    assert "accuracy" in told
+    scores = json.loads(etude("evaluate", out, csv, "--json"))
+    assert scores["accuracy"]["value"] > 0.9 and scores["accuracy"]["count"] == 120
+    assert "accuracy" in etude("evaluate", out, reviews[1], "-c", "text=text", "-c", "label=label")
+    file = tmp_path / "lines.txt"
+    file.write_text("good film\nbad plot\n", encoding="utf-8")
+    answers = [json.loads(line) for line in etude("predict", out, file).splitlines()]
+    assert [answer["label"] for answer in answers] == ["good", "bad"]
+    bare = tmp_path / "bare.csv"  # a table is read by its columns, and needs no labels
+    bare.write_text("number,review\n1,good film\n2,bad plot\n", encoding="utf-8")
+    assert [json.loads(line) for line in etude("predict", out, bare).splitlines()] == answers
+    bare.write_text("number,review\n1,good film\n2, \n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"bare\.csv:3: the text in the column 'review' is empty"):
+        etude("predict", out, bare)
+    assert [json.loads(line)["label"] for line in etude("predict", out, bare, "--skip-bad").splitlines()] == ["good"]
+    assert "classify" in etude("tasks")
+    settings = etude("tasks", "sst2").splitlines()
+    assert [line for line in settings if line.startswith("task.pooling=null ") and line.endswith("max ends)")]
+    assert [line for line in settings if line.startswith("transfer.frozen=false ")]
+    assert "task.network.features.suffix=0" in etude("tasks", "tag")
+    told = etude(
+        "finetune", base("bert"), "classify", "--train", reviews[0], "--dev", reviews[1], "-o", tmp_path / "ways", "-q",
+        "--ways", "train.steps=2",
+    )  # fmt: skip
+    title, head, *rows = told.splitlines()[:4]
+    assert title == "accuracy on dev; * is the best and stays"
+    assert head.split() == [word for how in ("start", "mean", "max", "last") for word in ("pooling", how)]
+    assert [row.split()[0] for row in rows] == ["features", "fine-tuned"]
+    assert all(len(row.replace("*", "").split()) == 5 for row in rows) and "".join(rows).count("*") == 1
+    etude("features", base("bert"), file, "-o", tmp_path / "v.npz", "--layers", "0,-1", "--pool", "mean")
+    with np.load(tmp_path / "v.npz", allow_pickle=False) as arrays:
+        assert arrays["vectors"].shape == (2, 2, 32) and arrays["layers"].tolist() == [0, 2]
+        vectors = arrays["vectors"]
+    etude("features", base("bert"), file, "-o", tmp_path / "t.npz", "--layers", "all", "--pool", "none")
+    with np.load(tmp_path / "t.npz", allow_pickle=False) as arrays:
+        assert arrays["0"].shape == (3, 4, 32)  # [CLS] good film [SEP]
+        np.testing.assert_allclose(arrays["0"][[0, 2]].mean(1), vectors[0], atol=1e-5)
