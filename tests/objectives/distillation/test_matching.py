@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_distill import batch_of, lesson
+from tests.objectives.test_distill import batch_of, lesson
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
