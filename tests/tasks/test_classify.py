@@ -217,7 +217,7 @@ def test_a_gpu_does_the_same(tokenizer: Tokenizer, kind: str) -> None:
     model = model_of(kind, tokenizer.vocab)
     data = examples()
     for pooling in ("start", "mean", "last", "max"):
-        task = build(Settings(pooling=pooling), model.cpu(), tokenizer, LABELS)
+        task = build(Settings(pooling=pooling), model.cpu(), tokenizer, {"labels": LABELS})
         wanted = task.probabilities(model, data)
         found = task.cuda().probabilities(model.cuda(), data)
         np.testing.assert_allclose(found, wanted, atol=1e-3)
