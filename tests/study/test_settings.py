@@ -47,7 +47,7 @@ def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
     [
         ("budget: {flops: 1.2e9}", "budgt: {flops: 1.2e9}", "line {}: 'budgt' is not a part of a study. Did you mean"),
         ("flops: 1.2e9", "flops: 1.2e9, tokens: 3", "exactly one of flops, tokens and minutes"),
-        ("kind: classify,", "kind: clasify,", "line {}: There is no task 'clasify'. Did you mean 'classify'"),
+        ("kind: classify,", "kind: clasify,", "line {}: 'clasify' is not a kind of task. Did you mean 'classify'"),
         ("labels: [16],", "labls: [16],", "line {}: there is no setting 'tasks.topic.labls'"),
         ("world: topic", "world: topic, train: x.jsonl", "one of world, made and train"),
         ("better: bert", "better: brt", "line {}: 'brt' is not in this study. Did you mean 'bert'"),

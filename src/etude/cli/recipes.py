@@ -23,12 +23,12 @@ def register(app: typer.Typer) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        from etude.recipes.document import shipped
+        from etude.recipes.document import recipe_names
         from etude.recipes.size import measure, short
 
         console = Console()
         with console.status("Counting"):
-            sizes = [(recipe, measure(recipe)) for recipe in map(Recipe.load, shipped())]
+            sizes = [(recipe, measure(recipe)) for recipe in map(Recipe.load, recipe_names())]
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("recipe", no_wrap=True)
         table.add_column("system", no_wrap=True)

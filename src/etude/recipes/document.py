@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from etude.errors import UserError, nearest
+from etude.kinds import recipe_folders
 from etude.train.settings import BUDGETS
 
 FOLDER = File(__file__).parent
@@ -205,18 +206,25 @@ def shipped() -> list[str]:
     return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
+def recipe_names() -> list[str]:
+    """Names of all recipes: those that come with Etude, and those of other installed packages."""
+    plugins = {file.stem for folder in recipe_folders() for file in folder.glob("*.yaml")}
+    return sorted({*shipped(), *plugins})
+
+
 def find(name: str | File, beside: File | None = None) -> File:
-    """The file of a recipe: a path (also relative to the recipe that extends it) or a shipped name."""
+    """The file of a recipe: a path (also relative to the recipe that extends it) or an installed name."""
     text = str(name)
     if text.endswith((".yaml", ".yml")) or "/" in text:
         file = File(text) if beside is None or File(text).is_absolute() else beside / text
         if not file.is_file():
-            raise UserError(f"There is no recipe file {file}. `etude recipes` lists the names that come with Etude.")
+            raise UserError(f"There is no recipe file {file}. `etude recipes` lists the names there are.")
         return file
-    file = FOLDER / f"{text}.yaml"
-    if not file.is_file():
-        raise UserError(f"There is no recipe named '{text}'.{nearest(text, shipped())} A file needs its .yaml ending.")
-    return file
+    for folder in (FOLDER, *recipe_folders()):  # ours first: a shipped name always means the shipped recipe
+        file = folder / f"{text}.yaml"
+        if file.is_file():
+            return file
+    raise UserError(f"There is no recipe named '{text}'.{nearest(text, recipe_names())} A file needs its .yaml ending.")
 
 
 def read(file: File, seen: tuple[File, ...] = ()) -> Document:

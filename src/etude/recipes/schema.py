@@ -11,16 +11,15 @@
     train: {steps: 1_000_000, ...}
     distill: {soft_weight: 5, ...}    # of a student: how it learns where it has a teacher (objectives/distill.py)
 
-`kind` is the name of a module: `etude.models.<kind>` and `etude.objectives.<kind>`. Each defines its own
-`Settings`, so a new model or objective is known here the moment its file exists. `extends: other` takes
-over another recipe and changes some of it; a resolved recipe is complete and extends nothing.
+`kind` is the name of a module: `etude.models.<kind>` and `etude.objectives.<kind>`, or one of another package
+(kinds.py). Each defines its own `Settings`, so a new model or objective is known here the moment its file exists.
+`extends: other` takes over another recipe and changes some of it; a resolved recipe is complete and extends nothing.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import pkgutil
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from etude.errors import UserError, nearest
+from etude.kinds import find_kind, list_kinds
 from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
 from etude.settings import Strict
 from etude.text.tokenizer import training
@@ -186,13 +186,13 @@ class Recipe:
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
     def build_model(self) -> nn.Module:
-        return importlib.import_module(f"etude.models.{self.model_kind}").build(self.model)
+        return find_kind("models", self.model_kind).build(self.model)
 
     def build_objective(self, model: nn.Module, special: Specials) -> Objective:
         ids, vocab = special.ids(), getattr(model, "vocab", None)
         if vocab is not None and ids and ids[-1] >= vocab:
             raise self.fault(("model", "vocab"), f"model.vocab={vocab} does not reach the special token {ids[-1]}.")
-        return importlib.import_module(f"etude.objectives.{self.objective_kind}").build(self.objective, model, special)
+        return find_kind("objectives", self.objective_kind).build(self.objective, model, special)
 
     def _placed(self, message: str) -> str:
         """A message that names settings in full (`train.lr=...`), with the places of those that have one."""
@@ -211,31 +211,19 @@ class Recipe:
 
 
 def kinds(group: str) -> list[str]:
-    """The kinds there are: modules of the group's package that define Settings and build."""
-    package = importlib.import_module(f"etude.{PARTS[group]}")
-    names = [found.name for found in pkgutil.iter_modules(package.__path__)]
-    return [name for name in names if _is_kind(importlib.import_module(f"{package.__name__}.{name}"))]
+    """Names of the kinds that a group of a recipe (model, objective) can have."""
+    return list(list_kinds(PARTS[group]))
 
 
-def _is_kind(module: ModuleType) -> bool:
-    return hasattr(module, "Settings") and hasattr(module, "build")
-
-
-def _kind(document: Document, group: str, kind: Any) -> Any:
+def _kind(document: Document, group: str, kind: Any) -> ModuleType:
     if kind is None:
         raise _fault(document, (group,), f"'{group}' names no kind. There are: {', '.join(kinds(group))}.")
-    if not isinstance(kind, str) or not kind.isidentifier():
+    if not isinstance(kind, str) or not kind.replace(".", "").isidentifier():
         raise _fault(document, (group, "kind"), f"{kind!r} is not a kind of {group}.{nearest(str(kind), kinds(group))}")
-    name = f"etude.{PARTS[group]}.{kind}"
     try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:  # the module is there and lacks something itself
-            raise
-        module = None
-    if module is None or not _is_kind(module):
-        raise _fault(document, (group, "kind"), f"'{kind}' is not a kind of {group}.{nearest(kind, kinds(group))}")
-    return module
+        return find_kind(PARTS[group], kind)
+    except UserError as error:
+        raise _fault(document, (group, "kind"), str(error)) from error.__cause__
 
 
 def _group(document: Document, group: str, default: Any = None) -> dict[str, Any]:

@@ -12,8 +12,6 @@ narrower ones in proportion (the small BERTs of Turc et al. 2019 took 3e-4 at 12
 from __future__ import annotations
 
 import hashlib
-import importlib
-import pkgutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +22,9 @@ import yaml
 from pydantic import Field, model_validator
 from torch import nn
 
-from etude import tasks
 from etude.chance import fold
-from etude.errors import UserError, nearest
+from etude.errors import UserError
+from etude.kinds import find_kind, list_kinds
 from etude.models.layer_features import Combine, Features, Layers
 from etude.models.recurrent import Recurrent
 from etude.models.static import Static
@@ -190,20 +188,12 @@ class Plan:
 
 
 def task_kinds() -> dict[str, ModuleType]:
-    """Every task there is: the modules of etude.tasks that define Settings, read and build."""
-    found = {}
-    for entry in pkgutil.iter_modules(tasks.__path__):
-        module = importlib.import_module(f"etude.tasks.{entry.name}")
-        if all(hasattr(module, name) for name in ("Settings", "read", "build", "learn", "parse")):
-            found[entry.name] = module
-    return found
+    """Every kind of task by name, those of other installed packages included."""
+    return list_kinds("tasks")
 
 
 def task_module(kind: str) -> Any:
-    known = task_kinds()
-    if kind not in known:
-        raise UserError(f"There is no task '{kind}'.{nearest(kind, [*known, *NAMED])} 'etude tasks' lists them.")
-    return known[kind]
+    return find_kind("tasks", kind, also_known=NAMED)
 
 
 # --- settings ---------------------------------------------------------------------------------------

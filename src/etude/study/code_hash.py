@@ -1,13 +1,15 @@
 """A hash of the code that matters to a result: what the modules of a cell import, all the way down.
 
 Comments, docstrings and layout do not count (the syntax tree is hashed), nor do modules that only tell what happened:
-changing a message must not throw away a day of results, and changing a loss must.
+changing a message must not throw away a day of results, and changing a loss must. A kind of another package counts
+with the modules of its package that it imports, and with those of ours.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 from functools import cache
 from pathlib import Path
 
@@ -38,11 +40,22 @@ def _silent(name: str) -> bool:
 
 
 def _file(name: str) -> Path | None:
-    inside = ROOT.joinpath(*name.split(".")[1:])
+    head, *rest = name.split(".")
+    inside = (ROOT if head == "etude" else _package_folder(head)).joinpath(*rest)
     for file in (inside.with_suffix(".py"), inside / "__init__.py"):
         if file.is_file():
             return file
     return None
+
+
+@cache
+def _package_folder(package: str) -> Path:
+    """The folder of another package; of a single module, its path without the ending."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return Path(package)  # nowhere: it holds no files
+    file = Path(spec.origin)
+    return file.parent if file.name == "__init__.py" else file.with_suffix("")
 
 
 @cache
@@ -54,22 +67,28 @@ def _parsed(name: str) -> ast.Module:
 
 @cache
 def _imports(name: str) -> tuple[str, ...]:
-    """Modules of ours that a module imports, wherever in it; imports for the type checker alone are none."""
+    """Modules of ours and of its own package that a module imports, wherever in it; not for the type checker alone."""
     found: list[str] = []
+    file = _file(name)
+    package = name.split(".") if file is not None and file.name == "__init__.py" else name.split(".")[:-1]
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return
         if isinstance(node, ast.Import):
             found.extend(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.append(node.module)
-            found.extend(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            found.append(module)
+            found.extend(f"{module}.{alias.name}" for alias in node.names)
         for child in ast.iter_child_nodes(node):
             visit(child)
 
     visit(_parsed(name))
-    own = {one for one in found if one.startswith("etude.") and _file(one) is not None}
+    roots = ("etude", name.partition(".")[0])
+    own = {module for module in found if module.partition(".")[0] in roots and _file(module) is not None}
+    own.discard("etude")  # the package itself is the interface over everything
     return tuple(sorted(own))
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 
+from etude.kinds import find_module
 from etude.recipes.schema import Recipe
 from etude.runs import task_plan as transfers
 from etude.study import code_hash as code
@@ -260,7 +261,9 @@ def _base(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
     kind: Literal["pretrain", "untrained"] = "pretrain" if trained else "untrained"
     learnt_by = code.fingerprint(
-        "etude.pretrain.pretrain", f"etude.models.{recipe.model_kind}", f"etude.objectives.{recipe.objective_kind}"
+        "etude.pretrain.pretrain",
+        find_module("models", recipe.model_kind),
+        find_module("objectives", recipe.objective_kind),
     )
     return Cell(
         key=digest([kind, _settled(recipe), draft.fingerprint, learnt_by, torch.__version__]),
@@ -296,7 +299,7 @@ def _trial(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, bas
     examples = train.read_bytes().count(b"\n")
     settings = _settings(plan, row, column, tuned, examples, number)
     kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
-    judged_by = code.fingerprint(f"etude.tasks.{task.kind}", "etude.transfer.finetune") if base else ""
+    judged_by = code.fingerprint(find_module("tasks", task.kind), "etude.transfer.finetune") if base else ""
     content = [_hash(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
     own = {
         name: value

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.objectives.test_distill import batch_of, lesson
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from etude.errors import UserError
 from etude.objectives.base import IGNORE
 from etude.objectives.distillation.matching import matched_layers
+from tests.objectives.test_distill import batch_of, lesson
 
 INSIDE = {"attention_weight": 1.0, "hidden_weight": 1.0, "embedding_weight": 1.0}
 SILENT = {"soft_weight": 0.0, "mlm_weight": 0.0, "cosine_weight": 0.0}
