@@ -23,7 +23,7 @@ from etude.objectives.base import rows_of
 from etude.recipes.schema import Recipe
 from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
-from etude.train import malloc as heap
+from etude.train import malloc
 
 LAYERS = 4  # of the small BERT of train_speed.py
 
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--batches", type=int, default=15)
     asked = parser.parse_args()
-    heap.keep()  # as the training loop does
+    malloc.keep_freed_memory()  # as the training loop does
     found = layouts(Corpus.open(asked.corpus), asked.length, asked.tokens, asked.batches)
     print(told(found))
     dtype = torch.bfloat16 if asked.precision == "bf16" else torch.float32

@@ -44,7 +44,7 @@ from etude.text.corpus.corpus import FORMAT, MANIFEST, VERSION, Corpus, Shard
 from etude.text.corpus.shards import PartWriter
 from etude.text.prepare.prepare import prepare
 from etude.text.tokenizer.tokenizer import FILE as TOKENIZER_FILE
-from etude.train import malloc as heap
+from etude.train import malloc
 from etude.world import World
 
 TIMES = 10
@@ -205,7 +205,7 @@ def one_run(work: str, corpus: Path, steps: int) -> dict[str, float]:
 
 
 def measure(work: str, corpus: Path, steps: int) -> dict[str, float]:
-    heap.before_torch()  # as the command line does; the process below inherits it
+    malloc.configure_mimalloc()  # as the command line does; the process below inherits it
     command = [sys.executable, str(Path(__file__).resolve()), str(corpus), "--one", work, "--steps", str(steps)]
     found = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ, check=True)
     one: dict[str, float] = json.loads(found.stdout.splitlines()[-1])

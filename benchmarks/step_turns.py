@@ -32,7 +32,7 @@ def worker(asked: argparse.Namespace) -> None:
     from etude.train import peak
 
     device = torch.device("cpu")
-    precision = asked.precision or peak.resolved_precision("auto", device)
+    precision = asked.precision or peak.resolve_precision("auto", device)
     with tempfile.TemporaryDirectory() as folder:
         loop = etude_loop(SMALL[0], asked.dropout, device, precision, Path(folder))
         batches = loop.loader.steps(0, 10**6)

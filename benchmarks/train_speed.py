@@ -131,7 +131,7 @@ def etude_speed(
         timed(step, 1, device)  # compiles
         waited[0] = 0.0
         seconds, memory = timed(step, steps, device)
-        per_token = loop.tally.flops / loop.tally.tokens
+        per_token = loop.state.flops / loop.state.tokens
         if profile:
             profiled(step)
     return {
@@ -384,8 +384,8 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
-    precision = asked.precision or peak.resolved_precision("auto", device)
-    best = peak.measured_peak(device, precision)
+    precision = asked.precision or peak.resolve_precision("auto", device)
+    best = peak.measure_peak(device, precision)
     works = SMALL if asked.small or device.type == "cpu" else PUBLISHED
     if asked.only:
         works = tuple(work for work in works if work.name in asked.only.split(","))

@@ -191,8 +191,8 @@ def measured(recipe: str, changes: Row, tokens: int, steps: int, compiled: bool 
         loop.advance(next(batches))
         first = time.perf_counter() - begun
         seconds, memory = timed(lambda: loop.advance(next(batches)), steps, torch.device(DEVICE))
-        per_token = loop.tally.flops / loop.tally.tokens
-        real = loop.tally.tokens / loop.tally.step
+        per_token = loop.state.flops / loop.state.tokens
+        real = loop.state.tokens / loop.state.step
         batches.close()
     torch._dynamo.reset()
     found = {"tokens/s": real / seconds, "FLOPs a token": per_token, "GiB": memory, "first step, s": first}

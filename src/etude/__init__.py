@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from etude.train import malloc as heap
+from etude.train import malloc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["augment", "check", "distill", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
 
-heap.before_torch()
+malloc.configure_mimalloc()
 
 
 def prepare(

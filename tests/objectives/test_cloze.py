@@ -331,7 +331,7 @@ def test_a_recipe_trains_and_its_cost_is_told(predict: str, tmp_path: Path) -> N
     objective = recipe.build_objective(model, corpus.tokenizer.special)
     rows = objective.rows(corpus, 0)
     outcome = Loop(tmp_path, model, objective, rows, recipe.train, total=4, valid_rows=rows).run()
-    assert outcome.finished and np.isfinite(outcome.valid["loss"]) and outcome.tally.flops > 0
+    assert outcome.finished and np.isfinite(outcome.valid["loss"]) and outcome.state.flops > 0
 
 
 def test_join_pads_to_the_limit_of_the_corpus() -> None:

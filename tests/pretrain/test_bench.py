@@ -108,16 +108,16 @@ def test_words_at_random_have_the_vocabulary_of_the_recipe() -> None:
 def test_memory_is_the_most_that_was_held_since() -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("no /proc here: nobody says what was held")
-    memory.forget_peak("cpu")
-    before = memory.peak_held("cpu")
+    memory.reset_peak("cpu")
+    before = memory.peak_bytes("cpu")
     assert before is not None
     block = mmap.mmap(-1, 60_000_000)  # taken and given back past malloc, which may keep what is freed
     np.frombuffer(block, np.uint8)[:] = 1
     block.close()
-    after = memory.peak_held("cpu")
+    after = memory.peak_bytes("cpu")
     assert after is not None and 50e6 < after - before < 200e6
-    memory.forget_peak("cpu")
-    again = memory.peak_held("cpu")
+    memory.reset_peak("cpu")
+    again = memory.peak_bytes("cpu")
     assert again is not None and again < after - 40e6
 
 

@@ -113,9 +113,9 @@ def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path
     objective = recipe.build_objective(model, corpus.tokenizer.special)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     loop = Loop(tmp_path, model, objective, objective.rows(corpus, seed=0), recipe.train, total=2)
-    outcome = loop.run()
-    assert outcome.finished and outcome.tally.step == 2
-    assert outcome.tally.tokens > 0 and outcome.tally.flops > 0
+    result = loop.run()
+    assert result.finished and result.state.step == 2
+    assert result.state.tokens > 0 and result.state.flops > 0
     after = model.state_dict()
     assert all(bool(torch.isfinite(value).all()) for value in after.values())
     still = [key for key, value in before.items() if torch.equal(value, after[key])]

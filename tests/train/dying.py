@@ -32,7 +32,7 @@ def arm(moment: str) -> None:
     if what == "never":
         return
     step = int(number)
-    advance, place, save_file = Loop.advance, checkpoint.place, checkpoint.save_file
+    advance, place, save_file = Loop.advance, checkpoint.rename_into_place, checkpoint.save_file
     evaluate, batches, at = Loop.evaluate, evaluation.batches, [0]
 
     def dying_advance(self: Loop, work: Any) -> None:
@@ -54,7 +54,7 @@ def arm(moment: str) -> None:
         save_file(tensors, path)
 
     def noting_evaluate(self: Loop) -> dict[str, float]:
-        at[0] = self.tally.step
+        at[0] = self.state.step
         return evaluate(self)
 
     def dying_batches(*given: Any) -> Iterator[Any]:
@@ -66,7 +66,7 @@ def arm(moment: str) -> None:
     if what in ("step", "term"):
         Loop.advance = dying_advance  # type: ignore[method-assign]
     elif what == "writing":
-        checkpoint.place = dying_place
+        checkpoint.rename_into_place = dying_place
     elif what == "half":
         checkpoint.save_file = dying_save_file
     elif what == "evaluation":

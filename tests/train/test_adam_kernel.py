@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from etude.train import optim, optimizers
 from etude.train import tensor_lists as many_tensors
-from etude.train.optimizers import Adam, AdamW, start_adam
+from etude.train.optimizers import Adam, AdamW, init_adam_state
 
 SIZES = [(1,), (5,), (4096,), (4097,), (100, 100), (0,)]
 STEPS = 5
@@ -56,7 +56,7 @@ def give(learnt: list[nn.Parameter], step: int, divisor: float = 1.0) -> None:
 def walk(optimizer: torch.optim.Optimizer, learnt: list[nn.Parameter], steps: range, divisor: float = 1.0) -> None:
     for step in steps:
         give(learnt, step, divisor)
-        optim.set_rate(optimizer, 0.01 * (step + 1))
+        optim.set_lr(optimizer, 0.01 * (step + 1))
         optimizer.step()
 
 
@@ -64,7 +64,7 @@ def exact(kind: type[AdamW], epsilon: float) -> tuple[torch.optim.AdamW, list[nn
     """torch's plainest AdamW, in float64."""
     learnt = parameters(dtype=torch.float64)
     optimizer = torch.optim.AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=epsilon, foreach=False)
-    start_adam(optimizer, kind.age)
+    init_adam_state(optimizer, kind.age)
     return optimizer, learnt
 
 
@@ -98,7 +98,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         plain(*given, **more)
 
     monkeypatch.setattr(adam_kernel, "step", step)
-    monkeypatch.setattr(optimizers, "own_kernel", lambda device: adam_kernel)
+    monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: adam_kernel)
     yield seen
     many_tensors.cut.cache_clear()
 
@@ -140,7 +140,7 @@ def test_gradients_are_divided_and_left_alone(calls: list[Any]) -> None:
 
 @pytest.mark.interpreted
 def test_clipping_rides_along(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optim, "divides", lambda *_: True)
+    monkeypatch.setattr(optim, "supports_grad_scale", lambda *_: True)
     one, other = parameters(), parameters()
     for learnt, own in ((one, True), (other, False)):
         optimizer = AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
@@ -202,7 +202,7 @@ def test_loaded_state_goes_on_bit_for_bit(
             for key, value in optimizer.state[theirs].items():
                 assert torch.equal(other.state[mine][key], value), key
     # and torch's own steps leave, and take, a state of the same names and forms
-    monkeypatch.setattr(optimizers, "own_kernel", lambda device: None)
+    monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: None)
     plain = parameters()
     theirs_alone = kind(groups(plain), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
     walk(theirs_alone, plain, range(3))
@@ -247,7 +247,7 @@ def turned(learnt: list[nn.Parameter], optimizer: AdamW) -> None:
 def narrow(learnt: list[nn.Parameter], optimizer: AdamW) -> None:
     learnt[4].data = learnt[4].data.bfloat16()
     learnt[4].grad = torch.randn(100, 100).bfloat16()
-    start_adam(optimizer)
+    init_adam_state(optimizer)
 
 
 def betas(learnt: list[nn.Parameter], optimizer: AdamW) -> None:
@@ -268,7 +268,7 @@ def newcomer(learnt: list[nn.Parameter], optimizer: AdamW) -> None:
 @pytest.mark.parametrize("change", [None, turned, narrow, betas, unfused, newcomer])
 def test_what_is_not_plain_goes_to_torch(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr(optimizers, "own_kernel", lambda device: recorder)
+    monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: recorder)
     learnt = parameters()
     optimizer = AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
     give(learnt, 0)
@@ -284,7 +284,7 @@ def test_what_is_not_plain_goes_to_torch(change: Any, monkeypatch: pytest.Monkey
 
 
 def test_a_cpu_has_torchs_step() -> None:
-    assert optimizers.own_kernel(torch.device("cpu")) is None
+    assert optimizers.load_adam_kernel(torch.device("cpu")) is None
 
 
 # On a GPU
@@ -331,7 +331,7 @@ def test_a_gpu_takes_torchs_step_and_the_same_one_each_time(kind: type[AdamW], m
     ends = []
     for own in (True, True, False):
         if not own:
-            monkeypatch.setattr(optimizers, "own_kernel", lambda device: None)
+            monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: None)
         learnt = [nn.Parameter(drawn.cuda()) for drawn in large(0)]
         split = [{"params": learnt[:3], "weight_decay": 0.1}, {"params": learnt[3:], "weight_decay": 0.0}]
         ends.append(descend(kind(split, lr=1e-3, betas=(0.9, 0.98), eps=1e-6, fused=True), learnt))

@@ -21,7 +21,7 @@ def test_round_trip(tmp_path: Path) -> None:
     groups, state = checkpoint.load(tmp_path, 7)
     assert torch.equal(groups["weights"]["a"], torch.full((3,), 0.1))
     assert state == {"note": 7, "big": 1e300}
-    assert checkpoint.steps(tmp_path) == [7]
+    assert checkpoint.list_steps(tmp_path) == [7]
 
 
 def test_a_second_writing_of_a_step_replaces_it(tmp_path: Path) -> None:
@@ -37,12 +37,12 @@ def test_a_death_before_the_rename_leaves_the_old_ones(tmp_path: Path, monkeypat
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "place", die)
+    monkeypatch.setattr(checkpoint, "rename_into_place", die)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, 2)
     monkeypatch.undo()
-    assert checkpoint.steps(tmp_path) == [1]
-    checkpoint.retain(tmp_path, keep=3, best=None)
+    assert checkpoint.list_steps(tmp_path) == [1]
+    checkpoint.prune(tmp_path, keep=3, best=None)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001"]
 
 
@@ -61,8 +61,8 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
 def test_retention_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     for step in range(1, 8):
         write(tmp_path, step)
-    checkpoint.retain(tmp_path, keep=2, best=3)
-    assert checkpoint.steps(tmp_path) == [3, 6, 7]
+    checkpoint.prune(tmp_path, keep=2, best=3)
+    assert checkpoint.list_steps(tmp_path) == [3, 6, 7]
 
 
 def test_loading_is_strict() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from etude.train import compilation as compiling
+from etude.train import compilation
 from etude.train.progress import Progress
 
 
@@ -19,12 +19,12 @@ class Spoken(Progress):
         super().__init__(3, quiet=True, stream=io.StringIO())
         self.lines: list[str] = []
 
-    def say(self, message: str) -> None:
+    def print(self, message: str) -> None:
         self.lines.append(message)
 
 
 def test_the_first_step_is_told_once_it_is_over_and_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "sentence", lambda seconds: f"took {seconds:.0f}")
+    monkeypatch.setattr(compilation, "describe", lambda seconds: f"took {seconds:.0f}")
     progress, closed = Spoken(), []
 
     def numbers() -> Iterator[int]:
@@ -33,7 +33,7 @@ def test_the_first_step_is_told_once_it_is_over_and_nothing_after_it(monkeypatch
         finally:
             closed.append(True)
 
-    steps = compiling.told(numbers(), progress)  # type: ignore[arg-type]
+    steps = compilation.report_first_step(numbers(), progress)  # type: ignore[arg-type]
     assert next(steps) == 0 and progress.lines == []  # not before it is done
     assert [next(steps), next(steps)] == [1, 2]
     assert progress.lines == ["took 0"]
@@ -42,34 +42,34 @@ def test_the_first_step_is_told_once_it_is_over_and_nothing_after_it(monkeypatch
 
 
 def test_what_the_cache_did_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "folder", lambda: "/kept")
+    monkeypatch.setattr(compilation, "cache_folder", lambda: "/kept")
     for counts, said in {
         (3, 0, 0): "; 3 graphs found in /kept",
         (0, 2, 0): "; 2 made and kept in /kept for the next run",
         (0, 0, 1): "; 1 made that torch cannot keep",
         (0, 0, 0): "",
     }.items():
-        monkeypatch.setattr(compiling, "graphs", lambda counts=counts: counts)
-        assert compiling.sentence(12.4) == f"compiled: first step after 12 s{said}"
+        monkeypatch.setattr(compilation, "count_graphs", lambda counts=counts: counts)
+        assert compilation.describe(12.4) == f"compiled: first step after 12 s{said}"
 
 
 def test_torch_counts_what_it_finds_and_keeps() -> None:
     """The names of its counters and of its folder are those of the torch at hand."""
     from torch._dynamo.utils import counters
 
-    before = compiling.graphs()
+    before = compilation.count_graphs()
     counters["inductor"]["fxgraph_cache_hit"] += 2
     counters["inductor"]["fxgraph_cache_miss"] += 1
     try:
-        assert [after - one for after, one in zip(compiling.graphs(), before, strict=True)] == [2, 1, 0]
+        assert [after - one for after, one in zip(compilation.count_graphs(), before, strict=True)] == [2, 1, 0]
     finally:
         counters["inductor"]["fxgraph_cache_hit"] -= 2
         counters["inductor"]["fxgraph_cache_miss"] -= 1
-    assert compiling.folder().name.startswith("torchinductor") or compiling.folder().is_dir()
+    assert compilation.cache_folder().name.startswith("torchinductor") or compilation.cache_folder().is_dir()
 
 
 def test_what_a_gpu_compiles_with_is_known_to_the_cache() -> None:
-    assert compiling.options(torch.device("cpu"), False) == {}
-    told = compiling.options(torch.device("cuda"), True)
+    assert compilation.compile_options(torch.device("cpu"), False) == {}
+    told = compilation.compile_options(torch.device("cuda"), True)
     assert told["triton.cudagraphs"] is True and told["post_grad_custom_post_pass"].uuid() is not None
-    assert compiling.options(torch.device("cuda"), False)["triton.cudagraphs"] is False
+    assert compilation.compile_options(torch.device("cuda"), False)["triton.cudagraphs"] is False

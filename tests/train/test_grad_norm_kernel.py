@@ -47,7 +47,7 @@ def test_lengths_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for parameter in learnt:
         parameter.grad = torch.randn_like(parameter)
     ours = optim.clip_gradients(learnt, 1e9)
-    monkeypatch.setattr(optimizers, "own_length", lambda *_: None)
+    monkeypatch.setattr(optimizers, "load_norm_kernel", lambda *_: None)
     torch.testing.assert_close(ours, optim.clip_gradients(learnt, 1e9), rtol=1e-6, atol=0)
 
 
@@ -57,10 +57,10 @@ def test_what_the_kernel_cannot_read_goes_to_torch(monkeypatch: pytest.MonkeyPat
         def length(gradients: list[torch.Tensor]) -> torch.Tensor:
             return torch.tensor(-1.0)
 
-    monkeypatch.setattr(optimizers, "own_length", lambda *_: Kernel)
+    monkeypatch.setattr(optimizers, "load_norm_kernel", lambda *_: Kernel)
     plain = torch.ones(2, 3)
-    assert optimizers.common_norm([plain]) == -1
+    assert optimizers.compute_total_norm([plain]) == -1
     for other in (plain.double(), plain.t()):
-        assert float(optimizers.common_norm([plain, other])) == pytest.approx(12**0.5)
+        assert float(optimizers.compute_total_norm([plain, other])) == pytest.approx(12**0.5)
     monkeypatch.undo()
-    assert optimizers.own_length(torch.device("cpu")) is None and optimizers.common_norm([]) == 0
+    assert optimizers.load_norm_kernel(torch.device("cpu")) is None and optimizers.compute_total_norm([]) == 0

@@ -71,7 +71,7 @@ def loader(size: int, batch: int, **changes: object) -> Loader:
 @settings(max_examples=40, deadline=None)
 @given(size=st.integers(1, 60), batch=st.integers(1, 17))
 def test_every_row_comes_once_an_epoch(size: int, batch: int) -> None:
-    numbers = np.concatenate([loader(size, batch).numbers(k) for k in range(2 * size)])
+    numbers = np.concatenate([loader(size, batch).row_numbers(k) for k in range(2 * size)])
     for epoch in range(len(numbers) // size):
         part = numbers[epoch * size : (epoch + 1) * size]
         assert sorted(part % size) == list(range(size))
@@ -80,8 +80,8 @@ def test_every_row_comes_once_an_epoch(size: int, batch: int) -> None:
 
 def test_epochs_differ_and_seeds_differ() -> None:
     one = loader(500, 500)
-    assert not np.array_equal(one.numbers(0), one.numbers(1) - 500)
-    assert not np.array_equal(one.numbers(0), loader(500, 500, seed=2).numbers(0))
+    assert not np.array_equal(one.row_numbers(0), one.row_numbers(1) - 500)
+    assert not np.array_equal(one.row_numbers(0), loader(500, 500, seed=2).row_numbers(0))
 
 
 def test_ranks_and_micro_batches_share_the_same_rows() -> None:
@@ -113,14 +113,14 @@ def test_a_billion_steps_ahead_is_as_near_as_the_first() -> None:
 
     cost(0)
     assert min(cost(10**9 + k) for k in range(3)) < 20 * min(cost(k) for k in range(3)) + 0.05
-    assert len(set(far.numbers(10**9).tolist())) == 256
+    assert len(set(far.row_numbers(10**9).tolist())) == 256
 
 
 def test_lanes_go_on_where_they_stopped() -> None:
     lanes = loader(23, 4, shuffle=False)
-    first, second = lanes.numbers(0), lanes.numbers(1)
+    first, second = lanes.row_numbers(0), lanes.row_numbers(1)
     assert np.array_equal(second, first + 1)
-    assert np.array_equal(lanes.numbers(5), first)  # 23 // 4 = 5 rows a lane, then from the start
+    assert np.array_equal(lanes.row_numbers(5), first)  # 23 // 4 = 5 rows a lane, then from the start
 
 
 def test_what_cannot_be_shared_is_refused() -> None:

@@ -60,11 +60,11 @@ def loop(folder: Path, corpus: Corpus, *, valid: bool = False, dropout: float = 
 
 def test_it_learns_and_counts(tmp_path: Path, corpus: Corpus) -> None:
     run = loop(tmp_path, corpus, valid=True, steps=60, eval_every=30)
-    outcome = run.run()
-    assert outcome.finished and outcome.tally.step == 60
-    assert outcome.tally.tokens == 60 * 256
-    assert outcome.valid["loss"] < 0.7 < math.log(24)  # a random start every 13 tokens is all that is left
-    assert outcome.valid["bits_per_byte"] == pytest.approx(outcome.valid["loss"] * 0.5 / math.log(2))
+    result = run.run()
+    assert result.finished and result.state.step == 60
+    assert result.state.tokens == 60 * 256
+    assert result.valid["loss"] < 0.7 < math.log(24)  # a random start every 13 tokens is all that is left
+    assert result.valid["bits_per_byte"] == pytest.approx(result.valid["loss"] * 0.5 / math.log(2))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "valid"] == [30, 60]
     assert all({"step", "tokens", "flops", "seconds", "loss"} <= line.keys() for line in lines)
@@ -100,7 +100,7 @@ def test_a_non_finite_tensor_is_named_and_the_weights_are_safe(tmp_path: Path, c
         run.run()
     for name, value in run.learner.state_dict().items():
         assert torch.equal(value.nan_to_num(), before[name].nan_to_num())
-    assert checkpoint.steps(tmp_path / "checkpoints") == []
+    assert checkpoint.list_steps(tmp_path / "checkpoints") == []
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_the_best_checkpoint_stays(tmp_path: Path, corpus: Corpus, monkeypatch: 
     losses = iter([3.0, 1.0, 2.0, 2.5, 4.0, 5.0])
     means = evaluation.means
     monkeypatch.setattr(evaluation, "means", lambda *given: means(*given) | {"loss": next(losses)})
-    outcome = run.run()
-    assert outcome.tally.best_step == 10
-    assert checkpoint.steps(tmp_path / "checkpoints") == [10, 30]
+    result = run.run()
+    assert result.state.best_step == 10
+    assert checkpoint.list_steps(tmp_path / "checkpoints") == [10, 30]
 
 
 def test_terms_are_divided_by_the_count_of_the_whole_step() -> None:
@@ -146,12 +146,12 @@ def test_terms_are_divided_by_the_count_of_the_whole_step() -> None:
 def test_a_batch_ramp_reads_every_row_once(tmp_path: Path, corpus: Corpus) -> None:
     ramp = {"from_tokens": 64, "over_tokens": 512, "stages": 4}
     run = loop(tmp_path, corpus, steps=10, batch_tokens=256, batch_ramp=ramp)
-    sizes = [len(run.loader.numbers(step)) for step in range(10)]
+    sizes = [len(run.loader.row_numbers(step)) for step in range(10)]
     assert sizes == sorted(sizes) and sizes[0] == 1 and sizes[-1] == 4
     epoch = len(run.rows)
-    seen = np.concatenate([run.loader.numbers(step) for step in range(200)])[:epoch]
+    seen = np.concatenate([run.loader.row_numbers(step) for step in range(200)])[:epoch]
     assert sorted(seen) == list(range(epoch))
-    assert run.run().tally.tokens == 64 * schedule.rows_before(run.settings, 64, 10)
+    assert run.run().state.tokens == 64 * schedule.rows_before(run.settings, 64, 10)
 
 
 def test_a_bf16_product_before_it_changes_no_bit_of_a_float32_run(tmp_path: Path, corpus: Corpus) -> None:

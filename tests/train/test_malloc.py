@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from etude.train import malloc as heap
+from etude.train import malloc
 
 SCRIPT = """
 import resource, sys
 import numpy as np
-from etude.train import heap
+from etude.train import malloc
 
 if sys.argv[1] == "keep":
-    assert heap.keep()
+    assert malloc.keep_freed_memory()
 for repeat in range(6):
     if repeat == 1:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -43,15 +43,15 @@ def test_memory_is_kept_between_steps() -> None:
 
 def test_elsewhere_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not heap.keep()
+    assert not malloc.keep_freed_memory()
 
 
 def test_mimalloc_is_told_unless_somebody_else_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
-    heap.before_torch()
+    malloc.configure_mimalloc()
     assert os.environ["MIMALLOC_PURGE_DELAY"] == "-1"
     monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "10")
-    heap.before_torch()
+    malloc.configure_mimalloc()
     assert os.environ["MIMALLOC_PURGE_DELAY"] == "10"
 
 

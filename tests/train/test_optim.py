@@ -48,7 +48,7 @@ def rate_at(step):
 def train(small, optimizer, steps):
     for step in steps:
         gradients(small, step)
-        optim.set_rate(optimizer, rate_at(step))
+        optim.set_lr(optimizer, rate_at(step))
         optimizer.step()
 
 
@@ -119,7 +119,7 @@ def test_berts_first_step_at_rate_zero_moves_the_averages_only():
     before = {name: p.detach().clone() for name, p in small.named_parameters()}
     optimizer = build(small, optimizer="adam")
     gradients(small, 0)
-    optim.set_rate(optimizer, 0.0)
+    optim.set_lr(optimizer, 0.0)
     optimizer.step()
     state = optim.state_tensors(optimizer, small.named_parameters())
     for name, parameter in small.named_parameters():
@@ -326,7 +326,7 @@ def test_layer_decay_is_electras():
     ]
     depths = dict(zip([name for name, _ in named], [0, 1, 2, 4], strict=True))
     optimizer = optim.build(Settings(steps=1, layer_decay=0.8, lr=1.0), named, depths.get)
-    optim.set_rate(optimizer, 10.0)
+    optim.set_lr(optimizer, 10.0)
     found = {name: group["lr"] for group in optimizer.param_groups for name in group["param_names"]}
     assert list(found.values()) == pytest.approx([10 * 0.8**4, 10 * 0.8**3, 10 * 0.8**2, 10.0])
     with pytest.raises(UserError, match="layer_decay"):
@@ -336,7 +336,7 @@ def test_layer_decay_is_electras():
 def test_heads_can_have_a_rate_of_their_own():
     small = Small()
     optimizer = build(small, lr=1e-5, head_lr=1e-3)
-    optim.set_rate(optimizer, 0.5e-5)  # half way down the schedule
+    optim.set_lr(optimizer, 0.5e-5)  # half way down the schedule
     rates = {name: group["lr"] for group in optimizer.param_groups for name in group["param_names"]}
     assert rates["objective.output.bias"] == pytest.approx(0.5e-3)
     assert rates["model.attention.0.bias"] == pytest.approx(0.5e-5)
@@ -380,12 +380,13 @@ def test_a_step_that_divides_by_itself_is_the_step_of_clipped_gradients(monkeypa
     other.load_state_dict(one.state_dict())
     for small, own in ((one, False), (other, True)):
         optimizer = optim.build(Settings(steps=10, optimizer="adamw", lr=0.1), small.named_parameters())
-        assert not optim.divides(optimizer, torch.device("cpu")) and optim.divides(optimizer, torch.device("cuda"))
+        assert not optim.supports_grad_scale(optimizer, torch.device("cpu"))
+        assert optim.supports_grad_scale(optimizer, torch.device("cuda"))
         for step in range(3):
             gradients(small, step)
             before = [p.grad.clone() for p in small.parameters()]
             with monkeypatch.context() as patch:
-                patch.setattr(optim, "divides", lambda *_: True)
+                patch.setattr(optim, "supports_grad_scale", lambda *_: True)
                 optim.clip_gradients(small.parameters(), 0.5, optimizer if own else None)
             assert all(torch.equal(p.grad, b) for p, b in zip(small.parameters(), before, strict=True)) == own
             optimizer.step()
@@ -410,7 +411,7 @@ def test_a_gpu_does_the_same_and_nothing_waits_for_it(kind):
             torch.cuda.set_sync_debug_mode("error")
             try:
                 optim.clip_gradients(small.parameters(), 0.5, optimizer)  # within the step, where that can do it
-                optim.set_rate(optimizer, rate_at(step))
+                optim.set_lr(optimizer, rate_at(step))
                 optimizer.step()
             finally:
                 torch.cuda.set_sync_debug_mode("default")

@@ -16,10 +16,10 @@ from etude.train.settings import Settings
 
 def test_the_peak_is_measured_fast_kept_and_near_the_truth():
     started = time.perf_counter()
-    measured = peak.measured_peak("cpu", "float32")
+    measured = peak.measure_peak("cpu", "float32")
     assert time.perf_counter() - started < 2.0  # 0.3 s, on a machine that does other things too
     started = time.perf_counter()
-    assert peak.measured_peak("cpu", "float32") == measured
+    assert peak.measure_peak("cpu", "float32") == measured
     assert time.perf_counter() - started < 0.1
     left, right = torch.randn(256, 256), torch.randn(256, 256)
     best = 0.0
@@ -31,11 +31,11 @@ def test_the_peak_is_measured_fast_kept_and_near_the_truth():
 
 
 def test_bf16_is_chosen_only_where_it_is_faster():
-    chosen = peak.faster_in_bf16_on_cpu()
+    chosen = peak.is_bf16_faster_on_cpu()
     slow = min(peak._layer(64, bf16=True) for _ in range(3)) > 5 * min(peak._layer(64, bf16=False) for _ in range(3))
     assert not (chosen and slow)
-    assert peak.resolved_precision("auto", "cpu") == ("bf16" if chosen else "float32")
-    assert peak.resolved_precision("bf16", "cpu") == "bf16" and peak.resolved_precision("float32", "cpu") == "float32"
+    assert peak.resolve_precision("auto", "cpu") == ("bf16" if chosen else "float32")
+    assert peak.resolve_precision("bf16", "cpu") == "bf16" and peak.resolve_precision("float32", "cpu") == "float32"
 
 
 def test_published_peaks_are_found_by_whole_words():
@@ -112,31 +112,31 @@ def test_a_model_without_a_count_says_so():
 
 def test_advice_names_three_settings_with_values():
     settings = Settings(steps=1, batch_tokens=8192, micro_tokens=3000, precision="float32")
-    text = memory.advice(settings, 512, "cuda")
+    text = memory.suggest_settings(settings, 512, "cuda")
     assert "5 rows of 512 tokens" in text and "train.micro_tokens=1024 " in text  # 2 of 5 rows
     assert "train.precision=bf16" in text and "objective.row_tokens=256 " in text and text.count(";") == 2
 
     last = Settings(
         steps=1, batch_tokens=512, precision="bf16"
     )  # nothing left to split, nothing to shorten but the row
-    text = memory.advice(last, 512, "cuda", layers=12)
+    text = memory.suggest_settings(last, 512, "cuda", layers=12)
     assert "micro_tokens" not in text and "precision" not in text
     assert "objective.row_tokens=256" in text and "model.layers=6" in text and text.count(";") == 2
 
-    task = memory.advice(Settings(epochs=3, batch_examples=32, precision="float32"), None, "cpu")
+    task = memory.suggest_settings(Settings(epochs=3, batch_examples=32, precision="float32"), None, "cpu")
     assert "train.micro_tokens=2048" in task and "train.batch_examples=16" in task and task.count(";") == 2
-    halved = memory.advice(Settings(epochs=3, batch_examples=32, micro_tokens=1000), None, "cpu")
+    halved = memory.suggest_settings(Settings(epochs=3, batch_examples=32, micro_tokens=1000), None, "cpu")
     assert "train.micro_tokens=500 " in halved
 
 
 def test_memory_in_use_grows_with_what_is_held():
-    before = memory.in_use("cpu")
+    before = memory.bytes_in_use("cpu")
     if before is None:
         pytest.skip("this system does not say how much memory a process holds")
     size = 80_000_000
     with mmap.mmap(-1, size) as held:  # a tensor may lie where another one was, which costs nothing
         held.write(b"\1" * size)
-        assert memory.in_use("cpu") - before > 0.5 * size
+        assert memory.bytes_in_use("cpu") - before > 0.5 * size
 
 
 # On a GPU
@@ -146,7 +146,7 @@ def test_memory_in_use_grows_with_what_is_held():
 def test_a_gpu_reaches_a_good_part_of_its_published_peak():
     published = peak.published_peak(torch.cuda.get_device_name())
     started = time.perf_counter()
-    measured = peak.measured_peak("cuda", "bf16")
+    measured = peak.measure_peak("cuda", "bf16")
     print(f"{measured / 1e12:.0f} TFLOP/s in {time.perf_counter() - started:.2f} s")
     if published is None:
         pytest.skip("no published figure for this GPU")

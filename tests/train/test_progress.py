@@ -39,7 +39,7 @@ def test_a_terminal_is_redrawn_in_place():
     stream = Terminal()
     with Progress(100, stream=stream) as progress:
         assert wait_for(lambda: "first step" in stream.getvalue())
-        progress.state("compiling…")
+        progress.set_phase("compiling…")
         assert wait_for(lambda: "compiling…" in stream.getvalue())
         assert "\n" not in stream.getvalue() and stream.getvalue().count("\r") <= 12
         progress.update(1, 10, 10)
@@ -63,8 +63,8 @@ def test_quiet_means_no_output_and_no_thread():
     stream = io.StringIO()
     progress = Progress(10, quiet=True, stream=stream)
     progress.update(1, 10, 10, 0.1)
-    progress.note("valid", {"loss": 1.0})
-    progress.say("hello")
+    progress.show_metrics("valid", {"loss": 1.0})
+    progress.print("hello")
     progress.close()
     assert stream.getvalue() == "" and progress._thread is None
 
@@ -77,8 +77,8 @@ def test_the_numbers_of_the_line():
     for step in range(2, 12):
         clock.now += 0.5
         progress.update(step, 1_000 * step, 10**11 * (step - 1) + 10**9)
-    progress.note("train", {"loss": 6.31234})
-    line = progress.line()
+    progress.show_metrics("train", {"loss": 6.31234})
+    line = progress.format_line()
     # 10 steps of 1,000 tokens and 1e11 FLOPs in 5 seconds; 989 more at 0.5 s
     assert line == "step 11/1000  loss 6.312  2k tokens/s  20 % of peak  left 8m14s  memory 1.4 GB"
 
@@ -89,7 +89,7 @@ def test_time_left_follows_tokens_where_batches_grow():
     for step in (1, 2, 3):
         clock.now += 1
         progress.update(step, 1_000 * step, 0)
-    assert "left 1m37s" in progress.line()  # 97,000 tokens at 1,000 a second, although only 7 steps are left
+    assert "left 1m37s" in progress.format_line()  # 97,000 tokens at 1,000 a second, although only 7 steps are left
 
 
 def test_speed_is_that_of_the_last_half_minute():
@@ -98,7 +98,7 @@ def test_speed_is_that_of_the_last_half_minute():
     for step in range(1, 200):
         clock.now += 0.1 if step < 100 else 1.0
         progress.update(step, 100 * step, 0)
-    assert "  100 tokens/s" in progress.line()
+    assert "  100 tokens/s" in progress.format_line()
 
 
 def test_an_evaluation_is_no_part_of_the_speed():
@@ -107,26 +107,26 @@ def test_an_evaluation_is_no_part_of_the_speed():
     for step in range(1, 4):
         clock.now += 1
         progress.update(step, 500 * step, 0)
-    progress.state("evaluating…")
+    progress.set_phase("evaluating…")
     clock.now += 25
-    assert progress.line().startswith("step 3/100  evaluating… 25s  500 tokens/s")
-    progress.state(None)
+    assert progress.format_line().startswith("step 3/100  evaluating… 25s  500 tokens/s")
+    progress.set_phase(None)
     clock.now += 1
     progress.update(4, 2_000, 0)
-    assert progress.line().startswith("step 4/100  500 tokens/s")
+    assert progress.format_line().startswith("step 4/100  500 tokens/s")
 
 
 def test_a_resumed_run_starts_where_it_was():
     progress = Progress(100, quiet=True)
-    progress.state("first step…", step=40)
-    assert progress.line().startswith("step 40/100  first step…")
+    progress.set_phase("first step…", step=40)
+    assert progress.format_line().startswith("step 40/100  first step…")
 
 
 def test_a_held_out_loss_stays_on_the_screen():
     stream = Terminal()
     with Progress(100, stream=stream) as progress:
         progress.update(40, 10, 10)
-        progress.note("valid", {"loss": 3.25, "bits_per_byte": 1.5})
+        progress.show_metrics("valid", {"loss": 3.25, "bits_per_byte": 1.5})
         assert "step 40: valid loss 3.25  bits_per_byte 1.5\n" in stream.getvalue()
     progress.close()  # a second time: nothing happens
 

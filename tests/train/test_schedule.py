@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.train.schedule import (
     batch_rows,
+    check_warmup,
+    compute_lr,
     full_rows,
     micro_rows,
-    rate,
     rows_before,
     steps_within,
     total_steps,
-    warning,
 )
 from etude.train.settings import BatchRamp, Settings
 
 
 def rates(total, steps, **values):
     settings = Settings(steps=total, **values)
-    return [rate(settings, step, total) for step in steps]
+    return [compute_lr(settings, step, total) for step in steps]
 
 
 def test_bert_switches_from_warmup_to_an_unshifted_line():
@@ -86,8 +86,8 @@ def test_stable_then_decay(shape, middle):
 
 def test_a_warmup_longer_than_the_run_is_said():
     settings = Settings(steps=100, warmup=10_000)
-    assert "never reaches" in (warning(settings, 100) or "")
-    assert warning(settings, 20_000) is None and warning(Settings(steps=100, warmup=0.1), 100) is None
+    assert "never reaches" in (check_warmup(settings, 100) or "")
+    assert check_warmup(settings, 20_000) is None and check_warmup(Settings(steps=100, warmup=0.1), 100) is None
 
 
 # Rows

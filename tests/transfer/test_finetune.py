@@ -115,7 +115,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
     def watched(self: Loop, one: Any) -> None:
         advance(self, one)
-        if self.tally.step == step:
+        if self.state.step == step:
             self.interrupted = True
 
     monkeypatch.setattr(Loop, "advance", watched)

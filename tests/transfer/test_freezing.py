@@ -44,7 +44,7 @@ def test_layers_thaw_from_above(
 
     def watched(self: Loop, step: Any) -> None:
         advance(self, step)
-        if self.tally.step % 8 == 0:
+        if self.state.step % 8 == 0:
             seen.append(moved(before, self.model.state_dict()))
 
     changes = QUICK | {"transfer.gradual": 1, "train.epochs": 4, "train.weight_decay": 0.1, "train.lr": 3e-3}

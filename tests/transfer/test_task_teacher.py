@@ -153,7 +153,7 @@ def test_it_goes_on_after_a_stop_to_the_same_bits(
 
     def stop_in_the_middle(self: Loop, step: Any) -> None:
         advance(self, step)
-        self.interrupted = self.tally.step == 11
+        self.interrupted = self.state.step == 11
 
     monkeypatch.setattr(Loop, "advance", stop_in_the_middle)
     settings = {**QUICK, **INSIDE, **SILENT, "distill.teacher": str(teacher)}

@@ -191,7 +191,7 @@ def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_
     optimizer = torch.optim.AdamW(groups, lr=6e-3)
     theirs = []
     for step in range(20):
-        chosen = [examples[int(number) % len(examples)] for number in loader.numbers(step)]
+        chosen = [examples[int(number) % len(examples)] for number in loader.row_numbers(step)]
         if kind == "tag":
             batch = tokenizer([i.words for i in chosen], is_split_into_words=True, padding=True, return_tensors="pt")
             labels = torch.full_like(batch["input_ids"], -100)
@@ -204,7 +204,7 @@ def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = schedule.rate(plan.train, step, 20)
+            group["lr"] = schedule.compute_lr(plan.train, step, 20)
         optimizer.step()
         optimizer.zero_grad()
         theirs.append(float(loss.detach()))

@@ -95,7 +95,7 @@ def summary(found: Bench) -> str:
         lines.append(f"There a step's time goes to: {shares}")
     train = found.recipe.train
     if train.compile or (train.compile is None and train.device != "cpu"):
-        from etude.train.compilation import folder
+        from etude.train.compilation import cache_folder
 
-        lines.append(f"Compiled kernels are kept in {folder()}: the next start-up is shorter")
+        lines.append(f"Compiled kernels are kept in {cache_folder()}: the next start-up is shorter")
     return "\n".join(lines)

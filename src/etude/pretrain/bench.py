@@ -29,8 +29,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
-from etude.train import failures as trouble
-from etude.train import memory, optim, peak, schedule
+from etude.train import failures, memory, optim, peak, schedule
 from etude.train.loop import Loop, total_loss
 
 STEPS = 4  # that are taken apart
@@ -88,7 +87,7 @@ def bench(
     device = device_of(resolved)
     tried = sizes(resolved, corpus)
     doing("measuring the best matrix product")
-    found = Bench(resolved, peak.measured_peak(device, peak.resolved_precision(resolved.train.precision, device)), [])
+    found = Bench(resolved, peak.measure_peak(device, peak.resolve_precision(resolved.train.precision, device)), [])
     seen(found)
     for number, micro in enumerate(tried, start=1):
         doing(f"micro-batch {number} of {len(tried)}: {micro:,} tokens")
@@ -153,22 +152,22 @@ def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
         raise UserError("etude bench measures pre-training, whose rows have one length.")
     if recipe.train.micro_tokens is not None:
         return [recipe.train.micro_tokens]
-    whole = max(schedule.sizes(recipe.train, row_tokens))
+    whole = max(schedule.batch_sizes(recipe.train, row_tokens))
     rows = [2**power for power in range(whole.bit_length()) if 2**power < whole]
     return [count * row_tokens for count in [*rows[-5:], whole]]  # the smallest of many are never the best
 
 
 def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, seconds: float) -> Measured:
-    memory.forget_peak(device)
+    memory.reset_peak(device)
     try:
         speed = trial(recipe, corpus, device, seconds)
     except (RuntimeError, MemoryError) as error:
-        if not trouble.is_memory_error(error):
+        if not failures.is_memory_error(error):
             raise
         return Measured(micro, None, None)
     finally:
         gc.collect()  # models of a trial hang in cycles, and the next one needs their memory
-    return Measured(micro, speed, memory.peak_held(device))
+    return Measured(micro, speed, memory.peak_bytes(device))
 
 
 def take_apart(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str, float]:

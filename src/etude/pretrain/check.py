@@ -53,7 +53,7 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         settings,
         named,
         micro_tokens=settings.micro_tokens or settings.batch_tokens,
-        precision=peak.resolved_precision(settings.precision, device),
+        precision=peak.resolve_precision(settings.precision, device),
         model=resolved.model if resolved.model_kind == "transformer" else None,
         beside=[trunk.settings for trunk in objective.trunks() if isinstance(trunk, Transformer)],
         device=device.type,
@@ -103,5 +103,5 @@ def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: S
         found.append(
             f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation."
         )
-    slow = schedule.warning(recipe.train, steps)
+    slow = schedule.check_warmup(recipe.train, steps)
     return [*found, f"{slow}."] if slow else found

@@ -47,8 +47,8 @@ def pretrain(
     device = device_of(resolved)
     with connect(device.type == "cuda") as ranks:
         resolved = fix_budget(resolved, corpus, device)
-        run = Run.create(out, resolved, corpus) if ranks.first else Run(Path(out))
-        ranks.wait()
+        run = Run.create(out, resolved, corpus) if ranks.is_first else Run(Path(out))
+        ranks.barrier()
         return _begun(run, corpus, device, ranks, quiet)
 
 
@@ -59,7 +59,7 @@ def _begun(
     try:
         return _train(run, corpus, device, ranks, quiet, made)
     except UserError:
-        if ranks.first and _untouched(run.folder):
+        if ranks.is_first and _untouched(run.folder):
             shutil.rmtree(run.folder)
         raise
 
@@ -83,8 +83,8 @@ def distill(
     with connect(device.type == "cuda") as ranks:
         resolved = fix_budget(resolved, corpus, device)
         made, files = distilling.begun(teacher, corpus, resolved)
-        run = Run.create(out, resolved, corpus, files) if ranks.first else Run(Path(out))
-        ranks.wait()
+        run = Run.create(out, resolved, corpus, files) if ranks.is_first else Run(Path(out))
+        ranks.barrier()
         return _begun(run, corpus, device, ranks, quiet, made)
 
 
@@ -118,11 +118,9 @@ def _train(
     rows = checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
     valid = held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it
-    quiet = quiet or not ranks.first
-    best = (
-        None if quiet else peak.measured_peak(device, peak.resolved_precision(settings.precision, device)) * ranks.size
-    )
-    with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.in_use(device)) as progress:
+    quiet = quiet or not ranks.is_first
+    best = None if quiet else peak.measure_peak(device, peak.resolve_precision(settings.precision, device)) * ranks.size
+    with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.bytes_in_use(device)) as progress:
         loop = Loop(
             run.folder,
             model,
@@ -137,10 +135,10 @@ def _train(
             progress=progress,
         )
         outcome = loop.run()
-    if outcome.finished and ranks.first:
+    if outcome.finished and ranks.is_first:
         card = model_card(run, corpus, outcome, distilling.told(run) if taught else None)
         run.finish(model.cpu(), objective.cpu(), card)
-    ranks.wait()
+    ranks.barrier()
     return run
 
 
@@ -161,7 +159,7 @@ def resolve(recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides, t
         changes["train.device"] = "cuda" if torch.cuda.is_available() else "cpu"
     device = settings.device or changes["train.device"]
     if settings.precision == "auto":
-        changes["train.precision"] = peak.resolved_precision("auto", device)
+        changes["train.precision"] = peak.resolve_precision("auto", device)
     return resolved.with_settings(changes) if changes else resolved
 
 
@@ -246,7 +244,7 @@ def trial(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float =
                 loop.advance(next(steps))
             settle(device)
             started = time.perf_counter() - begun
-            begun, tokens, flops, number, waited = time.perf_counter(), loop.tally.tokens, loop.tally.flops, 0, 0.0
+            begun, tokens, flops, number, waited = time.perf_counter(), loop.state.tokens, loop.state.flops, 0, 0.0
             while number < 2 or (time.perf_counter() - begun < seconds and number < 50):
                 asked = time.perf_counter()
                 step = next(steps)
@@ -255,7 +253,7 @@ def trial(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float =
                 number += 1
             settle(device)
             passed = time.perf_counter() - begun
-    tokens, flops = loop.tally.tokens - tokens, loop.tally.flops - flops
+    tokens, flops = loop.state.tokens - tokens, loop.state.flops - flops
     return Speed(
         tokens_per_second=tokens / passed,
         seconds_per_step=passed / number,

@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from etude.runs.run import Run
     from etude.text.corpus.corpus import Corpus
-    from etude.train.run_state import Outcome
+    from etude.train.run_state import TrainResult
 
 
 def hardware() -> str:
@@ -31,11 +31,11 @@ def versions() -> str:
     return f"etude {own}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def model_card(run: Run, corpus: Corpus, outcome: Outcome, teacher: str | None = None) -> str:
+def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | None = None) -> str:
     """`teacher`: in words, where there was one."""
-    recipe, tally, fingerprint = run.recipe, outcome.tally, corpus.fingerprint
+    recipe, state, fingerprint = run.recipe, result.state, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
-    scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in outcome.valid.items())
+    scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in result.valid.items())
     shape = ", ".join(
         f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
     )
@@ -54,7 +54,7 @@ def model_card(run: Run, corpus: Corpus, outcome: Outcome, teacher: str | None =
 | objective | {recipe.objective_kind}: {", ".join(f"{k} {v}" for k, v in objective.items() if v is not None)} |
 | text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
 | tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
-| trained | {tally.step:,} steps, {tally.tokens:,} tokens, {tally.flops:.3e} FLOPs, {tally.seconds:,.0f} s |
+| trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |
 {taught}| seed | {recipe.train.seed} |
 | hardware | {hardware()} |
 | versions | {versions()} |

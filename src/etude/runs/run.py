@@ -97,7 +97,7 @@ class Run:
     @property
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints."""
-        return checkpoint.steps(self.folder / "checkpoints")
+        return checkpoint.list_steps(self.folder / "checkpoints")
 
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
         lines = read_metrics(self.folder / "metrics.jsonl")

@@ -220,7 +220,7 @@ def settle(kind: str, overrides: Overrides, model: Any) -> tuple[Any, Settings, 
     if settings.device is None:
         changes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     if settings.precision == "auto":
-        changes["precision"] = peak.resolved_precision("auto", settings.device or changes["device"])
+        changes["precision"] = peak.resolve_precision("auto", settings.device or changes["device"])
     return task, way, checked(Train, settings.model_dump(mode="json") | changes, document, "train")
 
 

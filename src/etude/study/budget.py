@@ -165,7 +165,7 @@ class Machine:
         self.device: str = device or known.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
         if known.get("device") != self.device:
             known = {}
-        self.precision: str = known.get("precision") or peak.resolved_precision("auto", self.device)
+        self.precision: str = known.get("precision") or peak.resolve_precision("auto", self.device)
         self.speeds: dict[str, float] = known.get("speeds", {})
 
     def recipe(self, recipe: Recipe) -> Recipe:

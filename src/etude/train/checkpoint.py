@@ -41,11 +41,11 @@ def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], st
     content = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
     write_text(writing / "state.json", json.dumps(content, indent=1))
     flush(writing)
-    place(writing, target)
+    rename_into_place(writing, target)
     return target
 
 
-def place(writing: Path, target: Path) -> None:
+def rename_into_place(writing: Path, target: Path) -> None:
     """The rename that makes it exist; an older one of the same name steps aside first."""
     if target.exists():
         aside = target.with_name(f".old-{target.name}-{os.getpid()}")
@@ -57,7 +57,7 @@ def place(writing: Path, target: Path) -> None:
     flush(target.parent)
 
 
-def steps(folder: Path) -> list[int]:
+def list_steps(folder: Path) -> list[int]:
     """The steps of all complete checkpoints, ascending."""
     if not folder.is_dir():
         return []
@@ -86,13 +86,13 @@ def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[st
     return groups, content["state"]
 
 
-def retain(folder: Path, keep: int, best: int | None) -> None:
+def prune(folder: Path, keep: int, best: int | None) -> None:
     """Removes all but the last `keep` checkpoints and the best; and what dead writers left behind."""
     for path in folder.glob(".writing-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(".old-*"):
         shutil.rmtree(path, ignore_errors=True)
-    for step in steps(folder)[: -max(1, keep)]:
+    for step in list_steps(folder)[: -max(1, keep)]:
         if step != best:
             # renamed first, so that a kill in the middle of a removal leaves no half a checkpoint
             doomed = folder / f".old-{step}"

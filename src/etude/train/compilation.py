@@ -19,25 +19,25 @@ from etude.train.progress import Progress
 One = TypeVar("One")
 
 
-def told(steps: Generator[One, None, None], progress: Progress) -> Generator[One, None, None]:
+def report_first_step(steps: Generator[One, None, None], progress: Progress) -> Generator[One, None, None]:
     """Passes steps on. When the second is asked for, the first is done: so long compiling took, which is then said."""
     with contextlib.closing(steps):
         for number, step in enumerate(steps):
             begun = time.perf_counter()
             yield step
             if number == 0:
-                progress.say(sentence(time.perf_counter() - begun))
+                progress.print(describe(time.perf_counter() - begun))
 
 
-def sentence(seconds: float) -> str:
-    found, made, lost = graphs()
-    parts = [f"{found} graphs found in {folder()}"] if found else []
-    parts += [f"{made} made and kept in {folder()} for the next run"] if made else []
+def describe(seconds: float) -> str:
+    found, made, lost = count_graphs()
+    parts = [f"{found} graphs found in {cache_folder()}"] if found else []
+    parts += [f"{made} made and kept in {cache_folder()} for the next run"] if made else []
     parts += [f"{lost} made that torch cannot keep"] if lost else []
     return f"compiled: first step after {seconds:.0f} s" + "".join(f"; {part}" for part in parts)
 
 
-def graphs() -> tuple[int, int, int]:
+def count_graphs() -> tuple[int, int, int]:
     """Of this process: how many graphs were found in the folder, made and kept there, made and not kept."""
     from torch._dynamo.utils import counters  # the compiler is there already where this is asked
 
@@ -45,14 +45,14 @@ def graphs() -> tuple[int, int, int]:
     return inductor["fxgraph_cache_hit"], inductor["fxgraph_cache_miss"], inductor["fxgraph_cache_bypass"]
 
 
-def folder() -> Path:
+def cache_folder() -> Path:
     """Where torch keeps what it compiled."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return Path(cache_dir())
 
 
-def options(device: torch.device, replays: bool) -> dict[str, Any]:
+def compile_options(device: torch.device, replays: bool) -> dict[str, Any]:
     """What `torch.compile` is told; with `replays`, to record kernels once and to replay them (CUDA graphs)."""
     if device.type != "cuda":
         return {}

@@ -14,7 +14,7 @@ import torch
 
 
 @contextmanager
-def steady() -> Iterator[None]:
+def onednn_enabled() -> Iterator[None]:
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
     try:

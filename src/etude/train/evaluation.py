@@ -55,8 +55,8 @@ def _lanes(objective: Objective, rows: Rows, settings: Settings, lanes: int) -> 
 
 def means(stats: dict[str, Stat], ranks: Ranks) -> dict[str, float]:
     """Of all ranks; the loss, the weighted sum of its terms, first."""
-    sums = ranks.total({name: float(stat.sum) for name, stat in stats.items()})
-    counts = ranks.total({name: float(stat.count) for name, stat in stats.items()})
+    sums = ranks.sum({name: float(stat.sum) for name, stat in stats.items()})
+    counts = ranks.sum({name: float(stat.count) for name, stat in stats.items()})
     found = {name: sums[name] / max(1.0, counts[name]) for name in stats}
     weighted = [stat.weight * found[name] for name, stat in stats.items() if stat.weight is not None]
     return {"loss": sum(weighted), **{name: mean for name, mean in found.items() if name != "loss"}}

@@ -57,7 +57,7 @@ def watch(module: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
-def name_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> str:
+def find_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> str:
     """Runs the failing step once more with every sub-module watched and names where it began.
 
     `replay` does the forward and backward pass of the step without an update.
@@ -76,7 +76,7 @@ def name_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> st
     return "the loss, although every tensor of it is finite when run again"
 
 
-def not_finite(where: str, step: int, rate: float) -> UserError:
+def nonfinite_error(where: str, step: int, rate: float) -> UserError:
     return UserError(
         f"Training stopped at step {step}: {where} is not finite. The weights of step {step - 1} were not touched. "
         f"The learning rate was {rate:.3g}: try a lower train.lr, a longer train.warmup, a smaller train.clip, "

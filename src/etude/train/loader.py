@@ -77,7 +77,7 @@ class Loader:
             )
         self.objective.set_lanes(lanes)
 
-    def numbers(self, step: int) -> np.ndarray:
+    def row_numbers(self, step: int) -> np.ndarray:
         """(R,) the row numbers of a step, in the order of its slots."""
         size, count = len(self.rows), self.batch_rows(step)
         if not self.rows.shuffle:
@@ -94,7 +94,7 @@ class Loader:
 
     def step(self, number: int) -> Step:
         """Builds this rank's share of a step, here and now."""
-        numbers = self.numbers(number)
+        numbers = self.row_numbers(number)
         share = len(numbers) // self.ranks
         slots = range(self.rank * share, (self.rank + 1) * share)
         found = rows_of(self.rows, numbers[slots.start : slots.stop])

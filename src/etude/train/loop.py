@@ -28,28 +28,13 @@ from etude.errors import UserError
 from etude.nn.attention.dispatch import look_up_kernels
 from etude.nn.fusion import plain
 from etude.objectives.base import Batch, Objective, Rows, Stat, Term
-from etude.train import (
-    checkpoint,
-    evaluation,
-    memory,
-    optim,
-    schedule,
-)
-from etude.train import (
-    compilation as compiling,
-)
-from etude.train import (
-    failures as trouble,
-)
-from etude.train import (
-    malloc as heap,
-)
-from etude.train.cpu_state import steady
+from etude.train import checkpoint, compilation, evaluation, failures, malloc, memory, optim, schedule
+from etude.train.cpu_state import onednn_enabled
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
-from etude.train.run_state import Outcome, Scorer, Tally
+from etude.train.run_state import SelectionMetric, TrainResult, TrainState
 from etude.train.settings import Settings
 from etude.train.workers import default_workers
 
@@ -81,13 +66,13 @@ class Loop:
         ranks: Ranks | None = None,
         progress: Progress | None = None,
         depth_of: Callable[[str], int | None] | None = None,
-        scorer: Scorer | None = None,
+        selection_metric: SelectionMetric | None = None,
     ) -> None:
-        self.scorer = scorer
+        self.selection_metric = selection_metric
         self.folder, self.settings, self.total = folder, settings, total
         self.device, self.ranks = device or torch.device("cpu"), ranks or Ranks()
         if self.device.type == "cpu":
-            heap.keep()
+            malloc.keep_freed_memory()
         self.progress = progress or Progress(total, quiet=True)
         self.objective, self.model = objective, model
         self.rows, self.valid_rows, self.tokens_per_byte = rows, valid_rows, tokens_per_byte
@@ -99,7 +84,7 @@ class Loop:
             look_up_kernels(self.device)
             for trunk in (model, *objective.trunks()):
                 # rows are static, so one shape is compiled, once
-                trunk.compile(dynamic=False, options=compiling.options(self.device, self._replays()))
+                trunk.compile(dynamic=False, options=compilation.compile_options(self.device, self._replays()))
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
             if objective.updates_itself:
@@ -109,7 +94,7 @@ class Loop:
             objective,
             rows,
             seed=settings.seed,
-            sizes=schedule.sizes(settings, rows.row_tokens),
+            sizes=schedule.batch_sizes(settings, rows.row_tokens),
             batch_rows=lambda step: schedule.batch_rows(settings, rows.row_tokens, step),
             rows_before=lambda step: schedule.rows_before(settings, rows.row_tokens, step),
             micro_tokens=settings.micro_tokens,
@@ -119,12 +104,12 @@ class Loop:
             processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
         )
-        self.tally = Tally()
+        self.state = TrainState()
         self.running: dict[str, Tensor] = {}
         self.bad_step: tuple[Tensor, Tensor] | None = None  # on the device: has one been seen, and which was first
         self.valid: dict[str, float] = {}
         board = folder / "tensorboard" if settings.tensorboard else None
-        self.log = MetricsLog(folder / "metrics.jsonl", board) if self.ranks.first else None
+        self.log = MetricsLog(folder / "metrics.jsonl", board) if self.ranks.is_first else None
         self.interrupted = False
         self.saved: int | None = None
         self.started = time.perf_counter()
@@ -136,7 +121,7 @@ class Loop:
         settings, rows = self.settings, self.rows.row_tokens
         if self.device.type != "cuda" or rows is None or self.ranks.size > 1 or self.objective.state() is not None:
             return False
-        sizes = schedule.sizes(settings, rows)
+        sizes = schedule.batch_sizes(settings, rows)
         whole = settings.micro_tokens is None or sizes[0] * rows <= settings.micro_tokens
         return len(sizes) == 1 and whole
 
@@ -144,78 +129,80 @@ class Loop:
 
     def _workers(self) -> int:
         """That build batches ahead: a thread on a CPU, processes for a GPU."""
-        return default_workers(self.ranks.here) if self.device.type == "cuda" else 1
+        return default_workers(self.ranks.local_size) if self.device.type == "cuda" else 1
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainResult:
         """Trains to the last step, or until a signal; always leaves a checkpoint behind."""
         self.restore()
-        self.progress.state("compiling…" if self.compiled else "first step…", step=self.tally.step)
-        self.started = time.perf_counter() - self.tally.seconds
-        built = self.loader.steps(self.tally.step, self.total)
+        self.progress.set_phase("compiling…" if self.compiled else "first step…", step=self.state.step)
+        self.started = time.perf_counter() - self.state.seconds
+        built = self.loader.steps(self.state.step, self.total)
         with (
-            steady(),
+            onednn_enabled(),
             plain(not self.compiled),
             self._signals(),
-            contextlib.closing(compiling.told(built, self.progress) if self.compiled else built) as steps,
+            contextlib.closing(
+                compilation.report_first_step(built, self.progress) if self.compiled else built
+            ) as steps,
         ):
             while True:
                 stop = self.ranks.any(self.interrupted)
-                if not stop and self._due(self.settings.eval_every) and self.tally.evaluated != self.tally.step:
+                if not stop and self._due(self.settings.eval_every) and self.state.evaluated != self.state.step:
                     self.evaluate()
                     stop = self.ranks.any(self.interrupted)
-                done = self.tally.step >= self.total or self._stale()
-                if stop or done or self._due(self.settings.save_every) or self.tally.best_step == self.tally.step:
+                done = self.state.step >= self.total or self._stale()
+                if stop or done or self._due(self.settings.save_every) or self.state.best_step == self.state.step:
                     self.save()
                 if stop or done:
-                    return Outcome(self.tally, not stop, self.valid)
+                    return TrainResult(self.state, not stop, self.valid)
                 self._guarded(next(steps))
 
     def _due(self, every: int | None) -> bool:
-        step = self.tally.step
+        step = self.state.step
         return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
 
     def _stale(self) -> bool:
         """Early stopping: nothing has got better for so many evaluations."""
-        return self.settings.patience is not None and self.tally.stale >= self.settings.patience
+        return self.settings.patience is not None and self.state.stale >= self.settings.patience
 
     def _guarded(self, step: Step) -> None:
         try:
             self.advance(step)
         except (RuntimeError, MemoryError) as error:
-            if not trouble.is_memory_error(error):
+            if not failures.is_memory_error(error):
                 raise
             layers = getattr(getattr(self.model, "settings", None), "layers", None)
-            advice = memory.advice(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
+            advice = memory.suggest_settings(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
             raise UserError(advice) from error
 
     def advance(self, step: Step) -> None:
         """One update from all micro-batches of a step."""
-        rate = schedule.rate(self.settings, step.number, self.total)
+        rate = schedule.compute_lr(self.settings, step.number, self.total)
         facts = {name: float(count) for name, count in step.counts.items()}
         cost = sum(self.objective.flops(self.model, batch) for batch in step.batches)
-        totals = self.ranks.total(facts | {"tokens ": float(step.tokens), "flops ": float(cost)})
+        totals = self.ranks.sum(facts | {"tokens ": float(step.tokens), "flops ": float(cost)})
         tokens, flops = int(totals.pop("tokens ")), int(totals.pop("flops "))
 
         self.learner.train()
         sums = self._descend(step, totals, rate) if self.optimizer else self._own_update(step, totals, rate)
-        tally = self.tally
-        tally.step, tally.window = step.number + 1, tally.window + 1
-        tally.tokens, tally.flops = tally.tokens + tokens, tally.flops + flops
-        tally.seconds = time.perf_counter() - self.started
+        state = self.state
+        state.step, state.window = step.number + 1, state.window + 1
+        state.tokens, state.flops = state.tokens + tokens, state.flops + flops
+        state.seconds = time.perf_counter() - self.started
         for name, value in sums.items():  # stays on the device: nothing waits for it here
             self.running[name] = self.running[name] + value if name in self.running else value.double()
         for name, count in totals.items():
-            tally.counts[name] = tally.counts.get(name, 0.0) + count
-        if tally.step % self.settings.log_every == 0 or tally.step == self.total:
+            state.counts[name] = state.counts.get(name, 0.0) + count
+        if state.step % self.settings.log_every == 0 or state.step == self.total:
             self._write_line(rate)
-        self.progress.update(tally.step, tally.tokens, tally.flops, tally.seconds)
+        self.progress.update(state.step, state.tokens, state.flops, state.seconds)
 
     def _descend(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
         sums = self._backward(step, totals)
         assert self.optimizer is not None
         norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip, self.optimizer)
         self._guard(norm, step.number)
-        optim.set_rate(self.optimizer, rate)
+        optim.set_lr(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return sums | {"norm ": norm.detach()}
@@ -266,9 +253,9 @@ class Loop:
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         step = self.loader.step(number)
-        totals = self.ranks.total({name: float(count) for name, count in step.counts.items()})
-        where = trouble.name_first_nonfinite(self.learner, lambda: self._backward(step, totals))
-        raise trouble.not_finite(where, number + 1, schedule.rate(self.settings, number, self.total))
+        totals = self.ranks.sum({name: float(count) for name, count in step.counts.items()})
+        where = failures.find_first_nonfinite(self.learner, lambda: self._backward(step, totals))
+        raise failures.nonfinite_error(where, number + 1, schedule.compute_lr(self.settings, number, self.total))
 
     def _own_update(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
         """For models with their own update (word vectors): no gradients, no optimiser."""
@@ -286,7 +273,7 @@ class Loop:
         if self.valid_rows is None:
             return {}
         carried = self.objective.state()
-        self.progress.state("evaluating…")
+        self.progress.set_phase("evaluating…")
         stats: dict[str, Stat] = {}
         self.learner.eval()
         with torch.no_grad(), self.precision():
@@ -300,10 +287,14 @@ class Loop:
             nats = self.objective.nats_per_token
             if nats and self.tokens_per_byte:
                 values["bits_per_byte"] = values[nats] * self.tokens_per_byte / math.log(2)
-            if self.scorer and self.scorer.name not in values and not (self.interrupted and self.ranks.size == 1):
-                values |= self.scorer.scores()
+            if (
+                self.selection_metric
+                and self.selection_metric.name not in values
+                and not (self.interrupted and self.ranks.size == 1)
+            ):
+                values |= self.selection_metric.scores()
         self.learner.train()
-        self.progress.state(None)
+        self.progress.set_phase(None)
         if carried is not None:
             self.objective.set_lanes(self.loader.batch_rows(0))
             self.objective.restore(carried)
@@ -314,65 +305,65 @@ class Loop:
         return self.valid
 
     def _note_best(self) -> None:
-        tally = self.tally
-        tally.evaluated = tally.step
-        worth = self.valid["loss"] if self.scorer is None else -self.valid[self.scorer.name]
-        if worth < tally.best:
-            tally.best, tally.best_step, tally.stale = worth, tally.step, 0
+        state = self.state
+        state.evaluated = state.step
+        worth = self.valid["loss"] if self.selection_metric is None else -self.valid[self.selection_metric.name]
+        if worth < state.best:
+            state.best, state.best_step, state.stale = worth, state.step, 0
         else:
-            tally.stale += 1
-        tally.seconds = time.perf_counter() - self.started
+            state.stale += 1
+        state.seconds = time.perf_counter() - self.started
         if self.log:
             self.log.write(self._place() | {"split": "valid"} | self.valid)
-        self.progress.note("valid", self.valid)
+        self.progress.show_metrics("valid", self.valid)
 
     # --- the log ------------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Any]:
-        tally = self.tally
-        return {"step": tally.step, "tokens": tally.tokens, "flops": tally.flops, "seconds": round(tally.seconds, 3)}
+        state = self.state
+        return {"step": state.step, "tokens": state.tokens, "flops": state.flops, "seconds": round(state.seconds, 3)}
 
     def _sums(self) -> dict[str, float]:
         """The running sums of all ranks on the host (the one place where a GPU is waited for)."""
-        return self.ranks.total({name: float(value) for name, value in self.running.items()})
+        return self.ranks.sum({name: float(value) for name, value in self.running.items()})
 
     def _write_line(self, rate: float) -> None:
         self._stop_if_bad()
-        tally, sums = self.tally, self._sums()
-        loss = sums.pop("loss ") / tally.window
+        state, sums = self.state, self._sums()
+        loss = sums.pop("loss ") / state.window
         norm = sums.pop("norm ", None)
         line = self._place() | {"split": "train", "loss": loss, "rate": rate}
         if len(sums) > 1:
-            line |= {name: value / max(1.0, tally.counts[name]) for name, value in sums.items()}
+            line |= {name: value / max(1.0, state.counts[name]) for name, value in sums.items()}
         if norm is not None:
-            line["norm"] = norm / tally.window / self.ranks.size  # every rank has the same one
+            line["norm"] = norm / state.window / self.ranks.size  # every rank has the same one
         if self.log:
             self.log.write(line)
-        self.progress.note("train", {"loss": loss})
-        self.running, tally.counts, tally.window = {}, {}, 0
+        self.progress.show_metrics("train", {"loss": loss})
+        self.running, state.counts, state.window = {}, {}, 0
 
     # --- saving and coming back ---------------------------------------------------------------------
 
     def save(self) -> None:
         """A complete checkpoint, or none."""
-        if self.saved == self.tally.step and self.tally.step > 0:
+        if self.saved == self.state.step and self.state.step > 0:
             return
         self._stop_if_bad()
-        self.tally.sums = self._sums()
+        self.state.sums = self._sums()
         carried = self._carried()
-        if self.ranks.first:
+        if self.ranks.is_first:
             assert self.log is not None
             groups = {"weights": dict(self.learner.state_dict())}
             if self.optimizer:
                 groups["optimizer"] = optim.state_tensors(self.optimizer, self.named)
             if carried:
                 groups["carried"] = carried
-            state = vars(self.tally) | {"metrics_bytes": self.log.position(), "valid": self.valid}
+            state = vars(self.state) | {"metrics_bytes": self.log.position(), "valid": self.valid}
             folder = self.folder / "checkpoints"
-            checkpoint.save(folder, self.tally.step, groups, state)
-            checkpoint.retain(folder, self.settings.keep, self.tally.best_step)
-        self.saved = self.tally.step
-        self.ranks.wait()
+            checkpoint.save(folder, self.state.step, groups, state)
+            checkpoint.prune(folder, self.settings.keep, self.state.best_step)
+        self.saved = self.state.step
+        self.ranks.barrier()
 
     def _carried(self) -> dict[str, Tensor] | None:
         state = self.objective.state()
@@ -384,7 +375,7 @@ class Loop:
 
     def restore(self) -> None:
         """Takes up the last complete checkpoint, if there is one; cuts the log back to where it was."""
-        found = checkpoint.steps(self.folder / "checkpoints")
+        found = checkpoint.list_steps(self.folder / "checkpoints")
         if not found:
             if self.log:
                 self.log.truncate(0)
@@ -396,11 +387,11 @@ class Loop:
         if "carried" in groups:
             self.objective.restore({name: tensor.to(self.device) for name, tensor in groups["carried"].items()})
         position, self.valid = state.pop("metrics_bytes"), state.pop("valid")
-        self.tally = Tally(**state)
+        self.state = TrainState(**state)
         # the sums of all ranks were saved: the first rank carries them on, the others start from nothing
-        own = {name: value if self.ranks.first else 0.0 for name, value in self.tally.sums.items()}
+        own = {name: value if self.ranks.is_first else 0.0 for name, value in self.state.sums.items()}
         self.running = {n: torch.tensor(v, dtype=torch.float64, device=self.device) for n, v in own.items()}
-        self.saved = self.tally.step
+        self.saved = self.state.step
         if self.log:
             self.log.truncate(position)
 

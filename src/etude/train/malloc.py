@@ -6,7 +6,7 @@ that are not there, and each costs a visit to the kernel: about as much time as 
 taken up again as they are. The process then holds what its largest step held, until it ends.
 
 On some processors (aarch64) torch brings mimalloc along instead, which is told by a variable of the environment before
-torch is loaded: `before_torch`, as soon as Etude is imported. Who imports torch first sets MIMALLOC_PURGE_DELAY=-1: a
+torch is loaded: `configure_mimalloc`, as soon as Etude is imported. Who imports torch first sets MIMALLOC_PURGE_DELAY=-1: a
 small BERT trains at 2,830 tokens a second with it, at 2,550 without (two cores). Other allocators (macOS, musl) are
 left as they are.
 """
@@ -24,12 +24,12 @@ _HIGHEST = 2**31 - 1  # an int
 _HIGHEST_MAPPED = 2**25  # what older ones accept at most, and their own adjusting ends there
 
 
-def before_torch() -> None:
+def configure_mimalloc() -> None:
     """The same for mimalloc: freed memory is given back after so many milliseconds, and never if that is -1."""
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 
-def keep() -> bool:
+def keep_freed_memory() -> bool:
     """From now on malloc keeps what is freed. False where there is no glibc to tell it to."""
     if sys.platform != "linux":
         return False

@@ -24,8 +24,8 @@ from torch import nn
 
 from etude.models import transformer
 from etude.nn.losses import chunk_of
-from etude.train.optim import role_of
-from etude.train.peak import Precision, resolved_precision
+from etude.train.optim import parameter_role
+from etude.train.peak import Precision, resolve_precision
 from etude.train.schedule import micro_rows
 from etude.train.settings import Settings
 
@@ -103,7 +103,7 @@ def optimizer_bytes(settings: Settings, named: Iterable[tuple[str, nn.Parameter]
         elif settings.optimizer == "adagrad":
             total += parameter.nbytes + 4
         else:
-            matrix = role_of(name) == "hidden" and parameter.dim() == 2
+            matrix = parameter_role(name) == "hidden" and parameter.dim() == 2
             total += parameter.nbytes if matrix else 2 * parameter.nbytes + 4
     return total
 
@@ -127,7 +127,7 @@ def transformer_activations(model: transformer.Settings, tokens: int, precision:
     return tokens * (model.layers * layer + embedding)
 
 
-def advice(
+def suggest_settings(
     settings: Settings,
     row_tokens: int | None,
     device: str = "cpu",
@@ -151,7 +151,7 @@ def advice(
         held = f"{rows} row{'s' if rows > 1 else ''} of {row_tokens} tokens at once"
         if rows > 1:
             changes.append(f"train.micro_tokens={rows // 2 * row_tokens} (the result stays the same)")
-    if device != "cpu" and resolved_precision(settings.precision, device) == "float32":
+    if device != "cpu" and resolve_precision(settings.precision, device) == "float32":
         changes.append("train.precision=bf16 (activations take half the memory)")
     if row_tokens is not None and row_tokens > 1:
         changes.append(f"{row_setting}={row_tokens // 2} (shorter rows, each still as long as the longest sequence)")
@@ -166,7 +166,7 @@ def advice(
     return f"Memory ran out {where} ({held}). Set one of these, the first one first: {'; '.join(changes[:3])}."
 
 
-def in_use(device: torch.device | str) -> int | None:
+def bytes_in_use(device: torch.device | str) -> int | None:
     """Bytes: of a GPU the most that torch has held, else what this process holds now; None where nobody says."""
     device = torch.device(device)
     if device.type == "cuda":
@@ -178,8 +178,8 @@ def in_use(device: torch.device | str) -> int | None:
         return None
 
 
-def forget_peak(device: torch.device | str) -> None:
-    """From here on `peak_held` counts anew."""
+def reset_peak(device: torch.device | str) -> None:
+    """From here on `peak_bytes` counts anew."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -189,7 +189,7 @@ def forget_peak(device: torch.device | str) -> None:
         file.write("5")  # Linux: the high-water mark becomes what is resident now
 
 
-def peak_held(device: torch.device | str) -> int | None:
+def peak_bytes(device: torch.device | str) -> int | None:
     """Bytes: the most since then that torch took of a GPU, or that this process held; None where nobody says."""
     device = torch.device(device)
     if device.type == "cuda":

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW, common_norm
+from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW, compute_total_norm
 from etude.train.settings import Settings
 
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
-def role_of(name: str) -> Role:
+def parameter_role(name: str) -> Role:
     """What a parameter is, from the words of its name: the first rule that fits."""
     words = name.split(".")
     if "bias" in words[-1]:  # also an LSTM's bias_ih_l0, a head's output_bias
@@ -38,7 +38,7 @@ def role_of(name: str) -> Role:
 
 
 def _decays(settings: Settings, name: str, parameter: nn.Parameter) -> bool:
-    role = role_of(name)
+    role = parameter_role(name)
     if settings.decay_exclude == "vectors":
         return parameter.dim() > 1
     if settings.decay_exclude == "norms and biases":
@@ -82,7 +82,7 @@ def build(
     scales = _scales(settings, [name for name, _ in named], depth_of)
     groups: dict[tuple[bool, float, bool], dict[str, Any]] = {}
     for name, parameter in named:
-        matrix = settings.optimizer == "muon" and role_of(name) == "hidden" and parameter.dim() == 2
+        matrix = settings.optimizer == "muon" and parameter_role(name) == "hidden" and parameter.dim() == 2
         decays = _decays(settings, name, parameter)
         group = groups.setdefault(
             (matrix, scales[name], decays),
@@ -145,7 +145,7 @@ def _check(named: list[tuple[str, nn.Parameter]]) -> None:
         seen[parameter] = name
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 
@@ -208,18 +208,18 @@ def clip_gradients(
     `optimizer` whose step can divide by a number, its next step does so, and the gradients are passed over once less.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = common_norm(gradients)
+    norm = compute_total_norm(gradients)
     if hasattr(norm, "full_tensor"):  # gradients in shards (FSDP2): the norm over all of them
         norm, optimizer = norm.full_tensor(), None
     if limit is not None and gradients:
-        if optimizer is not None and divides(optimizer, norm.device):
+        if optimizer is not None and supports_grad_scale(optimizer, norm.device):
             optimizer.grad_scale = norm.clamp(min=limit) / limit  # type: ignore[attr-defined]
         else:
             torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
     return norm
 
 
-def divides(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
+def supports_grad_scale(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
     """Whether its step divides gradients by `grad_scale` in the pass that it makes anyway: AdamW's, fused."""
     fused = isinstance(optimizer, torch.optim.AdamW) and getattr(optimizer, "_step_supports_amp_scaling", False)
     return fused and device.type == "cuda"

@@ -21,7 +21,7 @@ Groups = list[dict[str, Any]]
 _SETTLED = float(2**24)
 
 
-def start_adam(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
+def init_adam_state(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
     """Gives every parameter the state that torch would give it at its first step."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -42,12 +42,12 @@ def _loss(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def own_kernel(device: torch.device) -> Any:
+def load_adam_kernel(device: torch.device) -> Any:
     """Our step of AdamW for parameters on this device, or None where torch's has to do."""
     return _own("adam_kernel", device)
 
 
-def own_length(device: torch.device) -> Any:
+def load_norm_kernel(device: torch.device) -> Any:
     """Our norm of gradients on this device, or None."""
     return _own("grad_norm_kernel", device)
 
@@ -56,10 +56,10 @@ def _own(name: str, device: torch.device) -> Any:
     return card.kernels(name, "train") if device.type == "cuda" and card.has_flash(device.index) else None
 
 
-def common_norm(gradients: list[Tensor]) -> Tensor:
+def compute_total_norm(gradients: list[Tensor]) -> Tensor:
     """Of all of them together, as torch has it; on a GPU by two kernels of ours where those can."""
     device = gradients[0].device if gradients else torch.device("cpu")
-    kernel = own_length(device)
+    kernel = load_norm_kernel(device)
     if kernel is not None and all(_plain(gradient, device) for gradient in gradients):
         norm: Tensor = kernel.length(gradients)
         return norm
@@ -102,7 +102,7 @@ class AdamW(torch.optim.AdamW):
         self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, fused: bool | None = None
     ) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=fused)
-        start_adam(self, self.age)
+        init_adam_state(self, self.age)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -114,7 +114,7 @@ class AdamW(torch.optim.AdamW):
     def _step_at_once(self) -> bool:
         """Takes the step by our kernel if that can; addresses are looked up each time, so that none is ever stale."""
         learnt = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
-        kernel = own_kernel(learnt[0][0].device) if learnt else None
+        kernel = load_adam_kernel(learnt[0][0].device) if learnt else None
         if kernel is None or not _common(self.param_groups):
             return False
         device, states = learnt[0][0].device, [self.state[parameter] for parameter, _ in learnt]
@@ -241,7 +241,7 @@ class MuonAdamW(torch.optim.Optimizer):
             self._parts.append(muon)
         if others:
             adamw = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused)
-            start_adam(adamw)
+            init_adam_state(adamw)
             self._parts.append(adamw)
         super().__init__([group for part in self._parts for group in part.param_groups], {})
         for part in self._parts:

@@ -23,16 +23,16 @@ class Ranks:
     local: int = 0  # the place on this machine: picks the GPU
 
     @property
-    def here(self) -> int:
+    def local_size(self) -> int:
         """How many of them share this machine, as torchrun says; all of them if it does not."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """The rank that writes files and shows progress."""
         return self.rank == 0
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def sum(self, values: dict[str, float]) -> dict[str, float]:
         """Sums over all ranks, in float64; every rank must pass the same names."""
         if self.size == 1:
             return values
@@ -44,9 +44,9 @@ class Ranks:
         return dict(zip(names, tensor.tolist(), strict=True))
 
     def any(self, flag: bool) -> bool:
-        return bool(self.total({"flag": float(flag)})["flag"])
+        return bool(self.sum({"flag": float(flag)})["flag"])
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 

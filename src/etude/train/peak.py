@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.train.cpu_state import steady
+from etude.train.cpu_state import onednn_enabled
 
 Precision = Literal["float32", "bf16"]
 
@@ -49,7 +49,7 @@ def published_peak(name: str) -> float | None:
     return next((peak for key, peak in PUBLISHED_BF16.items() if set(key.split()) <= words), None)
 
 
-def measured_peak(device: torch.device | str, precision: Precision) -> float:
+def measure_peak(device: torch.device | str, precision: Precision) -> float:
     """FLOP/s of the best dense product found within SECONDS; measured once a process, device and setting."""
     return _measure(torch.device(device), precision, torch.get_num_threads(), torch.get_float32_matmul_precision())
 
@@ -95,13 +95,13 @@ def _timed(left: Tensor, right: Tensor, out: Tensor) -> float:
 
 
 @cache
-def faster_in_bf16_on_cpu() -> bool:
+def is_bf16_faster_on_cpu() -> bool:
     """Whether training gains from bf16 on this CPU, by trying: chips with AMX or bf16 products do, others lose much.
 
     A linear layer under autocast, forward and backward, with all the casts of a real one. A quarter must be gained:
     norms, softmax and the optimiser stay in float32 and dilute it.
     """
-    with steady(), warnings.catch_warnings():
+    with onednn_enabled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says once that a chip has no bf16; that is what is being asked
         for width in (
             32,
@@ -129,11 +129,11 @@ def _layer(width: int, bf16: bool) -> float:
     return time.perf_counter() - started
 
 
-def resolved_precision(precision: Literal["auto", "float32", "bf16"], device: torch.device | str) -> Precision:
+def resolve_precision(precision: Literal["auto", "float32", "bf16"], device: torch.device | str) -> Precision:
     """What `train.precision=auto` means on a device."""
     if precision != "auto":
         return precision
     device = torch.device(device)
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    return "bf16" if device.type == "cpu" and faster_in_bf16_on_cpu() else "float32"
+    return "bf16" if device.type == "cpu" and is_bf16_faster_on_cpu() else "float32"

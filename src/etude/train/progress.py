@@ -61,7 +61,7 @@ class Progress:
 
     # What the loop tells
 
-    def state(self, doing: str | None, *, step: int | None = None) -> None:
+    def set_phase(self, doing: str | None, *, step: int | None = None) -> None:
         """What takes so long: "compiling…", "evaluating…"; None when steps go on. `step`: where a resumed run is."""
         now = self._clock()
         with self._lock:
@@ -82,15 +82,15 @@ class Progress:
             while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW:
                 self._marks.popleft()
 
-    def note(self, split: str, values: Mapping[str, float]) -> None:
+    def show_metrics(self, split: str, values: Mapping[str, float]) -> None:
         """A loss came in; one of the held-out part gets a line of its own."""
         if split == "train":
             self._loss = values.get("loss", self._loss)
             return
         self._valid = values.get("loss", self._valid)
-        self.say(f"step {self._step}: {split} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
+        self.print(f"step {self._step}: {split} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
 
-    def say(self, message: str) -> None:
+    def print(self, message: str) -> None:
         """A line that stays."""
         if self.quiet:
             return
@@ -106,7 +106,7 @@ class Progress:
             self._thread.join()
             self._thread = None
             if self._marks:
-                self.say(self.line())
+                self.print(self.format_line())
             else:
                 with self._lock:
                     self._clear()
@@ -119,7 +119,7 @@ class Progress:
 
     # What it makes of it
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         now = self._clock()
         with self._lock:
             marks, doing, since, step = list(self._marks), self._doing, self._since, self._step
@@ -152,7 +152,7 @@ class Progress:
         wait = FIRST
         while not self._stop.wait(wait):
             wait = TERMINAL if self.terminal else PLAIN
-            line = self.line()
+            line = self.format_line()
             with self._lock:
                 if not self.terminal:
                     self.stream.write(line + "\n")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Tally:
+class TrainState:
     """What has happened so far; saved with every checkpoint."""
 
     step: int = 0
@@ -25,7 +25,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Scorer:
+class SelectionMetric:
     """What the best weights are chosen by, where that is not the held-out loss: a score, higher is better."""
 
     name: str
@@ -33,7 +33,7 @@ class Scorer:
 
 
 @dataclass
-class Outcome:
-    tally: Tally
+class TrainResult:
+    state: TrainState
     finished: bool
     valid: dict[str, float]

@@ -41,7 +41,7 @@ def _decay(settings: Settings, progress: float) -> float:
     return settings.final_lr + (1.0 - settings.final_lr) * shape
 
 
-def rate(settings: Settings, step: int, total: int) -> float:
+def compute_lr(settings: Settings, step: int, total: int) -> float:
     """The learning rate of the update `step`, of `total`."""
     warm = warmup_steps(settings, total)
     if settings.lr_schedule == "inverse_sqrt":
@@ -62,7 +62,7 @@ def rate(settings: Settings, step: int, total: int) -> float:
     return settings.lr * rising * falling
 
 
-def warning(settings: Settings, total: int) -> str | None:
+def check_warmup(settings: Settings, total: int) -> str | None:
     """The commonest way to learn nothing: a published warm-up on a short run."""
     warm = warmup_steps(settings, total)
     if total > 1 and warm >= total:
@@ -120,7 +120,7 @@ def _stairs(settings: Settings, row_tokens: int | None) -> list[tuple[int, int]]
     return stairs
 
 
-def sizes(settings: Settings, row_tokens: int | None) -> list[int]:
+def batch_sizes(settings: Settings, row_tokens: int | None) -> list[int]:
     """Every number of rows a step of the run can have."""
     return sorted({rows for rows, _ in _stairs(settings, row_tokens)} | {full_rows(settings, row_tokens)})
 

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.train import malloc as heap
+from etude.train import malloc
 
 SLOT = 2**27  # bytes; only what is written takes memory. A larger step goes through the pipe
 SLOTS = 2  # a process: it writes to one while the other waits to be taken
@@ -177,7 +177,7 @@ def _begin(parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     gc.freeze()  # what the parent had is never garbage here: looking through it would copy its pages
-    heap.keep()  # arrays come and go with every step: a thousand page faults each time otherwise
+    malloc.keep_freed_memory()  # arrays come and go with every step: a thousand page faults each time otherwise
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

@@ -37,7 +37,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, memory, peak, schedule
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
-from etude.train.run_state import Outcome, Scorer
+from etude.train.run_state import SelectionMetric, TrainResult
 from etude.transfer import task_teacher as teaching
 from etude.transfer import vector_init as starting
 from etude.transfer.freezing import ThawingLoop
@@ -99,9 +99,9 @@ def finetune(
 def _start(out: Path, plan: Plan, start: Base, quiet: bool) -> Run:
     device = device_of(plan)
     with connect(device.type == "cuda") as ranks:
-        if ranks.first:
+        if ranks.is_first:
             create(out, plan, start.recipe, start.tokenizer)
-        ranks.wait()
+        ranks.barrier()
         return _train(Run(out), plan, start.model, device, ranks, quiet)
 
 
@@ -238,10 +238,11 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
         dev = module.read(plan.dev.check(), plan.columns, plan.skip_bad)
         dev, valid_rows = admitted(task, dev, plan.skip_bad, settings.seed)
         tell_bad(dev)
-    quiet = quiet or not ranks.first
-    precision = peak.resolved_precision(settings.precision, device)
-    best = None if quiet else peak.measured_peak(device, precision) * ranks.size
-    with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.in_use(device)) as progress:
+    quiet = quiet or not ranks.is_first
+    precision = peak.resolve_precision(settings.precision, device)
+    best = None if quiet else peak.measure_peak(device, precision) * ranks.size
+    with Progress(settings.steps, quiet=quiet, peak=best, memory=lambda: memory.bytes_in_use(device)) as progress:
+        metric = SelectionMetric(task.score, lambda: _values(task, model, dev))
         loop = ThawingLoop(
             run.folder,
             model,
@@ -254,16 +255,16 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
             ranks=ranks,
             progress=progress,
             depth_of=depths(model),
-            scorer=Scorer(task.score, lambda: _values(task, model, dev)) if dev is not None and answers else None,
+            selection_metric=metric if dev is not None and answers else None,
         )
         if plan.transfer.gradual:
             loop.thaw(max(1, round(plan.transfer.gradual * _epoch(plan, rows))))
         outcome = loop.run()
     if outcome.finished:
         _take_best(run, loop.learner, outcome)
-        if ranks.first:
+        if ranks.is_first:
             finish(run, plan, model, task, dev if answers else None, outcome)
-    ranks.wait()
+    ranks.barrier()
     return run
 
 
@@ -271,14 +272,14 @@ def _values(task: Task, model: nn.Module, dev: Any) -> dict[str, float]:
     return {name: score.value for name, score in task.evaluate(model, dev, intervals=False).items()}
 
 
-def _take_best(run: Run, learner: nn.Module, outcome: Outcome) -> None:
-    best = outcome.tally.best_step
-    if best is not None and best != outcome.tally.step:
+def _take_best(run: Run, learner: nn.Module, outcome: TrainResult) -> None:
+    best = outcome.state.best_step
+    if best is not None and best != outcome.state.step:
         groups, _ = checkpoint.load(run.folder / "checkpoints", best)
         checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {best} of {run.folder}")
 
 
-def finish(run: Run, plan: Plan, model: nn.Module, task: Task, dev: Any, outcome: Outcome) -> None:
+def finish(run: Run, plan: Plan, model: nn.Module, task: Task, dev: Any, outcome: TrainResult) -> None:
     """Tunes what is tuned on dev, scores it, and writes plan, card and weights; the weights last."""
     scores = {}
     if dev is not None:

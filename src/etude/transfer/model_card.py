@@ -8,11 +8,11 @@ from pathlib import Path
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
-from etude.train.run_state import Outcome
+from etude.train.run_state import TrainResult
 
 
-def card(run: Run, plan: Plan, outcome: Outcome) -> str:
-    tally, way = outcome.tally, plan.transfer
+def card(run: Run, plan: Plan, result: TrainResult) -> str:
+    state, way = result.state, plan.transfer
     reads = way.layers if isinstance(way.layers, str) else ", ".join(map(str, way.layers))
     manner = "features: the model is frozen" if way.frozen else "fine-tuned"
     if plan.distill is not None:
@@ -40,8 +40,8 @@ def card(run: Run, plan: Plan, outcome: Outcome) -> str:
 | labels | {", ".join(map(str, labels)) if labels else "none"} |
 | examples | {Path(plan.examples.path).name} (`{plan.examples.fingerprint}`) |
 | dev | {dev} |
-| trained | {tally.step:,} steps, {tally.tokens:,} tokens, {tally.flops:.3e} FLOPs, {tally.seconds:,.0f} s |
-| best | {f"step {tally.best_step:,}" if tally.best_step is not None else "not chosen"} |
+| trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |
+| best | {f"step {state.best_step:,}" if state.best_step is not None else "not chosen"} |
 | rate, seed | {plan.train.lr:g}, {plan.train.seed} |
 | hardware | {hardware()} |
 | versions | {versions()} |
