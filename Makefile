@@ -3,28 +3,37 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 WORKERS ?= 2
 
-.PHONY: help setup test check format demo
+.PHONY: help setup test check format demo wheel hooks
 
 help:
+	@echo "make demo     the main job on the built-in world"
 	@echo "make test     run the tests"
 	@echo "make check    lint, formatting and types"
 	@echo "make format   rewrite the sources in house format"
-	@echo "make demo     the main job on the built-in world"
+	@echo "make wheel    build the wheel into dist/"
+	@echo "make hooks    run the checks before each commit, by pre-commit"
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# What the package itself needs, and compiled word vectors: enough for the demo.
+$(RUNTIME): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Etude needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (once, a few minutes)"
 # torch by its exact version and first: asked for by a range, the resolver looks at wheels of several gigabytes.
 	@$(PIP) torch==2.13.0
+	@$(PIP) --editable '.[fast]'
+	@touch $@
+
+$(STAMP): $(RUNTIME)
+	@echo "Installing what tests and checks need"
 	@$(PIP) --editable '.[dev]'
 # two files of it are read, the public scorers of SQuAD; its dependencies (TensorFlow) have no part in them
 	@$(PIP) --no-deps tf-models-official
@@ -43,5 +52,14 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: $(STAMP)
+demo: $(RUNTIME)
 	$(BIN)/etude demo
+
+# setuptools, which torch brings, builds it: nothing is downloaded. Files of an earlier build must not get in.
+wheel: $(RUNTIME)
+	@rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+hooks: $(STAMP)
+	@$(PIP) pre-commit
+	$(BIN)/pre-commit install

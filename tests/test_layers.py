@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "etude"
 
 # lowest first; names on one line are neighbours and may use each other
 LAYERS = [
-    {"errors", "settings", "chance", "kinds"},
+    {"errors", "extras", "settings", "chance", "kinds"},
     {"text", "world"},
     {"nn"},
     {"models"},

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.extras import require
 from etude.models.recurrent import Settings
 from etude.nn import char_cnn
 from etude.recipes.document import Document
@@ -287,10 +288,9 @@ def write(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, f
 
 
 def _open(path: Path, mode: str) -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise UserError("Files of ELMo need the package h5py: install it with 'pip install etude[elmo]'.") from None
+    require("h5py", f"The ELMo file {path}")
+    import h5py
+
     try:
         return h5py.File(path, mode)
     except OSError as problem:

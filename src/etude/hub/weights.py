@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.extras import require
 
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 # of a repository on the hub
@@ -34,14 +35,14 @@ def locate(source: str | Path) -> Path:
         raise UserError(
             f"There is no folder {source}. Give a folder of a model, or an id on the hub such as 'org/name'."
         )
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    except ImportError:
-        raise UserError(
-            f"There is no folder {source}, and an id on the hub needs the package huggingface_hub: "
-            "install it with 'pip install etude[hub]', or download the folder yourself and give its path."
-        ) from None
+    require(
+        "huggingface_hub",
+        f"There is no folder {source}, and an id on the hub",
+        alternative="download the folder yourself and give its path",
+    )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
     try:
         return Path(snapshot_download(text, allow_patterns=WANTED))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

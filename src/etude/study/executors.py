@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from etude.errors import UserError
+from etude.extras import require
 from etude.study.cells import Cell
 from etude.study.execute import Done, do
 
@@ -157,10 +157,9 @@ class Ray:
     """A cell is a task with its needs. All machines must see the study's folder under the same path."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise UserError("--on ray needs Ray: pip install 'etude[ray]'.") from None
+        require("ray", "--on ray")
+        import ray
+
         self.ray: Any = ray
         self.folder = folder.resolve()
         self.begun = not ray.is_initialized()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
+from etude.extras import require
 
 REQUIRED = ("step", "tokens", "flops", "seconds", "loss")
 
@@ -22,6 +23,8 @@ class MetricsLog:
     """Appends lines; each is handed to the operating system at once, so a killed process loses none."""
 
     def __init__(self, path: Path | str, tensorboard: Path | str | None = None) -> None:
+        if tensorboard is not None:
+            require("tensorboard", "train.tensorboard=true")
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab")  # noqa: SIM115 (held for the length of the run)

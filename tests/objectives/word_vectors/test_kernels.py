@@ -93,11 +93,11 @@ def test_without_numba_the_plain_loops_are_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernels.compiles.cache_clear()
-    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "is_installed", lambda package: False)
     try:
         with caplog.at_level(logging.WARNING, "etude"):
             for of in ("windows", "glove", "windows"):
                 assert not kernels.inner_loops(of).PARALLEL
-        assert len(caplog.records) == 1 and "pip install etude[fast]" in caplog.text
+        assert len(caplog.records) == 1 and "pip install 'etude[fast]'" in caplog.text
     finally:
         kernels.compiles.cache_clear()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.errors import UserError, nearest
+from etude.extras import require
 from etude.text.prepare.decompression import DAMAGE, Opened
 from etude.text.prepare.sources import HUB, File, refuse_binary
 
@@ -234,10 +235,11 @@ def _decoded_lines(opened: Opened, errors: str) -> Iterator[str]:
 
 
 def _parquet_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[str, Any]]:
+    path = opened.file.path
+    require("pyarrow", f"Reading {path}")
     import pyarrow
     import pyarrow.parquet
 
-    path = opened.file.path
     source: Any = path
     with tempfile.TemporaryFile() as unpacked:
         if opened.file.packing:  # Parquet is read from both ends
@@ -262,10 +264,9 @@ def _parquet_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[
 def _hub_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[str, Any]]:
     name, _, rest = opened.file.path.removeprefix(HUB).partition(":")
     configuration, _, split = rest.partition(":")
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(f"{opened.file.path} needs the hub extra: pip install 'etude[hub]'.") from None
+    require("datasets", f"Reading {opened.file.path}")
+    import datasets
+
     try:
         rows = datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True)
         for number, row in enumerate(rows.skip(skip)):

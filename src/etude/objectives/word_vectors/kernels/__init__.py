@@ -1,6 +1,6 @@
 """The inner loops of word-vector training: one update after another, as the original programs make them.
 
-    windows_compiled.py, glove_compiled.py   by numba, where it is installed (pip install etude[fast])
+    windows_compiled.py, glove_compiled.py   by numba, where it is installed (pip install 'etude[fast]')
     windows_plain.py, glove_plain.py         by numpy, the same updates in the same order, some hundred times slower
     tables.py                                what they read: noise, Huffman paths, sub-words, the sigmoid as a table
 
@@ -11,23 +11,24 @@ told once, in one line, where it is the slow one.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 from functools import cache
 from types import ModuleType
 from typing import Literal
+
+from etude.extras import install_command, is_installed
 
 log = logging.getLogger("etude")
 
 
 @cache
 def compiles() -> bool:
-    """Is numba there? Its absence is told when it is first asked for."""
-    if importlib.util.find_spec("numba") is not None:
+    """Whether numba is installed; a warning says so, once, where it is not."""
+    if is_installed("numba"):
         return True
     log.warning(
         "numba is not installed: word vectors are trained by numpy in one thread, with the same result and some "
-        "hundred times slower. 'pip install etude[fast]' brings it."
+        f"hundred times slower. To install it: {install_command('numba')}."
     )
     return False
 
