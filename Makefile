@@ -41,7 +41,7 @@ $(STAMP): $(RUNTIME)
 
 # One thread a worker: two workers already fill two cores, and more threads than cores slow each other down.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff check .
