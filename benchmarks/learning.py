@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--only", help="names, separated by commas")
     parser.add_argument("--toy", action="store_true", help="toy sizes, for a CPU")
     asked = parser.parse_args()
-    corpus, valid = Corpus.open(asked.corpus), Corpus.open(asked.corpus, part="valid")
+    corpus, valid = Corpus.open(asked.corpus), Corpus.open(asked.corpus, split="valid")
     unigram, bigram = unigram_nats(corpus, valid), bigram_nats(corpus, valid)
     print(f"{hardware()}, {versions()}")
     print(f"held-out text: unigram {unigram:.3f}, Kneser-Ney bigram {bigram:.3f} nats a token", flush=True)

@@ -41,9 +41,9 @@ import torch
 from etude.pretrain import pretrain as pretraining
 from etude.runs.model_card import hardware, versions
 from etude.text.corpus.corpus import FORMAT, MANIFEST, VERSION, Corpus, Shard
-from etude.text.corpus.shards import PartWriter
+from etude.text.corpus.shards import SplitWriter
 from etude.text.prepare.prepare import prepare
-from etude.text.tokenizer.tokenizer import FILE as TOKENIZER_FILE
+from etude.text.tokenizer.tokenizer import TOKENIZER_FILE
 from etude.train import malloc
 from etude.world import World
 
@@ -90,8 +90,8 @@ def thinned(whole: Path, out: Path) -> Path:
     manifest = Corpus.open(whole).manifest
     parts: dict[str, Any] = dict(manifest["parts"])
     for name in [name for name in parts if parts[name]["tokens"]]:
-        part = Corpus.open(whole, part=name)
-        writer = PartWriter(out / name, part.tokenizer.vocab, np.dtype("<u4"), part.tokenizer.word_level)
+        part = Corpus.open(whole, split=name)
+        writer = SplitWriter(out / name, part.tokenizer.vocab, np.dtype("<u4"), part.tokenizer.word_level)
         for number in range(0, len(part.documents), TIMES if name == "train" else 1):
             document = one_document(part, number)
             writer.append(document, round(part.bytes * len(document.tokens) / part.total))

@@ -35,7 +35,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run
 from etude.text.corpus.bigram_baseline import Ends, bigram_nats, unigram_nats
-from etude.text.corpus.cloze_baseline import blank_nats
+from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.world import World
@@ -139,7 +139,7 @@ def held_out_baselines(corpus: Corpus, kind: str) -> curves.Values:
         "bigram": bigram_nats(corpus, valid, ENDS.get(kind)),
     }
     if kind in ("masked", "replaced"):
-        found["both neighbours"] = blank_nats(corpus, valid)
+        found["both neighbours"] = cloze_nats(corpus, valid)
     return {name: round(value, 4) for name, value in found.items()}
 
 

@@ -40,7 +40,7 @@ from etude.pretrain import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import fresh
-from etude.text.corpus.cloze_baseline import blank_nats
+from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
 
@@ -235,10 +235,10 @@ def memory(options: argparse.Namespace) -> tuple[Any, bool]:
 
 
 def learning(options: argparse.Namespace) -> tuple[Any, bool]:
-    corpus, valid = Corpus.open(options.corpus), Corpus.open(options.corpus, part="valid")
+    corpus, valid = Corpus.open(options.corpus), Corpus.open(options.corpus, split="valid")
     begun = time.perf_counter()
     # the first so many held-out tokens: a mean of tens of thousands is known to a hundredth of a nat or so
-    baseline = blank_nats(corpus, valid, tokens=65_536)
+    baseline = cloze_nats(corpus, valid, tokens=65_536)
     print(f"a token from its two neighbours: {baseline:.3f} nats ({time.perf_counter() - begun:.0f} s)", flush=True)
     settings: Row = NO_DROPOUT | {"model.inner_dropout": 0.0, "train.steps": options.steps, "train.save_every": 0}
     settings |= {"train.eval_every": max(1, options.steps // 6), "train.log_every": 50, "train.eval_tokens": 131_072}

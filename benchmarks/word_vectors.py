@@ -43,7 +43,7 @@ from etude.objectives.word_vectors.kernels import inner_loops
 from etude.recipes.schema import Recipe
 from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus, Shard
-from etude.text.tokenizer.char_ngrams import spelling
+from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loop import Loop
@@ -88,7 +88,7 @@ class Part:
 
     def words(self) -> dict[str, int]:
         """How often each word occurs, of those that do."""
-        named = enumerate(spelling(self.tokenizer))
+        named = enumerate(list_token_strings(self.tokenizer))
         return {word: int(self.counts[id]) for id, word in named if word is not None and self.counts[id]}
 
     def pack(self, folder: Path) -> None:
@@ -142,7 +142,7 @@ def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple
         seconds = time.perf_counter() - begun
     if asked.what == "quality" and part.valid is not None:
         print(f"held-out loss {held_out_loss(objective.cpu(), model.cpu(), part):.4f}", flush=True)
-    every, met = WordVectors.of_model(model.cpu(), spelling(part.tokenizer)), set(part.words())
+    every, met = WordVectors.of_model(model.cpu(), list_token_strings(part.tokenizer)), set(part.words())
     places = [place for place, word in enumerate(every.words) if word in met]  # gensim has no others
     return seconds, WordVectors([every.words[place] for place in places], every.matrix[places])
 
@@ -164,7 +164,7 @@ def warm_up(objective: Any, model: torch.nn.Module, step: Any) -> None:
 
 def lines(part: Part, order: np.ndarray | None = None) -> Iterator[str]:
     """The text for gensim, row after row or in an order of rows."""
-    words, unknown = spelling(part.tokenizer), part.tokenizer.special.unknown
+    words, unknown = list_token_strings(part.tokenizer), part.tokenizer.special.unknown
     named = [word or "" for word in words]
     for start in range(0, part.total, ROW) if order is None else (order * ROW).tolist():
         ids, documents = part.corpus.tokens(start, start + ROW), part.corpus.documents

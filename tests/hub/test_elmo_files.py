@@ -174,7 +174,7 @@ def test_the_published_shape(tmp_path: Path) -> None:
     assert clips[0] > 0 and clips[1] > 0
     # in double precision nothing is left of the difference: what there is above is rounding
     special = model.tokenizer.special
-    ids = np.concatenate([[special.start], model.tokenizer.word_ids(SENTENCES[-1]), [special.end]])
+    ids = np.concatenate([[special.start], model.tokenizer.encode_words(SENTENCES[-1]), [special.end]])
     with torch.no_grad():
         exact = torch.stack(model.model.double()(pack([ids]), layers=True).layers)[:, 1:-1].numpy()
     np.testing.assert_allclose(exact, wanted, atol=1e-11, rtol=0)

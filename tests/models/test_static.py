@@ -14,9 +14,10 @@ from etude.errors import UserError
 from etude.models.static import Settings, Static, build
 from etude.nn.char_embedding import spell_with
 from etude.nn.packed import pack
-from etude.text.tokenizer.char_ngrams import bucket, grams
-from etude.text.tokenizer.open_vocabulary import Speller
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.char_ngrams import extract_ngrams, hash_ngram
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["the", "king", "한국", "of"]
 
@@ -61,8 +62,8 @@ def test_gloves_vector_is_the_sum_of_both_tables() -> None:
 def test_a_word_of_sub_words_is_the_mean_of_its_rows() -> None:
     model = model_of(buckets=50, grams=(2, 3))
     used = spell_with(model, tokenizer())
-    assert not isinstance(used, Speller), "unknown: rarest needs no letters"
-    rows = [8, *(10 + bucket(gram, 50) for gram in grams("한국", 2, 3))]
+    assert not isinstance(used, OpenVocabularyTokenizer), "unknown: rarest needs no letters"
+    rows = [8, *(10 + hash_ngram(gram, 50) for gram in extract_ngrams("한국", 2, 3))]
     torch.testing.assert_close(model(pack([[0, 8]])).last, torch.stack([
         model.input.weight[0], model.input.weight[rows].mean(0)
     ]))  # fmt: skip
@@ -82,13 +83,13 @@ def test_the_unknown_token_has_the_mean_of_the_rarest_words() -> None:
 def test_unknown_words_have_the_mean_of_their_n_grams() -> None:
     model = model_of(buckets=50, grams=(2, 3), unknown="subwords")
     used = spell_with(model, tokenizer())
-    assert isinstance(used, Speller) and spell_with(model, tokenizer()) is used
+    assert isinstance(used, OpenVocabularyTokenizer) and spell_with(model, tokenizer()) is used
     ids = used.encode("The KINGDOM 한국인 kingdom q").ids
     assert ids[0] >= 10 and len(set(ids.tolist())) == 5
     states = model(pack([ids])).last
     torch.testing.assert_close(states[0], model(pack([[6]])).last[0])  # known in lower case
     for place, word in ((1, "kingdom"), (2, "한국인"), (3, "kingdom"), (4, "q")):
-        rows = [10 + bucket(gram, 50) for gram in grams(word, 2, 3)]
+        rows = [10 + hash_ngram(gram, 50) for gram in extract_ngrams(word, 2, 3)]
         torch.testing.assert_close(states[place], model.input.weight[rows].mean(0))
     states.sum().backward()
     assert float(model.input.weight.grad[10:].abs().sum()) > 0, "fine-tuning reaches the n-grams of unknown words"

@@ -11,7 +11,7 @@ from etude.pretrain import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, fresh
 from etude.runs.task_plan import Plan
-from etude.text.corpus.cloze_baseline import blank_nats
+from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.transfer.finetune import finetune
@@ -37,9 +37,9 @@ def run(town: Path) -> Run:
 
 
 def test_a_blank_from_the_whole_text_beats_one_from_two_neighbours(town: Path, run: Run) -> None:
-    corpus, valid = Corpus.open(town / "corpus"), Corpus.open(town / "corpus", part="valid")
+    corpus, valid = Corpus.open(town / "corpus"), Corpus.open(town / "corpus", split="valid")
     lines = run.metrics("valid")
-    assert lines[-1]["text"] < 0.95 * blank_nats(corpus, valid)
+    assert lines[-1]["text"] < 0.95 * cloze_nats(corpus, valid)
     assert lines[-1]["text"] > 0.2  # far less would be a leak: names and things are drawn at random
 
 

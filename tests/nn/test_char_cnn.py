@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from etude.nn.char_cnn import CharacterCNN, Settings
-from etude.text.tokenizer import char_ids as spelling
-from etude.text.tokenizer.char_ids import spell
+from etude.text.tokenizer import char_ids
+from etude.text.tokenizer.char_ids import words_to_char_ids
 
 WORDS = ["a", "word", "한국", "x" * 60, "né"]
 
@@ -18,7 +18,7 @@ def small(**changes):
 
 
 def test_a_word_is_its_bytes_between_marks():
-    rows = spell([*WORDS, spelling.SENTENCE_START, b"\xff"])
+    rows = words_to_char_ids([*WORDS, char_ids.SENTENCE_START, b"\xff"])
     assert rows.shape == (7, 50) and rows.dtype == np.int64
     assert rows[0, :4].tolist() == [259, ord("a") + 1, 260, 261]
     korean = "한국".encode()
@@ -26,7 +26,7 @@ def test_a_word_is_its_bytes_between_marks():
     assert rows[3].tolist() == [259, *[ord("x") + 1] * 48, 260]  # cut, and still ended
     assert rows[5, :4].tolist() == [259, 257, 260, 261]
     assert rows[6, 1] == 256
-    assert spell([]).shape == (0, 50)
+    assert words_to_char_ids([]).shape == (0, 50)
 
 
 def plain(cnn, row):
@@ -53,7 +53,7 @@ def plain(cnn, row):
 @pytest.mark.parametrize("changes", [{}, {"activation": "tanh"}, {"highways": 0, "project": None}])
 def test_equals_plain_loops(changes):
     cnn = small(**changes)
-    rows = spell(WORDS)
+    rows = words_to_char_ids(WORDS)
     expected = np.stack([plain(cnn, row) for row in rows])
     found = cnn(torch.from_numpy(rows)).detach().numpy()
     assert found.shape == (len(WORDS), cnn.width)
@@ -63,17 +63,17 @@ def test_equals_plain_loops(changes):
 def test_filling_that_changes_nothing_may_be_left_out():
     cnn = small()
     words = ["a", "word", "né", "y" * 11]
-    full, short = spell(words), spell(words, widest=cnn.settings.widest)
+    full, short = words_to_char_ids(words), words_to_char_ids(words, widest=cnn.settings.widest)
     assert short.shape[1] == 11 + 2 + 5 < full.shape[1]
     np.testing.assert_allclose(
         cnn(torch.from_numpy(full)).detach(), cnn(torch.from_numpy(short)).detach(), atol=1e-6, rtol=0
     )
-    assert spell(["y" * 47], widest=5).shape[1] == 50  # no filling is left over: none may be left out
+    assert words_to_char_ids(["y" * 47], widest=5).shape[1] == 50  # no filling is left over: none may be left out
 
 
 def test_gradients_reach_every_parameter():
     cnn = small(filters=[(1, 8), (2, 8)], highways=1)
-    cnn(torch.from_numpy(spell(WORDS))).square().sum().backward()
+    cnn(torch.from_numpy(words_to_char_ids(WORDS))).square().sum().backward()
     for name, parameter in cnn.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
     assert not cnn.embedding.weight.grad[0].any()
@@ -84,5 +84,5 @@ def test_flops_are_those_torch_counts():
 
     cnn = small()
     with FlopCounterMode(display=False) as counter:
-        cnn(torch.from_numpy(spell(WORDS)))
+        cnn(torch.from_numpy(words_to_char_ids(WORDS)))
     assert counter.get_total_flops() == cnn.flops(len(WORDS))

@@ -6,7 +6,8 @@ import json
 from functools import cache
 
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 VOCAB = 40
 

@@ -18,8 +18,8 @@ from etude.models import recurrent
 from etude.nn.char_embedding import spell_with
 from etude.nn.packed import pack
 from etude.objectives.bilm import BiLM, Settings, Stream, build
-from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START, spell
-from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START, words_to_char_ids
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus, tokenizer
 
 LETTERS = {"filters": [(1, 4), (3, 5)], "embedding": 4, "highways": 1}
@@ -86,18 +86,20 @@ def test_the_letters_of_unknown_words_are_seen() -> None:
     """Two words of one id, [UNK], and a capital: three different inputs."""
     model, _ = system()
     speller = spell_with(model, tokenizer())
-    assert isinstance(speller, Speller)
+    assert isinstance(speller, OpenVocabularyTokenizer)
     ids = speller.encode("w7 zebra W7 zebu").ids
     assert ids[0] == 7 and len(set(ids.tolist())) == 4 and (ids[1:] >= VOCAB).all()
-    assert speller.closed(ids).tolist() == [7, SPECIAL.unknown, SPECIAL.unknown, SPECIAL.unknown]
+    assert speller.to_closed_vocabulary(ids).tolist() == [7, SPECIAL.unknown, SPECIAL.unknown, SPECIAL.unknown]
     assert speller.decode(ids) == "w7 zebra W7 zebu" and speller.token(ids[1]) == "zebra"
-    assert np.array_equal(speller.rows(ids), spell(["w7", "zebra", "W7", "zebu"]))
-    assert np.array_equal(speller.rows([SPECIAL.start, SPECIAL.end]), spell([SENTENCE_START, SENTENCE_END]))
+    assert np.array_equal(speller.char_ids(ids), words_to_char_ids(["w7", "zebra", "W7", "zebu"]))
+    assert np.array_equal(
+        speller.char_ids([SPECIAL.start, SPECIAL.end]), words_to_char_ids([SENTENCE_START, SENTENCE_END])
+    )
     vectors = model.embedding(torch.from_numpy(ids).long())
     assert torch.pdist(vectors).min() > 1e-4
     assert speller.encode("zebra").ids[0] == ids[1]  # the same word, the same id
-    assert speller.word_ids(["zebu", "[EOT]", "w8 w9"]).tolist()[0] == ids[3]
-    assert (speller.word_ids(["[EOT]", "w8 w9"]) >= VOCAB).all()  # no word of a text is a marker, none is cut
+    assert speller.encode_words(["zebu", "[EOT]", "w8 w9"]).tolist()[0] == ids[3]
+    assert (speller.encode_words(["[EOT]", "w8 w9"]) >= VOCAB).all()  # no word of a text is a marker, none is cut
     again = copy.deepcopy(model)
     assert again.embedding.speller is speller and spell_with(again, tokenizer()) is speller
 

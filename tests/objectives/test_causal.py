@@ -21,7 +21,8 @@ from etude.models import transformer
 from etude.objectives import causal
 from etude.objectives.base import IGNORE
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import Specials, Tokenizer
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 from tests.objectives.small_corpus import SPECIAL, small_corpus, tokenizer
 
 START, END = 2, 5

@@ -24,7 +24,7 @@ from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text, measure
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.char_ids import SENTENCE_END
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 from etude.train.loop import Loop
 from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus, tokenizer
 

@@ -184,7 +184,7 @@ def test_rows_and_sizes() -> None:
 def test_held_out_counts_are_on_the_scale_of_the_training_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _, objective = system()
     train, valid = corpus_of(documents=6), corpus_of(documents=2)
-    valid.part, valid._folder, valid.fingerprint = "valid", tmp_path, "held out"
+    valid.split, valid._folder, valid.fingerprint = "valid", tmp_path, "held out"
     monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
     rows = objective.rows(valid, seed=0)
     np.testing.assert_allclose(rows[0].counts, 3 * np.asarray(rows.entries.counts[:50]))

@@ -8,7 +8,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.recipes.schema import Recipe, kinds
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 MINE = """\
 name: mine

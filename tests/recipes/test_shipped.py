@@ -11,7 +11,7 @@ import torch
 from etude.recipes.document import FOLDER, shipped
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text, measure, short
-from etude.text.tokenizer.training import parse
+from etude.text.tokenizer.training import parse_spec
 from etude.train import schedule
 from etude.train.loop import Loop
 
@@ -86,7 +86,7 @@ def shrunk(name: str) -> Recipe:
         "save_every": 0,
         "eval_every": 0,
     }
-    kind = parse(recipe.tokenizer).kind
+    kind = parse_spec(recipe.tokenizer).kind
     changes = {"tokenizer": f"{kind}:400", **sizes, **{f"train.{key}": value for key, value in train.items()}}
     return recipe.with_settings(changes).resolve()
 

@@ -19,7 +19,8 @@ from etude.tasks import base
 from etude.tasks.classify import Classify, Labelled, Settings, build
 from etude.tasks.data.examples import Examples
 from etude.tasks.framing import Frame, pool
-from etude.text.tokenizer.tokenizer import Specials, Tokenizer
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["이", "영화", "정말", "좋다", "나쁘다", "film", "good", "bad", "very", "not", "really", "plot", "actor", "end"]
 LABELS = ["bad", "good"]

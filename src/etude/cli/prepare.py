@@ -55,7 +55,7 @@ def prepare(
     force: Annotated[bool, typer.Option("--force", help="Replace a corpus that is already there.")] = False,
 ) -> None:
     from etude.errors import UserError
-    from etude.text.prepare.corpus_report import table
+    from etude.text.prepare.corpus_report import format_report
     from etude.text.prepare.prepare import prepare as run
 
     try:
@@ -72,7 +72,7 @@ def prepare(
     from rich.table import Table
 
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in table(corpus.manifest):
+    for name, value in format_report(corpus.manifest):
         rows.add_row(name, value)
     console = Console(highlight=False)
     console.print(rows)

@@ -25,7 +25,8 @@ from etude.hub.family import Family, activation_name
 from etude.hub.tokenizer_files import companions
 from etude.models import transformer
 from etude.recipes.schema import Recipe
-from etude.text.tokenizer.tokenizer import Specials, Tokenizer
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
 VOCABULARY = ("model.embedding.tokens.weight", "objective.head.bias", "objective.generator_head.bias")  # a row a token

@@ -32,8 +32,9 @@ from etude.models.recurrent import Settings
 from etude.nn import char_cnn
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
-from etude.text.tokenizer.char_ids import CHARACTERS
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.char_ids import CHAR_VOCAB
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 OPTIONS, WEIGHTS, VOCABULARY = "options.json", "weights.hdf5", "vocab.txt"
 MARKS = {"<S>", "</S>", "<UNK>"}  # in the vocabulary files of the release; we have our own
@@ -83,8 +84,8 @@ def _settings(path: Path) -> Settings:
         options = json.loads(path.read_text(encoding="utf-8"))
         lstm, cnn = options["lstm"], options["char_cnn"]
         characters = int(cnn["n_characters"])
-        if characters not in (CHARACTERS, CHARACTERS - 1):  # the second is what it was in training
-            raise ValueError(f"n_characters is {characters}, and bytes with their marks are {CHARACTERS}")
+        if characters not in (CHAR_VOCAB, CHAR_VOCAB - 1):  # the second is what it was in training
+            raise ValueError(f"n_characters is {characters}, and bytes with their marks are {CHAR_VOCAB}")
         return Settings(
             layers=lstm["n_layers"],
             width=lstm["projection_dim"],
@@ -190,7 +191,7 @@ def _places(model: Settings) -> dict[str, Place]:
     size, network = letters.channels, "embedding.network"
     table = Place(
         "char_embed",
-        (CHARACTERS - 1, letters.embedding),
+        (CHAR_VOCAB - 1, letters.embedding),
         lambda one: np.concatenate([np.zeros_like(one[:1]), one]),
         lambda one: one[1:],
     )
@@ -255,7 +256,7 @@ def options_of(model: Settings) -> dict[str, Any]:
             "filters": [list(one) for one in letters.filters],
             "n_highway": letters.highways,
             "embedding": {"dim": letters.embedding},
-            "n_characters": CHARACTERS,
+            "n_characters": CHAR_VOCAB,
             "max_characters_per_token": letters.length,
         },
     }

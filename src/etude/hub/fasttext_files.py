@@ -19,11 +19,12 @@ from typing import BinaryIO
 import numpy as np
 
 from etude.errors import UserError
-from etude.hub.vector_files import LONGEST, MAGIC
 from etude.hub.word_vectors import Grams, WordVectors
-from etude.text.tokenizer.char_ngrams import word_rows
+from etude.text.tokenizer.char_ngrams import build_subword_rows
 
+MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
 VERSION = 12
+MAX_WORD_BYTES = 4096  # of a word in a binary file: beyond it the file is something else
 NAMES = ("width", "window", "epochs", "least", "negatives", "word_grams", "loss", "model", "buckets", "smallest",
          "largest", "rate_every")  # fmt: skip
 LOSSES = {1: "hierarchical", 2: "negative"}
@@ -60,7 +61,7 @@ class FastText:
         """A word's vector is the mean of its rows."""
         if not self.buckets:
             return WordVectors(self.words, self.inputs, self.counts)
-        bounds, rows = word_rows(self.words, self.buckets, *self.grams)
+        bounds, rows = build_subword_rows(self.words, self.buckets, *self.grams)
         matrix = np.empty((len(self.words), self.inputs.shape[1]), np.float32)
         for number in range(len(self.words)):
             matrix[number] = self.inputs[rows[bounds[number] : bounds[number + 1]]].mean(0)
@@ -137,7 +138,7 @@ class _Reader:
             letters = bytearray()
             while (letter := self.bytes(1)) != b"\0":
                 letters += letter
-                if len(letters) > LONGEST:
+                if len(letters) > MAX_WORD_BYTES:
                     raise UserError(f"{self.path}: word {number + 1} has no end: the file is damaged.")
             counts[number], kind = self.numbers("<qb")
             if kind:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
-from etude.text.tokenizer.tokenizer import Specials, Tokenizer
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 # role here -> name in transformers; a causal model has one token for both ends of a text
 NAMES = {

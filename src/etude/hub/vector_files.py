@@ -21,13 +21,12 @@ from typing import BinaryIO, Literal
 import numpy as np
 
 from etude.errors import UserError
+from etude.hub.fasttext_files import MAGIC, MAX_WORD_BYTES, read_fasttext
 from etude.hub.word_vectors import WordVectors
 
 log = logging.getLogger("etude")
 
 Form = Literal["word2vec", "word2vec-binary", "glove", "fasttext"]
-MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a fastText .bin
-LONGEST = 4096  # bytes of a word in a binary file: beyond it the file is something else
 UNKNOWN = "<unk>"  # GloVe's name for the mean of its rarest words
 BLOCK = 1 << 20
 
@@ -52,8 +51,6 @@ def read_vectors(path: str | Path, form: Form | None = None) -> WordVectors:
     path = Path(path)
     form = form or form_of(path)
     if form == "fasttext":
-        from etude.hub.fasttext_files import read_fasttext
-
         return read_fasttext(path).vectors()
     if form == "word2vec-binary":
         words, matrix = _read_binary(path)
@@ -161,7 +158,7 @@ def _is_number(field: bytes) -> bool:
 
 def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
     with _open(path) as file:
-        fields = file.readline(LONGEST).split()
+        fields = file.readline(MAX_WORD_BYTES).split()
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise UserError(f"{path}: expected the numbers of words and of dimensions in the first line.")
         count, width = (int(field) for field in fields)
@@ -171,9 +168,9 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
         words, matrix = [], np.empty((count, width), np.float32)
         held, place = b"", 0
         for number in range(count):
-            while (end := held.find(b" ", place, place + LONGEST)) < 0 or len(held) < end + 1 + 4 * width:
+            while (end := held.find(b" ", place, place + MAX_WORD_BYTES)) < 0 or len(held) < end + 1 + 4 * width:
                 more = file.read(BLOCK)
-                if not more or (end < 0 and len(held) - place > LONGEST):
+                if not more or (end < 0 and len(held) - place > MAX_WORD_BYTES):
                     raise UserError(f"{path}: word {number + 1} of {count:,} is not there: the file is not whole.")
                 held, place = held[place:] + more, 0
             try:

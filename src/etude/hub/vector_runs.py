@@ -24,9 +24,10 @@ from etude.hub.word_vectors import WordVectors
 from etude.models.static import Static
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, fresh, refuse_existing
-from etude.text.tokenizer.char_ngrams import spelling
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
-from etude.text.tokenizer.training import WORDS
+from etude.text.tokenizer.char_ngrams import list_token_strings
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.text.tokenizer.training import WORD_PATTERN
 from etude.train import checkpoint
 
 SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloVe", "fasttext": "fastText"}
@@ -78,7 +79,7 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: Form | None = 
     if form == "fasttext":
         write_fasttext(_as_fasttext(run, model), writing)
     else:
-        write_vectors(WordVectors.of_model(model, spelling(run.tokenizer)), writing, form)
+        write_vectors(WordVectors.of_model(model, list_token_strings(run.tokenizer)), writing, form)
     writing.replace(path)
     return form
 
@@ -105,7 +106,7 @@ def _form_by_name(path: Path, buckets: bool) -> Form:
 
 
 def _as_fasttext(run: Run, model: Static) -> FastText:
-    words = spelling(run.tokenizer)
+    words = list_token_strings(run.tokenizer)
     ids = [id for id, word in enumerate(words) if word is not None]
     inputs, outputs = (table.weight.detach().numpy() for table in (model.input, model.output))
     if model.settings.result == "sum":  # GloVe: the file has one table for the result
@@ -137,7 +138,7 @@ def _tokenizer(words: list[str]) -> Tokenizer:
     cased = any(word != word.lower() for word in words)
     steps: list[normalizers.Normalizer] = [normalizers.NFC(), *([] if cased else [normalizers.Lowercase()])]
     backend.normalizer = normalizers.Sequence(steps)
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in TRAINED_SPECIALS])
     return Tokenizer(backend.to_str())
 

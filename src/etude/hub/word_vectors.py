@@ -16,7 +16,7 @@ from etude.chance import fold, uniform
 from etude.errors import UserError
 from etude.models.static import RAREST, Static
 from etude.runs.run import Run
-from etude.text.tokenizer.char_ngrams import gram_buckets, spelling
+from etude.text.tokenizer.char_ngrams import hash_ngrams, list_token_strings
 
 Unknown = Literal["refuse", "rarest", "random", "zero", "subwords"]
 
@@ -31,7 +31,7 @@ class Grams:
 
     def vectors(self, words: list[str]) -> np.ndarray:
         """(words, D): the mean of the rows of each word's n-grams, 0 where it has none."""
-        bounds, rows = gram_buckets(words, len(self.table), self.smallest, self.largest)
+        bounds, rows = hash_ngrams(words, len(self.table), self.smallest, self.largest)
         totals = np.zeros((len(words), self.table.shape[1]), np.float32)
         np.add.at(totals, np.repeat(np.arange(len(words)), np.diff(bounds)), self.table[rows])
         return totals / np.maximum(1, np.diff(bounds))[:, None].astype(np.float32)
@@ -101,7 +101,7 @@ class WordVectors:
         model, _ = run.build()
         if not isinstance(model, Static):
             raise UserError(f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
-        return cls.of_model(model, spelling(run.tokenizer))
+        return cls.of_model(model, list_token_strings(run.tokenizer))
 
     @classmethod
     def of_model(cls, model: Static, words: list[str | None]) -> WordVectors:

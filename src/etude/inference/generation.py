@@ -28,7 +28,7 @@ from etude.errors import UserError
 from etude.nn.attention.kv_cache import Cache
 from etude.nn.packed import pack
 from etude.nn.precision import wide
-from etude.text.tokenizer.stream_decoder import StoppedText, TextStream
+from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 
 if TYPE_CHECKING:
     from etude.inference.model import Loaded
@@ -203,7 +203,7 @@ class Sample:
                 f"The prompt has {len(self.framed)} tokens, and the model sees at most {self.room}: "
                 "shorten it, or let it slide (overflow='slide')."
             )
-        self.written = StoppedText(TextStream(loaded.tokenizer, ids), way.stop)
+        self.written = StoppingDecoder(StreamDecoder(loaded.tokenizer, ids), way.stop)
         self.ids: list[int] = []
         self.pieces: list[str] = []
         self.ended: Ended | None = None

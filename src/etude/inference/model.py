@@ -28,7 +28,7 @@ from etude.objectives.base import Objective
 from etude.runs.run import Run, fresh
 from etude.tasks.framing import Frame
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 Ids = Sequence[int] | np.ndarray  # of one sequence
@@ -109,8 +109,8 @@ class Loaded:
 
     def _word_ids(self, words: Any) -> np.ndarray:
         """(n,) one id a word: its own, or that of unknown words where the model has no letters to go by."""
-        if isinstance(self.tokenizer, Speller):
-            return self.tokenizer.word_ids(words)
+        if isinstance(self.tokenizer, OpenVocabularyTokenizer):
+            return self.tokenizer.encode_words(words)
         unknown = self.tokenizer.special.unknown
         found = []
         for word, encoding in zip(words, self.tokenizer.encode_batch(words), strict=True):
@@ -177,7 +177,7 @@ class Loaded:
 
     def _checked(self, ids: np.ndarray, number: int) -> np.ndarray:
         context, vocab = self.model.context, self.model.vocab
-        if isinstance(self.tokenizer, Speller):
+        if isinstance(self.tokenizer, OpenVocabularyTokenizer):
             vocab = self.tokenizer.known
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise UserError(f"Sequence {number} is not a list of token ids: give a list of lists of whole numbers.")

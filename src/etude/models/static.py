@@ -35,8 +35,8 @@ from etude.errors import UserError
 from etude.nn.packed import Packed
 from etude.nn.states import States
 from etude.settings import Strict
-from etude.text.tokenizer.char_ngrams import gram_buckets, spelling, word_rows
-from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.char_ngrams import build_subword_rows, hash_ngrams, list_token_strings
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 RAREST = 100  # words whose mean stands for an unknown one
@@ -77,7 +77,7 @@ class Static(nn.Module):
         self.counts: Tensor  # (V,) int64, in the text the vectors were learnt from: files of vectors tell them too
         self.register_buffer("counts", torch.zeros(settings.vocab, dtype=torch.int64))
         self.unknown: int | None = None  # the id of the unknown token
-        self.speller: Speller | None = None  # knows the letters of unknown words, where those matter
+        self.speller: OpenVocabularyTokenizer | None = None  # knows the letters of unknown words, where those matter
         # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
         self.rows: tuple[np.ndarray, np.ndarray] | None = None
         self._rows: dict[torch.device, tuple[Tensor, Tensor]] = {}  # the same on the devices that asked for it
@@ -98,17 +98,17 @@ class Static(nn.Module):
         """Told once, before use, which tokens there are; returns the tokenizer to use, open where letters matter."""
         self.unknown = tokenizer.special.unknown
         if self.settings.buckets:
-            self.spell(spelling(tokenizer))
+            self.spell(list_token_strings(tokenizer))
         if self.settings.unknown not in ("subwords", "random") or not tokenizer.word_level:
             return tokenizer
         if self.speller is None or self.speller.fingerprint != tokenizer.fingerprint:
-            self.speller, self._closed = Speller.of(tokenizer), []
+            self.speller, self._closed = OpenVocabularyTokenizer.from_tokenizer(tokenizer), []
         return self.speller
 
     def spell(self, words: Sequence[str | None]) -> None:
         """Finds the rows of every word; None: a token that is no letters."""
         if self.rows is None:
-            self.rows = word_rows([*words, *[None] * (self.vocab - len(words))], *self._grams)
+            self.rows = build_subword_rows([*words, *[None] * (self.vocab - len(words))], *self._grams)
 
     def count(self, counts: np.ndarray) -> np.ndarray:
         """Told how often each token occurs in the text; returns the same for every row of the vocabulary."""
@@ -174,8 +174,8 @@ class Static(nn.Module):
         if not bool((tokens >= self.vocab).any()):
             return tokens, None
         ids = tokens.cpu().numpy()
-        known = np.arange(len(self._closed), self.speller.known - self.speller.vocab) + self.speller.vocab
-        self._closed += self.speller.closed(known).tolist()
+        known = np.arange(len(self._closed), self.speller.id_count - self.speller.vocab) + self.speller.vocab
+        self._closed += self.speller.to_closed_vocabulary(known).tolist()
         outside = np.flatnonzero(ids >= self.speller.vocab)
         closed = ids.copy()
         closed[outside] = np.array(self._closed)[ids[outside] - self.speller.vocab]
@@ -195,7 +195,7 @@ class Static(nn.Module):
             edge, places = math.sqrt(3 / self.width), np.arange(self.width)
             drawn = [2 * edge * uniform(fold("unknown word", word), places) - edge for word in words]
             return torch.from_numpy(np.array(drawn, np.float32).reshape(-1, self.width)).to(weight)
-        bounds, found = gram_buckets(words, *self._grams)
+        bounds, found = hash_ngrams(words, *self._grams)
         rows, starts = (torch.from_numpy(one).to(weight.device) for one in (found + self.vocab, bounds[:-1]))
         return F.embedding_bag(rows, weight, starts, mode="mean")  # of no rows: 0
 

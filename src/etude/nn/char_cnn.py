@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.settings import Strict
-from etude.text.tokenizer.char_ids import CHARACTERS, LENGTH
+from etude.text.tokenizer.char_ids import CHAR_VOCAB, MAX_CHARS
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -35,11 +35,11 @@ class Settings(Strict):
         default=ELMO_FILTERS, min_length=1, description="(width, channels) of each"
     )
     embedding: int = Field(default=16, ge=1, description="width of a character's vector")
-    characters: int = Field(default=CHARACTERS, ge=CHARACTERS, description="rows of their table")
+    characters: int = Field(default=CHAR_VOCAB, ge=CHAR_VOCAB, description="rows of their table")
     highways: int = Field(default=2, ge=0)
     project: int | None = Field(default=None, ge=1, description="width of a word's vector; that of the model if None")
     activation: Literal["relu", "tanh"] = "relu"
-    length: int = Field(default=LENGTH, ge=3, description="characters of a word at most, its two marks among them")
+    length: int = Field(default=MAX_CHARS, ge=3, description="characters of a word at most, its two marks among them")
 
     @property
     def channels(self) -> int:
@@ -92,7 +92,7 @@ class CharacterCNN(nn.Module):
             nn.init.zeros_(self.project.bias)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """(N, length) int64, or fewer columns of filling (`spell(..., widest)`) -> (N, D)."""
+        """(N, length) int64, or fewer columns of filling (`words_to_char_ids(..., widest)`) -> (N, D)."""
         letters = self.embedding(characters.t())  # (length, N, embedding): places first, so a window is a slice
         found = []
         for (width, _), part in zip(self.settings.filters, self.filters, strict=True):

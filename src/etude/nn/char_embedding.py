@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from etude.nn import char_cnn
-from etude.text.tokenizer.char_ids import spell
-from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.char_ids import words_to_char_ids
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
@@ -30,7 +30,7 @@ class Letters(NamedTuple):
         """Of words in order, and of numbers for the marks around sentences (text/tokenizer/char_ids.py)."""
         numbers: dict[bytes | int, int] = {}
         index = [numbers.setdefault(word, len(numbers)) for word in words]
-        rows = spell(list(numbers), settings.length, settings.widest)
+        rows = words_to_char_ids(list(numbers), settings.length, settings.widest)
         return cls(torch.from_numpy(rows), torch.from_numpy(np.array(index, np.int64)))
 
 
@@ -40,7 +40,7 @@ class Spelled(nn.Module):
     def __init__(self, settings: char_cnn.Settings, width: int) -> None:
         super().__init__()
         self.network = char_cnn.CharacterCNN(settings.model_copy(update={"project": settings.project or width}))
-        self.speller: Speller | None = None
+        self.speller: OpenVocabularyTokenizer | None = None
         if self.network.width != width:
             raise ValueError(f"words of width {self.network.width} for a model of width {width}")
 
@@ -50,7 +50,7 @@ class Spelled(nn.Module):
             raise RuntimeError("the model reads letters and was given ids without a speller: see spell_with")
         kinds, words = torch.unique(tokens, return_inverse=True)
         settings = self.network.settings
-        rows = self.speller.rows(kinds.cpu().numpy(), settings.length, settings.widest)
+        rows = self.speller.char_ids(kinds.cpu().numpy(), settings.length, settings.widest)
         return self.network(torch.from_numpy(rows).to(tokens.device))[words]
 
 
@@ -69,7 +69,7 @@ def spell_with(model: nn.Module, tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     known = next((part.speller for part in parts if part.speller is not None), None)
     if known is None or (known is not tokenizer and known.fingerprint != tokenizer.fingerprint):
-        known = Speller.of(tokenizer)
+        known = OpenVocabularyTokenizer.from_tokenizer(tokenizer)
     for part in parts:
         part.speller = known
     return known

@@ -33,7 +33,7 @@ from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
 from etude.settings import Strict
 from etude.text.corpus.corpus import Bounds, Corpus
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 STREAMS: tuple[Direction, Direction] = ("forward", "backward")  # the order of the streams of a row
 

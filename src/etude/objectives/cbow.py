@@ -29,7 +29,7 @@ from etude.objectives.word_vectors.batched_update import (
     targets_of,
 )
 from etude.objectives.word_vectors.windows import Reading, WindowBatch, Windows, check_model
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(Reading):

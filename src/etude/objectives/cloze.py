@@ -34,7 +34,7 @@ from etude.objectives.rows.boundaries import Stream, WrappedRow, WrappedRows
 from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 ROW = 8  # pieces of full length a row: one in eight is cut by the end of a row
 TERMS = {"cloze": ("cloze",), "bilm": ("forward", "backward"), "cloze+bilm": ("cloze", "forward", "backward")}

@@ -37,9 +37,9 @@ from etude.models.static import Static
 from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.objectives.word_vectors.kernels import inner_loops
 from etude.settings import Strict
-from etude.text.corpus.cooccurrence import Cooccurrences, Counting, count
+from etude.text.corpus.cooccurrence import Cooccurrences, CountSettings, count_cooccurrences
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 log = logging.getLogger("etude")
 
@@ -125,17 +125,17 @@ class Cooccurrence(Objective):
 
     def rows(self, corpus: Corpus, seed: int) -> Entries:
         settings = self.settings
-        known = corpus if corpus.part == "train" else Corpus.open(corpus.folder)
+        known = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
         self._shape[0].count(known.token_counts())
-        counting = Counting(settings.window, settings.symmetric, settings.by_distance)
-        named = f"{corpus.fingerprint} {corpus.part} {counting}"
+        counting = CountSettings(settings.window, settings.symmetric, settings.by_distance)
+        named = f"{corpus.fingerprint} {corpus.split} {counting.key}"
         if named not in self.counted:
             place = self._place(corpus) / f"cooccurrence-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
             if corpus.total > 5_000_000 and not place.exists():
                 log.warning("counting the co-occurrences of %s words, once for this corpus", f"{corpus.total:,}")
-            self.counted[named] = count(corpus, counting, place, settings.memory_mb << 20)
+            self.counted[named] = count_cooccurrences(corpus, counting, place, settings.memory_mb << 20)
         entries = self.counted[named]
-        if not len(entries) and corpus.part == "train":
+        if not len(entries) and corpus.split == "train":
             raise UserError(
                 "No two known words of the corpus stand in one window. Prepare it with a larger vocabulary."
             )

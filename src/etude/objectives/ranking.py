@@ -30,7 +30,7 @@ from etude.nn.window_layer import Window
 from etude.objectives.base import Batch, Objective, Row, Stat, Term, join
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(Strict):
@@ -86,7 +86,7 @@ class Ranking(Objective):
         self.words = known  # what may be drawn
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
-        if corpus.part == "train":
+        if corpus.split == "train":
             self._shape[0].count(corpus.token_counts())
         return Spans(corpus, self.settings.row_tokens)
 

@@ -25,7 +25,7 @@ from etude.models.static import Static
 from etude.objectives.base import Term
 from etude.objectives.word_vectors.batched_update import Inputs, blocks, learn, losses, pairs_of, targets_of
 from etude.objectives.word_vectors.windows import Reading, WindowBatch, Windows, check_model
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(Reading):

@@ -28,7 +28,8 @@ from etude.recipes.document import Overrides
 from etude.recipes.schema import Recipe
 from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import failures, memory, optim, peak, schedule
 from etude.train.loop import Loop, total_loss
 

@@ -200,7 +200,7 @@ def checked_rows(recipe: Recipe, corpus: Corpus, rows: Rows) -> Rows:
 def held_out(corpus: Corpus) -> Corpus | None:
     """The part that is never trained on, where the corpus has one."""
     part = corpus.manifest["parts"].get("valid")
-    return Corpus.open(corpus.folder, part="valid") if part and part["tokens"] else None
+    return Corpus.open(corpus.folder, split="valid") if part and part["tokens"] else None
 
 
 def make_deterministic(wanted: bool) -> None:

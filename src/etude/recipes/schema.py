@@ -36,7 +36,7 @@ from etude.kinds import find_kind, list_kinds
 from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
 from etude.settings import Strict
 from etude.text.tokenizer import training
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Specials
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
 from etude.train import schedule
 from etude.train.settings import Settings as Train
 
@@ -96,7 +96,7 @@ class Recipe:
                 raise _fault(document, (), f"'{key}' is missing. Say for example '{key}: {example}'.")
         if not _is_path(texts["tokenizer"]):
             try:
-                training.parse(texts["tokenizer"])
+                training.parse_spec(texts["tokenizer"])
             except UserError as error:
                 raise _fault(document, ("tokenizer",), str(error)) from None
         parts: dict[str, Any] = {}
@@ -167,7 +167,7 @@ class Recipe:
     @property
     def tokenizer_size(self) -> int | None:
         """The vocabulary that a specification such as `wordpiece:30522` asks for; None where it is not said."""
-        return None if _is_path(self.tokenizer) else training.parse(self.tokenizer).size
+        return None if _is_path(self.tokenizer) else training.parse_spec(self.tokenizer).size
 
     def with_settings(self, overrides: Overrides) -> Self:
         """The same recipe with some settings changed."""

@@ -17,7 +17,8 @@ import torch
 from etude.chance import Chance, uniform
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 SENTENCE = 20  # tokens: about that of written English
 DOCUMENTS = 8  # of one row each and a bit: a sequence is rarely cut short by the end of a document

@@ -23,9 +23,9 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.text.corpus.corpus import MANIFEST, PARTS, Corpus, Shard, token_type
-from etude.text.corpus.shards import PartWriter
-from etude.text.tokenizer.tokenizer import FILE as TOKENIZER_FILE
+from etude.text.corpus.corpus import MANIFEST, SPLITS, Corpus, Shard, token_type
+from etude.text.corpus.shards import SplitWriter
+from etude.text.tokenizer.tokenizer import TOKENIZER_FILE
 
 FIRST = 100  # rank of the most frequent word that is merged: before it stand words that any neighbour may have
 LETTERS = 5  # at least: short words are mostly names of units, months, particles
@@ -46,7 +46,7 @@ def remake(source: Path, place: Path, changes: Changes) -> None:
     aside.mkdir(parents=True)
     manifest = json.loads((source / MANIFEST).read_text(encoding="utf-8"))
     pairs = pseudo_words(Corpus.open(source), changes.pseudo_words)
-    for part in PARTS:
+    for part in SPLITS:
         if manifest["parts"].get(part, {}).get("tokens"):
             own = Changes() if part == "valid" else changes
             manifest["parts"][part] = _write(Corpus.open(source, part), aside / part, own, pairs)
@@ -58,7 +58,7 @@ def remake(source: Path, place: Path, changes: Changes) -> None:
 
 def _write(corpus: Corpus, folder: Path, changes: Changes, pairs: dict[int, int]) -> dict[str, Any]:
     vocab = corpus.tokenizer.vocab
-    writer = PartWriter(folder, vocab, token_type(vocab), surfaces=corpus.tokenizer.word_level)
+    writer = SplitWriter(folder, vocab, token_type(vocab), surfaces=corpus.tokenizer.word_level)
     for number in range(len(corpus.documents)):
         if fold("share", number) % 1000 >= 1000 * changes.share:
             continue

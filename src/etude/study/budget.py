@@ -26,7 +26,7 @@ from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text
 from etude.study.text_source import digest
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import TRAINED_SPECIALS
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.train import checkpoint, peak, schedule
 from etude.train.loader import Loader
 

@@ -21,7 +21,7 @@ from etude.study.altered_corpus import Changes, pseudo_words, remake, senses
 from etude.study.settings import Text
 from etude.text.corpus.corpus import MANIFEST, Corpus
 from etude.text.prepare.prepare import prepare
-from etude.text.prepare.sources import find
+from etude.text.prepare.sources import find_sources
 from etude.world import World
 
 UNSEEN = 100_000_000  # number of the first document of the town that no corpus reaches: the text of made tasks
@@ -48,7 +48,7 @@ class Source:
             return digest(["world", text.world, text.language, text.seed, text.noise, made_by])
         assert text.files is not None
         content = hashlib.blake2b(digest_size=16)
-        for source in find(text.files):
+        for source in find_sources(text.files):
             for file in source.files:
                 if file.format == "hub":
                     content.update(file.path.encode())
@@ -113,7 +113,7 @@ class Source:
             return float(Corpus.open(self.text.corpus).bytes)
         if self.text.world is not None:
             return self.text.world * 1e6
-        return float(sum(file.size for source in find(self.text.files or []) for file in source.files))
+        return float(sum(file.size for source in find_sources(self.text.files or []) for file in source.files))
 
     def _written(self) -> Path:
         assert self.text.world is not None
@@ -129,7 +129,7 @@ class Source:
 
     def held_out(self, tokenizer: str) -> Corpus:
         """The part that nobody trains on."""
-        corpus = Corpus.open(self.corpus(tokenizer).folder, part="valid")
+        corpus = Corpus.open(self.corpus(tokenizer).folder, split="valid")
         if not len(corpus.documents):
             raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
         return corpus

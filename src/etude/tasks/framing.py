@@ -28,7 +28,7 @@ from etude.models.static import Static
 from etude.models.two_tower import TwoTower
 from etude.nn.packed import Layout
 from etude.nn.precision import wide
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 Pooling = Literal["start", "mean", "last", "max", "ends"]
 

@@ -23,4 +23,4 @@ KOREAN = """
     것 수 등 때 때문 더 덜 안 못 않다 아니 이다 아니다 있다 없다 하다 되다 은 는 가 을 를 에 의 도 만 와 과 로 으로
 """
 
-CLOSED = frozenset([*ENGLISH.split(), *KOREAN.split()])
+FUNCTION_WORDS = frozenset([*ENGLISH.split(), *KOREAN.split()])

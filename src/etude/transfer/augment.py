@@ -38,7 +38,7 @@ from etude.tasks.base import by_length
 from etude.tasks.data.examples import column_of, text_of
 from etude.tasks.data.records import records
 from etude.tasks.framing import Frame, Framed
-from etude.text.function_words import CLOSED
+from etude.text.function_words import FUNCTION_WORDS
 from etude.train import checkpoint
 from etude.view.neighbours import neighbours
 
@@ -105,7 +105,7 @@ class Exchange:
         mask = self.model.tokenizer.special.mask
         for number, (text, encoding) in enumerate(zip(texts, self.model.tokenizer.encode_batch(texts), strict=True)):
             for word in WORD.finditer(text):
-                if word.group().lower() in CLOSED:
+                if word.group().lower() in FUNCTION_WORDS:
                     continue
                 pieces = np.flatnonzero((encoding.offsets[:, 1] > word.start()) & (encoding.offsets[:, 0] < word.end()))
                 if len(pieces) == 1 and self.whole[int(encoding.ids[pieces[0]])] is not None:

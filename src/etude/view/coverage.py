@@ -15,7 +15,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from etude.hub.word_vectors import WordVectors
 from etude.text.tokenizer.tokenizer import Tokenizer
-from etude.text.tokenizer.training import WORDS
+from etude.text.tokenizer.training import WORD_PATTERN
 
 BLOCK = 4096  # unknown words whose sub-words are looked at together
 
@@ -35,7 +35,7 @@ class Coverage:
 
 
 def coverage(vectors: WordVectors, texts: Iterable[str]) -> Coverage:
-    cut = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
+    cut = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(word for word, _ in cut.pre_tokenize_str(Tokenizer.normalise(text)))

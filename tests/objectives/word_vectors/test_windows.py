@@ -124,7 +124,7 @@ def test_windows_are_uniform() -> None:
 def test_a_held_out_part_has_the_chance_of_the_training_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _, objective = system(skipgram)
     train, valid = corpus_of(seed=0), small_corpus([[[6, 7, 39]]])
-    valid.part, valid._folder = "valid", tmp_path
+    valid.split, valid._folder = "valid", tmp_path
     monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
     rows = objective.rows(valid, seed=0)
     assert rows[0].tokens.tolist() == [6, 7, 39]

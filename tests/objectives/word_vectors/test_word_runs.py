@@ -24,7 +24,7 @@ from etude.hub.word_vectors import WordVectors
 from etude.objectives.word_vectors.kernels import compiles
 from etude.pretrain import pretrain as pretraining
 from etude.runs.run import Run
-from etude.text.tokenizer.open_vocabulary import Speller
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.train.loop import Loop
 
 Prepared = Callable[[str], Path]
@@ -124,7 +124,7 @@ def test_a_run_is_an_encoder_like_any_other(name: str, runs: Callable[[str], Run
     np.testing.assert_array_equal(first[0], second[1])  # whatever stands around: a homonym's vector cannot move
     strange = loaded.encode(["Unheardofword"])[0]
     if name == "fasttext-toy":
-        assert isinstance(loaded.tokenizer, Speller)
+        assert isinstance(loaded.tokenizer, OpenVocabularyTokenizer)
         np.testing.assert_allclose(strange, vectors.vectors(["Unheardofword"], "subwords")[0], rtol=1e-4, atol=1e-7)
     else:
         np.testing.assert_allclose(strange, vectors.matrix[-100:].mean(0), rtol=1e-4, atol=1e-7)

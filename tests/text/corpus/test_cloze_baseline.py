@@ -12,7 +12,7 @@ import pytest
 
 from etude.text.corpus import cloze_baseline as blanks
 from etude.text.corpus.bigram_baseline import bigram_nats, unigram_nats
-from etude.text.corpus.cloze_baseline import Blanks, blank_nats
+from etude.text.corpus.cloze_baseline import ClozeModel, cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -76,7 +76,7 @@ def test_every_probability_is_that_of_the_formulas_and_they_sum_to_one(
     monkeypatch.setattr(blanks, "EXPANDED", expanded)
     monkeypatch.setattr(blanks, "DOCUMENTS", 7)
     documents = drawn(40, 0)
-    known = Blanks(corpus(documents))
+    known = ClozeModel(corpus(documents))
     for left in range(VOCAB + 1):
         for right in range(VOCAB + 1):
             given = [np.full(VOCAB, left), np.arange(VOCAB), np.full(VOCAB, right)]
@@ -93,9 +93,9 @@ def test_nats_are_the_mean_over_the_text() -> None:
         for text in held
         for place, token in enumerate(text)
     ]
-    found = blank_nats(corpus(documents), corpus(held))
+    found = cloze_nats(corpus(documents), corpus(held))
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-10)
-    assert blank_nats(corpus(documents), corpus(held), tokens=5) == pytest.approx(sum(expected[:5]) / 5, rel=1e-10)
+    assert cloze_nats(corpus(documents), corpus(held), tokens=5) == pytest.approx(sum(expected[:5]) / 5, rel=1e-10)
 
 
 def test_two_neighbours_say_what_one_does_not() -> None:
@@ -107,4 +107,4 @@ def test_two_neighbours_say_what_one_does_not() -> None:
         return [[int(a), int((a + b) % 5 + 6), int(b)] for a, b in pairs]
 
     train, valid = corpus(texts(2000), 12), corpus(texts(200), 12)
-    assert blank_nats(train, valid) < 0.75 * bigram_nats(train, valid) < unigram_nats(train, valid)
+    assert cloze_nats(train, valid) < 0.75 * bigram_nats(train, valid) < unigram_nats(train, valid)

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.text.corpus import cooccurrence
-from etude.text.corpus.cooccurrence import Cooccurrences, Counting, added_up, count, merged, pairs
+from etude.text.corpus.cooccurrence import (
+    Cooccurrences,
+    CountSettings,
+    count_cooccurrences,
+    count_pairs,
+    merge_runs,
+    sum_by_key,
+)
 
 
 class Texts:
@@ -46,7 +53,9 @@ class Texts:
         return self.starts[start:stop]
 
 
-def by_hand(documents: list[list[int]], counting: Counting, unknown: int | None = 1) -> dict[tuple[int, int], Fraction]:
+def by_hand(
+    documents: list[list[int]], counting: CountSettings, unknown: int | None = 1
+) -> dict[tuple[int, int], Fraction]:
     """GloVe's table X, both ways, in exact fractions."""
     table: Counter[tuple[int, int]] = Counter()
     for document in documents:
@@ -79,10 +88,10 @@ documents_ = st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=30), min
 def test_counts_are_exact_however_the_text_is_cut(
     documents: list[list[int]], window: int, symmetric: bool, by_distance: bool, stretch: int
 ) -> None:
-    counting = Counting(window, symmetric, by_distance)
+    counting = CountSettings(window, symmetric, by_distance)
     wanted = by_hand(documents, counting)
     found: Counter[tuple[int, int]] = Counter()
-    for keys, sums in pairs(Texts(documents), counting, stretch):
+    for keys, sums in count_pairs(Texts(documents), counting, stretch):
         assert (np.diff(keys) > 0).all()
         for key, value in zip(keys.tolist(), sums.tolist(), strict=True):
             found[divmod(key, 12)] += Fraction(value, counting.unit)
@@ -97,18 +106,18 @@ def test_spills_leave_no_trace(tmp_path: Path, symmetric: bool, monkeypatch: pyt
     """Much memory and hardly any: the same files, bit for bit, and both the table by hand."""
     chance = np.random.default_rng(0)
     documents = [chance.integers(0, 300, size).tolist() for size in (700, 1, 500, 1200)]
-    counting, corpus = Counting(10, symmetric), Texts(documents, vocab=300)
-    whole = count(corpus, counting, tmp_path / "whole")
+    counting, corpus = CountSettings(10, symmetric), Texts(documents, vocab=300)
+    whole = count_cooccurrences(corpus, counting, tmp_path / "whole")
     runs: list[int] = []
-    before = cooccurrence.merged
+    before = cooccurrence.merge_runs
 
     def seen(paths: list[Path], block: int) -> Any:
         runs.append(len(paths))
         return before(paths, block)
 
     monkeypatch.setattr(cooccurrence, "LEAST_MEMORY", 0)
-    monkeypatch.setattr(cooccurrence, "merged", seen)
-    count(corpus, counting, tmp_path / "spilled", memory=30_000)
+    monkeypatch.setattr(cooccurrence, "merge_runs", seen)
+    count_cooccurrences(corpus, counting, tmp_path / "spilled", memory=30_000)
     assert runs[0] >= 3
     for name in cooccurrence.FILES:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "spilled" / name).read_bytes()
@@ -122,43 +131,45 @@ def test_spills_leave_no_trace(tmp_path: Path, symmetric: bool, monkeypatch: pyt
 
 def test_entries_lie_in_a_random_order(tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
-    found = count(Texts([chance.integers(0, 60, 3000).tolist()], vocab=60), Counting(5), tmp_path / "c")
+    found = count_cooccurrences(
+        Texts([chance.integers(0, 60, 3000).tolist()], vocab=60), CountSettings(5), tmp_path / "c"
+    )
     rows = found.rows.astype(int)
     assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 0.1
 
 
 def test_it_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = count(Texts([[2, 3, 4]]), Counting(2), tmp_path / "c")
-    monkeypatch.setattr(cooccurrence, "pairs", None)
-    again = count(Texts([[2, 3, 4]]), Counting(2), tmp_path / "c")
+    first = count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")
+    monkeypatch.setattr(cooccurrence, "count_pairs", None)
+    again = count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")
     assert again.counts.tolist() == first.counts.tolist() and sorted(first.counts.tolist()) == [0.5, 1, 1]
 
 
 def test_what_is_broken_is_told(tmp_path: Path) -> None:
-    count(Texts([[2, 3, 4]]), Counting(2), tmp_path / "c")
+    count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")
     (tmp_path / "c" / "counts.f64").write_bytes(b"half")
     with pytest.raises(UserError, match="Remove"):
-        count(Texts([[2, 3, 4]]), Counting(2), tmp_path / "c")
+        count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")
     (tmp_path / "c" / "manifest.json").write_text("{")
     with pytest.raises(UserError, match="does not hold co-occurrences"):
         Cooccurrences.open(tmp_path / "c")
     with pytest.raises(UserError, match="too many pairs"):
-        count(Texts([[2, 3]], vocab=1 << 31), Counting(10), tmp_path / "d")
+        count_cooccurrences(Texts([[2, 3]], vocab=1 << 31), CountSettings(10), tmp_path / "d")
 
 
 def test_runs_are_merged_block_by_block(tmp_path: Path) -> None:
     chance = np.random.default_rng(1)
     tables, paths = [], []
     for number, size in enumerate((500, 1, 0, 333)):
-        table = np.stack(added_up(chance.integers(0, 400, size), chance.integers(1, 9, size)), axis=1)
+        table = np.stack(sum_by_key(chance.integers(0, 400, size), chance.integers(1, 9, size)), axis=1)
         path = tmp_path / f"run-{number}"
         table.astype(np.int64).tofile(path)
         tables.append(table)
         paths.append(path)
     whole = np.concatenate(tables)
-    wanted = added_up(whole[:, 0], whole[:, 1])
+    wanted = sum_by_key(whole[:, 0], whole[:, 1])
     for block in (1, 7, 10_000):
-        parts = list(merged(paths, block))
+        parts = list(merge_runs(paths, block))
         keys, sums = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
         np.testing.assert_array_equal(keys, wanted[0])
         np.testing.assert_array_equal(sums, wanted[1])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.text.corpus import corpus as corpus_module
 from etude.text.corpus.corpus import BOUND, Bounds, Corpus, Shard
-from etude.text.corpus.shards import PartWriter
+from etude.text.corpus.shards import SplitWriter
 from etude.text.prepare.prepare import prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -55,14 +55,14 @@ def test_shards_give_back_what_went_in(
 def _through_shards(tmp_path: Path, blocks: list[list[list[list[int]]]], limit: int, random: object) -> None:
     folder = tmp_path / "c" / "train"
     shutil.rmtree(tmp_path / "c", ignore_errors=True)
-    writer = PartWriter(folder, WORDS.vocab, np.dtype("<u2"), True, shard_tokens=limit)
+    writer = SplitWriter(folder, WORDS.vocab, np.dtype("<u2"), True, shard_tokens=limit)
     for number, block in enumerate(blocks):
         state = json.loads(json.dumps(writer.commit()))
         counts = writer.counts.copy()
         if number % 2:  # written, lost, and written again
             writer.append(_shard(block), 1)
             writer.close()
-            writer = PartWriter(folder, WORDS.vocab, np.dtype("<u2"), True, shard_tokens=limit)
+            writer = SplitWriter(folder, WORDS.vocab, np.dtype("<u2"), True, shard_tokens=limit)
             writer.restore(state, counts)
         writer.append(_shard(block), 10)
     entry = writer.finish()
@@ -200,7 +200,7 @@ def test_what_is_no_corpus_is_said(made: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=word):
             Corpus.open(folder)
-    with pytest.raises(UserError, match="no part 'test'"):
+    with pytest.raises(UserError, match="no split 'test'"):
         Corpus.open(made, "test")
     manifest = made / "manifest.json"
     content = json.loads(manifest.read_text())

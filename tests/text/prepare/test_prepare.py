@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare import readers
-from etude.text.prepare.corpus_report import entropy, table
+from etude.text.prepare.corpus_report import entropy, format_report
 from etude.text.prepare.prepare import Progress, prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -133,7 +133,7 @@ def test_the_report_adds_up(tmp_path: Path) -> None:
     letters = [c for c in everything if c.isalpha()]
     hangul = sum("가" <= c <= "힣" for c in letters) / len(letters)
     assert report["scripts"]["Hangul"] == pytest.approx(hangul, abs=1e-6)
-    assert any("Hangul" in value for _, value in table(corpus.manifest))
+    assert any("Hangul" in value for _, value in format_report(corpus.manifest))
 
 
 def test_equal_documents_never_straddle(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_text_that_changes_between_the_passes_is_noticed(text: Path, tmp_path: P
 
 KILLED = """
 import sys
-from etude.text import readers
+from etude.text.prepare import readers
 from etude.text.prepare.prepare import prepare
 readers.BLOCK = 1 << 12
 if __name__ == "__main__":

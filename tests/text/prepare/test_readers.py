@@ -23,7 +23,7 @@ from etude.text.prepare import readers
 from etude.text.prepare.documents import Documents, parse
 from etude.text.prepare.readers import Position, Reading, blocks
 from etude.text.prepare.record_filter import parse as parse_where
-from etude.text.prepare.sources import find
+from etude.text.prepare.sources import find_sources
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress,
@@ -46,7 +46,7 @@ def read(
     condition = parse_where(where) if where else None
     reading = reading or Reading(fields=condition.fields if condition else ())
     joined = Documents()
-    for source in find(str(path)):
+    for source in find_sources(str(path)):
         for block in blocks(source.files, reading, start or Position()):
             found = parse(block.parts, block.payload, reading, condition)
             joined.texts += found.texts
@@ -103,7 +103,7 @@ def test_reading_may_start_at_any_block(tmp_path: Path, kind: str, monkeypatch: 
     monkeypatch.setattr(readers, "BLOCK", 1 << 10)
     texts = [f"문서 {n} " + "word " * (n * 37 % 90) + "\nend" for n in range(120)]
     path = write(tmp_path / f"a{kind}", texts)
-    files = find(str(path))[0].files
+    files = find_sources(str(path))[0].files
     whole = list(blocks(files, Reading(), Position()))
     assert len(whole) > 5
     for number in range(len(whole) - 1):
@@ -117,7 +117,7 @@ def test_small_files_share_blocks_and_order_is_by_name(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_text(f"document {number}\n\nand {number}")
     (tmp_path / "notes.log").write_text("not text of ours")
     (tmp_path / ".hidden.txt").write_text("hidden")
-    files = find(str(tmp_path))[0].files
+    files = find_sources(str(tmp_path))[0].files
     assert [Path(file.path).name for file in files] == ["1.txt", "2.txt", "3.txt"]
     assert len(list(blocks(files, Reading(), Position()))) == 1
     assert read(tmp_path).texts == ["document 1", "and 1", "document 2", "and 2", "document 3", "and 3"]
@@ -174,7 +174,7 @@ def test_a_hub_data_set_is_read_as_a_stream(tmp_path: Path) -> None:
     folder.mkdir()
     write(folder / "train.jsonl", ["하나", "둘", "셋"])
     assert read(f"hub:{folder}").texts == ["하나", "둘", "셋"]
-    files = find(f"hub:{folder}")[0].files
+    files = find_sources(f"hub:{folder}")[0].files
     assert read(f"hub:{folder}", start=Position(0, 2, 3)).texts == ["셋"] and files[0].format == "hub"
     with pytest.raises(UserError, match="body"):
         read(f"hub:{folder}", Reading(text_field="body"))
@@ -186,20 +186,20 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     for name, word in (("no.txt", "no such file"), ("*.txt", "no file matches"), ("", "")):
         if name:
             with pytest.raises(UserError, match=word):
-                find(str(tmp_path / name))
+                find_sources(str(tmp_path / name))
     with pytest.raises(UserError, match="holds no text files"):
-        find(str(tmp_path))
+        find_sources(str(tmp_path))
     with pytest.raises(UserError, match="No text"):
-        find([])
+        find_sources([])
 
 
 def test_weights_belong_to_sources(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     path = str(tmp_path / "a.txt")
-    assert [source.weight for source in find({path: 2.5})] == [2.5]
+    assert [source.weight for source in find_sources({path: 2.5})] == [2.5]
     for weights in ([1.0, 2.0], [0.0], [-1.0], [float("nan")]):
         with pytest.raises(UserError, match="weight"):
-            find(path, weights)
+            find_sources(path, weights)
 
 
 def problem(tmp_path: Path, name: str, data: bytes, **reading: Any) -> str:

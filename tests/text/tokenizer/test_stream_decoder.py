@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.text.tokenizer.stream_decoder import StoppedText, TextStream
+from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 TEXT = "the cat sat on the mat. 고양이가 집에 있다! naïve café 123, don't"
@@ -28,13 +28,13 @@ def test_the_pieces_are_the_text(spec: str, data: st.DataObject) -> None:
     """Of any ids, broken characters among them; behind nothing, and behind a text."""
     words = tokenizer(spec)
     ids = data.draw(st.lists(st.integers(0, words.vocab - 1), max_size=20))
-    stream = TextStream(words)
+    stream = StreamDecoder(words)
     assert "".join([*map(stream.push, ids), stream.finish()]) == words.decode(ids)
 
     before = words.encode(data.draw(st.sampled_from(["", "the", "고양이가 ", "mat."]))).ids.tolist()
     letters = data.draw(st.text("the cat고양이é漢😀.,!", max_size=12))
     after = words.encode(letters).ids.tolist()
-    stream = TextStream(words, before)
+    stream = StreamDecoder(words, before)
     pieces = [*map(stream.push, after), stream.finish()]
     if not (before and after and words.token(before[-1]).startswith("<0x")):
         assert words.decode(before) + "".join(pieces) == words.decode(before + after)
@@ -44,7 +44,7 @@ def test_the_pieces_are_the_text(spec: str, data: st.DataObject) -> None:
 def test_no_piece_ends_inside_a_character(spec: str) -> None:
     words = tokenizer(spec)
     text = "漢字 and 😀 고"
-    stream = TextStream(words)
+    stream = StreamDecoder(words)
     pieces = [stream.push(id) for id in words.encode(text).ids]
     assert "�" not in "".join(pieces) and "".join(pieces) + stream.finish() == text
     assert len([piece for piece in pieces if piece]) > 3
@@ -53,7 +53,7 @@ def test_no_piece_ends_inside_a_character(spec: str) -> None:
 def test_a_branch_goes_its_own_way() -> None:
     words = tokenizer("bytebpe:262")
     first, second, third = words.encode("고").ids.tolist()
-    one = StoppedText(TextStream(words), ["고양"])
+    one = StoppingDecoder(StreamDecoder(words), ["고양"])
     assert one.push(first) == one.push(second) == ""
     other = one.branch()
     assert one.push(third) == "" and one.finish() == "고"
@@ -79,7 +79,7 @@ def test_a_stop_string_is_found_however_the_tokens_cut_it(text: str, stops: list
             return ""
 
     pieces = Pieces()
-    stopped = StoppedText(pieces, stops)  # type: ignore[arg-type]
+    stopped = StoppingDecoder(pieces, stops)  # type: ignore[arg-type]
     found = ""
     for number in range(len(pieces.parts)):
         found += stopped.push(number)
@@ -98,4 +98,4 @@ def test_a_stop_string_is_found_however_the_tokens_cut_it(text: str, stops: list
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UserError, match="stop string is empty"):
-        StoppedText(TextStream(tokenizer("word:50")), [""])
+        StoppingDecoder(StreamDecoder(tokenizer("word:50")), [""])

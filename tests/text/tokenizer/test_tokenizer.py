@@ -141,7 +141,7 @@ def test_training_does_not_depend_on_the_order_or_the_process(spec: str) -> None
 )  # fmt: skip
 def test_a_bad_spec_is_explained(spec: str, word: str) -> None:
     with pytest.raises(UserError, match=word):
-        training.parse(spec)
+        training.parse_spec(spec)
 
 
 @pytest.mark.parametrize("spec", SPECS)

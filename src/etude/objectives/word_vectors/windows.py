@@ -54,8 +54,8 @@ from etude.objectives.word_vectors.kernels.tables import (
 )
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.char_ngrams import spelling
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.char_ngrams import list_token_strings
+from etude.text.tokenizer.special_tokens import Specials
 
 log = logging.getLogger("etude")
 
@@ -198,10 +198,10 @@ class Windows(Objective):
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
         # a held-out part is judged with the chance of the training text
-        known = corpus if corpus.part == "train" else Corpus.open(corpus.folder)
+        known = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
         model = self._shape[0]
         if model.settings.buckets:
-            model.spell(spelling(known.tokenizer))
+            model.spell(list_token_strings(known.tokenizer))
         counts = model.count(known.token_counts())
         self.text = Text.of(counts, self.settings, self.special.unknown, model)
         return Spans(corpus, self.settings.row_tokens)

@@ -26,7 +26,7 @@ DOCUMENTS = 4096  # read at once
 EXPANDED = 1 << 22  # pairs looked up at once
 
 
-class Blanks:
+class ClozeModel:
     """Counts of a training text."""
 
     def __init__(self, train: Corpus) -> None:
@@ -135,9 +135,9 @@ class Blanks:
         return np.bincount(owner, weights=product, minlength=len(left))
 
 
-def blank_nats(train: Corpus, valid: Corpus, tokens: int | None = None) -> float:
+def cloze_nats(train: Corpus, valid: Corpus, tokens: int | None = None) -> float:
     """Nats a token of the held-out text, or of its first so many tokens, each from its two neighbours."""
-    known, nats, count = Blanks(train), 0.0, 0
+    known, nats, count = ClozeModel(train), 0.0, 0
     for text in _marked(valid, known.marker):
         left, token, right = _inside(text, known.marker)
         room = len(token) if tokens is None else min(len(token), tokens - count)

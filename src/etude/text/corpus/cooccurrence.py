@@ -46,12 +46,17 @@ TELL = 10.0  # seconds between two lines on how far it is
 
 
 @dataclass(frozen=True)
-class Counting:
+class CountSettings:
     """What is counted."""
 
     window: int
     symmetric: bool = True  # False: only words to the left of each word
     by_distance: bool = True  # False: every pair in the window adds 1
+
+    @property
+    def key(self) -> str:
+        """What the name of the folder with the counts is hashed from; never to change, or all is counted again."""
+        return f"Counting(window={self.window}, symmetric={self.symmetric}, by_distance={self.by_distance})"
 
     @property
     def unit(self) -> int:
@@ -96,7 +101,7 @@ class Cooccurrences:
         return cls(*arrays)
 
 
-def count(corpus: Corpus, counting: Counting, folder: Path, memory: int = 1 << 31) -> Cooccurrences:
+def count_cooccurrences(corpus: Corpus, counting: CountSettings, folder: Path, memory: int = 1 << 31) -> Cooccurrences:
     """Counts a part of a corpus into `folder`, which is there whole or not at all; one that is there is opened."""
     if (folder / MANIFEST).is_file():
         return Cooccurrences.open(folder)
@@ -109,7 +114,7 @@ def count(corpus: Corpus, counting: Counting, folder: Path, memory: int = 1 << 3
     try:
         runs = list(_runs(corpus, counting, work, memory))
         entries = _write(
-            merged(runs, max(1, memory // (8 * ENTRY * max(1, len(runs))))), counting, corpus, work, memory
+            merge_runs(runs, max(1, memory // (8 * ENTRY * max(1, len(runs))))), counting, corpus, work, memory
         )
         for run in runs:
             run.unlink()
@@ -124,7 +129,7 @@ def count(corpus: Corpus, counting: Counting, folder: Path, memory: int = 1 << 3
 # --- counting ---------------------------------------------------------------------------------------
 
 
-def _runs(corpus: Corpus, counting: Counting, work: Path, memory: int) -> Iterator[Path]:
+def _runs(corpus: Corpus, counting: CountSettings, work: Path, memory: int) -> Iterator[Path]:
     """Sorted runs on disk, one where everything fits."""
     # a stretch makes window keys a token, sorted in place and cut to keys and sums: about 40 bytes each at the worst
     stretch = max(1000, memory // 2 // (40 * counting.window))
@@ -132,12 +137,12 @@ def _runs(corpus: Corpus, counting: Counting, work: Path, memory: int) -> Iterat
     size = number = 0
 
     def spill() -> Path:
-        keys, sums = added_up(np.concatenate([k for k, _ in held]), np.concatenate([s for _, s in held]))
+        keys, sums = sum_by_key(np.concatenate([k for k, _ in held]), np.concatenate([s for _, s in held]))
         path = work / f"run-{number}"
         np.stack([keys, sums], axis=1).tofile(path)
         return path
 
-    for part in pairs(corpus, counting, stretch):
+    for part in count_pairs(corpus, counting, stretch):
         held.append(part)
         size += ENTRY * len(part[0])
         if size > memory // 4:  # joining and sorting takes three times as much again
@@ -147,7 +152,7 @@ def _runs(corpus: Corpus, counting: Counting, work: Path, memory: int) -> Iterat
         yield spill()
 
 
-def pairs(corpus: Corpus, counting: Counting, stretch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def count_pairs(corpus: Corpus, counting: CountSettings, stretch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(keys, sums) of one stretch of text after the other; keys are sorted, each once."""
     vocab, unknown, window = corpus.tokenizer.vocab, corpus.tokenizer.special.unknown, counting.window
     before = np.zeros(0, np.int64)  # the last words of the stretch before, and their documents
@@ -171,11 +176,11 @@ def pairs(corpus: Corpus, counting: Counting, stretch: int) -> Iterator[tuple[np
         tagged.sort()
         distances = tagged % window
         tagged //= window
-        yield added_up(tagged, counting.weights[distances], sort=False)
+        yield sum_by_key(tagged, counting.weights[distances], sort=False)
 
 
 def _keys(
-    words: np.ndarray, documents: np.ndarray, distance: int, old: int, vocab: int, counting: Counting
+    words: np.ndarray, documents: np.ndarray, distance: int, old: int, vocab: int, counting: CountSettings
 ) -> np.ndarray:
     """(row * V + column) * window + distance - 1 of all pairs so far apart whose right word is not an old one."""
     left, right = words[: max(0, len(words) - distance)], words[distance:]
@@ -187,7 +192,7 @@ def _keys(
     return (left * vocab + right) * counting.window + distance - 1
 
 
-def added_up(keys: np.ndarray, sums: np.ndarray, sort: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def sum_by_key(keys: np.ndarray, sums: np.ndarray, sort: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """Each key once, with the sum of all its sums."""
     if not len(keys):
         return keys, sums
@@ -198,7 +203,7 @@ def added_up(keys: np.ndarray, sums: np.ndarray, sort: bool = True) -> tuple[np.
     return keys[starts], np.add.reduceat(sums, starts)
 
 
-def merged(runs: list[Path], block: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def merge_runs(runs: list[Path], block: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The entries of sorted runs, sorted, each key once; `block` entries of a run in memory."""
     readers = [np.memmap(run, np.int64, "r").reshape(-1, 2) for run in runs if run.stat().st_size]
     places = [0] * len(readers)
@@ -215,14 +220,14 @@ def merged(runs: list[Path], block: int) -> Iterator[tuple[np.ndarray, np.ndarra
             taken.append(part[:size])
             places[number] += size
         whole = np.concatenate(taken)
-        yield added_up(whole[:, 0], whole[:, 1])
+        yield sum_by_key(whole[:, 0], whole[:, 1])
 
 
 # --- the order of training --------------------------------------------------------------------------
 
 
 def _write(
-    entries: Iterator[tuple[np.ndarray, np.ndarray]], counting: Counting, corpus: Corpus, work: Path, memory: int
+    entries: Iterator[tuple[np.ndarray, np.ndarray]], counting: CountSettings, corpus: Corpus, work: Path, memory: int
 ) -> int:
     """The entries by the hash of their keys, into the files; returns how many. Sorted bucket by bucket."""
     key, total = fold("co-occurrence order"), 0

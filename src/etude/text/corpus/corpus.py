@@ -30,13 +30,12 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.text.corpus.bounds import BOUND, Bounds, by_shard
-from etude.text.tokenizer.tokenizer import FILE as TOKENIZER_FILE
-from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
 COUNTS = "counts.npy"
 FORMAT, VERSION = "etude corpus", 1
-PARTS = ("train", "valid")
+SPLITS = ("train", "valid")
 ALWAYS_HASHED = 1 << 25  # bytes of a part, 32 MB: some hundredths of a second
 
 
@@ -87,18 +86,18 @@ class Corpus:
 
     def __init__(
         self, shards: Sequence[Shard], sizes: list[dict[str, int]], tokenizer: Tokenizer, manifest: dict[str, Any],
-        part: str, folder: Path | None,
+        split: str, folder: Path | None,
     ) -> None:  # fmt: skip
         """`sizes` has the tokens, documents and sentences of each shard, so that no shard is touched to open."""
         self._shards, self._sizes = shards, sizes
-        self.tokenizer, self.manifest, self.part, self._folder = tokenizer, manifest, part, folder
+        self.tokenizer, self.manifest, self.split, self._folder = tokenizer, manifest, split, folder
 
         def totals(field: str) -> list[int]:
             return [0, *np.cumsum([size[field] for size in sizes], dtype=np.int64).tolist()]
 
         self._tokens = totals("tokens")
         self.total = self._tokens[-1]
-        self.bytes: int = manifest["parts"][part]["bytes"]
+        self.bytes: int = manifest["parts"][split]["bytes"]
         self.documents = Bounds(shards, "documents", totals("documents"), self._tokens)
         self.sentences = Bounds(shards, "sentences", totals("sentences"), self._tokens)
 
@@ -109,25 +108,25 @@ class Corpus:
         return self._folder
 
     @classmethod
-    def open(cls, folder: str | Path, part: str = "train", verify: bool | None = None) -> Self:
+    def open(cls, folder: str | Path, split: str = "train", verify: bool | None = None) -> Self:
         """Checks every file's length; `verify` True: every hash, and the order of bounds, too; False: no hash."""
         folder = Path(folder)
         manifest = read_manifest(folder)
-        if part not in manifest["parts"]:
-            raise UserError(f"The corpus {folder} has no part '{part}'. Parts: {', '.join(manifest['parts'])}.")
-        entry = manifest["parts"][part]
+        if split not in manifest["parts"]:
+            raise UserError(f"The corpus {folder} has no split '{split}'. Splits: {', '.join(manifest['parts'])}.")
+        entry = manifest["parts"][split]
         if not entry["tokens"]:
             raise UserError(
-                f"The part '{part}' of the corpus {folder} is empty. Prepare it again with --valid above 0."
+                f"The split '{split}' of the corpus {folder} is empty. Prepare it again with --valid above 0."
             )
         files = {name: facts for shard in entry["shards"] for name, facts in shard["files"].items()}
         files[COUNTS] = entry["counts"]
         hashing = verify if verify is not None else sum(facts["bytes"] for facts in files.values()) <= ALWAYS_HASHED
         for name, facts in files.items():
-            check_file(folder / part / name, facts, hashing)
+            check_file(folder / split / name, facts, hashing)
         content = _tokenizer_content(folder, manifest)
         corpus = cls(
-            _Shards(folder / part, entry["shards"]), entry["shards"], Tokenizer(content), manifest, part, folder
+            _Shards(folder / split, entry["shards"]), entry["shards"], Tokenizer(content), manifest, split, folder
         )
         if verify:
             corpus._verify()
@@ -213,14 +212,14 @@ class Corpus:
     def token_counts(self) -> np.ndarray:
         """int64 (V,): how often each id occurs in this part."""
         if self._folder is not None:
-            return np.load(self._folder / self.part / COUNTS, allow_pickle=False)
+            return np.load(self._folder / self.split / COUNTS, allow_pickle=False)
         return np.bincount(self.tokens(0, self.total), minlength=self.tokenizer.vocab).astype(np.int64)
 
     @cached_property
     def fingerprint(self) -> str:
         """One hash of everything the part holds."""
         if self._folder is not None:
-            entry = self.manifest["parts"][self.part]
+            entry = self.manifest["parts"][self.split]
             hashes = [facts["sha256"] for shard in entry["shards"] for facts in shard["files"].values()]
         else:
             shard = self._shards[0]
@@ -242,7 +241,7 @@ class Corpus:
         """The inner order that hashes cannot speak for: ids below the vocabulary, bounds rising and nested."""
         for number, size in enumerate(self._sizes):
             shard = self._shards[number]
-            where = f"Shard {number} of the part '{self.part}' of {self._folder}"
+            where = f"Shard {number} of the split '{self.split}' of {self._folder}"
             for name, bounds in (("document", shard.documents), ("sentence", shard.sentences)):
                 rising = (
                     len(bounds) == size[f"{name}s"]
@@ -259,12 +258,12 @@ class Corpus:
                 )
 
     def __repr__(self) -> str:
-        return f"Corpus({self.part}: {self.total} tokens, {len(self.documents)} documents, {self.tokenizer.kind})"
+        return f"Corpus({self.split}: {self.total} tokens, {len(self.documents)} documents, {self.tokenizer.kind})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._folder is not None:  # a loader in another process maps the files again
-            return Corpus.open, (self._folder, self.part, False)
-        return Corpus, (self._shards, self._sizes, self.tokenizer, self.manifest, self.part, None)
+            return Corpus.open, (self._folder, self.split, False)
+        return Corpus, (self._shards, self._sizes, self.tokenizer, self.manifest, self.split, None)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from etude.text.corpus.corpus import BOUND, COUNTS, Shard, file_hash
 SHARD_TOKENS = 1 << 26  # 128 MB of 16-bit ids: few files even for large corpora, each quick to hash
 
 
-class PartWriter:
+class SplitWriter:
     """Appends documents to the shards of one part."""
 
     def __init__(

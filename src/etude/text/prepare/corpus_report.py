@@ -73,7 +73,7 @@ def build(
     }
 
 
-def table(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+def format_report(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """The report in words, one line a fact, for the terminal."""
     report, parts = manifest["report"], manifest["parts"]
     train = parts["train"]

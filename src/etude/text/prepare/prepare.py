@@ -25,13 +25,12 @@ from etude.text.prepare.readers import Reading
 from etude.text.prepare.record_filter import Where
 from etude.text.prepare.record_filter import parse as parse_where
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, Scanned, scan
-from etude.text.prepare.sources import Given, Source, find
+from etude.text.prepare.sources import Given, Source, find_sources
 from etude.text.prepare.tokenization import Written, tokenise
 from etude.text.prepare.work_folder import WorkFolder, write_whole
 from etude.text.prepare.worker_pool import Pool
 from etude.text.tokenizer import training
-from etude.text.tokenizer.tokenizer import FILE as TOKENIZER_FILE
-from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
 SMALL = 1 << 21  # bytes on disk below which other processes take longer to start than the work
@@ -89,13 +88,13 @@ def prepare(
         raise UserError(f"errors is 'strict' or 'replace', not '{errors}'.")
     if workers is not None and workers < 0:
         raise UserError(f"workers is the number of processes, not {workers}.")
-    found = find(sources, weights)
+    found = find_sources(sources, weights)
     filter_ = parse_where(where) if where else None
     plain = next((file.path for source in found for file in source.files if file.format == "text"), None)
     if filter_ is not None and plain is not None:
         raise UserError(f"The filter '{where}' looks at fields, but {plain} is plain text and has none.")
     given = _given_tokenizer(tokenizer)
-    vocab = given.vocab if given else training.parse(str(tokenizer)).size or 0
+    vocab = given.vocab if given else training.parse_spec(str(tokenizer)).size or 0
     id_type = _id_type(ids, vocab)
     if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
@@ -144,7 +143,7 @@ def _given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None:
         return tokenizer
     kind = str(tokenizer).split(":")[0].split(",")[0]
     if kind in training.KINDS and not Path(tokenizer).exists():
-        training.parse(str(tokenizer))
+        training.parse_spec(str(tokenizer))
         return None
     if not Path(tokenizer).exists():
         raise UserError(

@@ -47,7 +47,7 @@ class Source:
 Given = str | Path | Sequence[str | Path] | Mapping[str, float]
 
 
-def find(given: Given, weights: Sequence[float] | None = None) -> list[Source]:
+def find_sources(given: Given, weights: Sequence[float] | None = None) -> list[Source]:
     """The sources in the order given; files of a glob or folder in the order of their names."""
     if isinstance(given, Mapping):
         if weights is not None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from etude.errors import UserError
-from etude.text.corpus.corpus import PARTS, Shard
-from etude.text.corpus.shards import PartWriter
+from etude.text.corpus.corpus import SPLITS, Shard
+from etude.text.corpus.shards import SplitWriter
 from etude.text.prepare import corpus_report as report
 from etude.text.prepare.messages import Message, as_array
 from etude.text.prepare.readers import Block, Position, Reading, blocks
@@ -49,7 +49,8 @@ def tokenise(
     corpus.mkdir(exist_ok=True)
     tokenizer.save(corpus)
     writers = {
-        part: PartWriter(corpus / part, tokenizer.vocab, id_type, tokenizer.word_level, shard_tokens) for part in PARTS
+        part: SplitWriter(corpus / part, tokenizer.vocab, id_type, tokenizer.word_level, shard_tokens)
+        for part in SPLITS
     }
     streams = _streams(sources, scanned)
     state = _State(work, writers, streams)
@@ -74,7 +75,7 @@ def tokenise(
             for part, writer in writers.items():
                 if part in facts:
                     writer.append(_shard(part, arrays), facts[part]["bytes"])
-            sums.add(facts, PARTS)
+            sums.add(facts, SPLITS)
             stream.done, stream.position, stream.disk = stream.done + 1, block.after, block.disk
             documents += count
             text += len(block.payload)
@@ -148,7 +149,7 @@ def _streams(sources: list[Source], scanned: Scanned) -> list[_Stream]:
 class _State:
     """What an interrupted encoding needs to go on."""
 
-    def __init__(self, work: WorkFolder, writers: dict[str, PartWriter], streams: list[_Stream]) -> None:
+    def __init__(self, work: WorkFolder, writers: dict[str, SplitWriter], streams: list[_Stream]) -> None:
         self.work, self.writers, self.streams = work, writers, streams
         self.number = 0
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from etude.chance import bits, fold
 from etude.errors import UserError
-from etude.text.corpus.corpus import BOUND, PARTS
+from etude.text.corpus.corpus import BOUND, SPLITS
 from etude.text.prepare import documents
 from etude.text.prepare import messages as frames
 from etude.text.prepare import record_filter as where
@@ -104,7 +104,7 @@ class Handler:
         held_out = below("valid", self.seed, hashes, self.valid)
         facts: dict[str, Any] = {}
         results: dict[str, np.ndarray] = {}
-        for part, members in zip(PARTS, (kept & ~held_out, kept & held_out), strict=True):
+        for part, members in zip(SPLITS, (kept & ~held_out, kept & held_out), strict=True):
             if part == "valid" and head["copy"]:
                 continue  # a source that counts twice is trained on twice, but held out once
             numbers = np.flatnonzero(members).tolist()

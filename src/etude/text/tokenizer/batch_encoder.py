@@ -161,7 +161,7 @@ def cuts_at_space(tokenizer: Tokenizer) -> bool:
     if first["type"] == "ByteLevel":
         return first["use_regex"] and not first["add_prefix_space"]
     if first["type"] == "Split":
-        known = ((training.PIECES, "Isolated", False), (training.WORDS, "Removed", True))
+        known = ((training.PIECE_PATTERN, "Isolated", False), (training.WORD_PATTERN, "Removed", True))
         return (first["pattern"].get("Regex"), first["behavior"], first["invert"]) in known
     return first["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-CHARACTERS = 262  # rows of a table of characters
+CHAR_VOCAB = 262  # rows of a table of characters
 SENTENCE_START, SENTENCE_END, WORD_START, WORD_END, FILLING = 257, 258, 259, 260, 261
-LENGTH = 50  # of a row, the two marks of the word among them
+MAX_CHARS = 50  # of a row, the two marks of the word among them
 
 
-def spell(words: Sequence[bytes | str | int], length: int = LENGTH, widest: int | None = None) -> np.ndarray:
+def words_to_char_ids(
+    words: Sequence[bytes | str | int], length: int = MAX_CHARS, widest: int | None = None
+) -> np.ndarray:
     """(n, length) int64. A number among the words is one of SENTENCE_START, SENTENCE_END: a word of that letter alone.
 
     With `widest`, the width of the widest filter over the rows, filling that no maximum over windows can tell from

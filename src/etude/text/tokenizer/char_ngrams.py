@@ -19,7 +19,7 @@ OFFSET, PRIME = 2166136261, 16777619
 SIGN = 0xFFFFFF00  # of a byte from 128 on, read as a signed number
 
 
-def fnv(text: str) -> int:
+def fnv1a(text: str) -> int:
     """fastText's hash of a string, 32 bits."""
     value = OFFSET
     for byte in text.encode():
@@ -27,11 +27,11 @@ def fnv(text: str) -> int:
     return value
 
 
-def bucket(gram: str, buckets: int) -> int:
-    return fnv(gram) % buckets
+def hash_ngram(gram: str, buckets: int) -> int:
+    return fnv1a(gram) % buckets
 
 
-def grams(word: str, smallest: int, largest: int) -> list[str]:
+def extract_ngrams(word: str, smallest: int, largest: int) -> list[str]:
     """By their first character, the shorter ones first: fastText's order."""
     marked = f"<{word}>"
     return [
@@ -42,7 +42,7 @@ def grams(word: str, smallest: int, largest: int) -> list[str]:
     ]
 
 
-def gram_buckets(words: Sequence[str], buckets: int, smallest: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
+def hash_ngrams(words: Sequence[str], buckets: int, smallest: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
     """(W+1,) bounds and (n,) int64 buckets of the n-grams of each word, in the order of `grams`; all words at once."""
     marked = [f"<{word}>".encode() for word in words]
     sizes = np.fromiter(map(len, marked), np.int64, len(marked))
@@ -72,14 +72,16 @@ def gram_buckets(words: Sequence[str], buckets: int, smallest: int, largest: int
     return np.concatenate([[0], np.cumsum(counts)]), table[kept]
 
 
-def word_rows(words: Sequence[str | None], buckets: int, smallest: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
+def build_subword_rows(
+    words: Sequence[str | None], buckets: int, smallest: int, largest: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(W+1,) bounds and rows of each word in a table of the words and, behind them, the buckets: itself, its n-grams.
 
     None stands for a word that is no letters, such as a special token: it has no n-grams.
     """
     letters = [word for word in words if word is not None and word != END]
     known = np.array([word is not None and word != END for word in words], bool)
-    bounds, found = gram_buckets(letters, buckets, smallest, largest)
+    bounds, found = hash_ngrams(letters, buckets, smallest, largest)
     sizes = np.ones(len(words), np.int64)
     sizes[known] += np.diff(bounds)
     starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -90,7 +92,7 @@ def word_rows(words: Sequence[str | None], buckets: int, smallest: int, largest:
     return starts, rows
 
 
-def spelling(tokenizer: Tokenizer) -> list[str | None]:
+def list_token_strings(tokenizer: Tokenizer) -> list[str | None]:
     """How every token is written; None for special ones and for ids without a name."""
     special = set(tokenizer.special.ids())
     named = {id: word for word, id in tokenizer.backend.get_vocab(with_added_tokens=True).items()}

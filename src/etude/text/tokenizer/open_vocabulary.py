@@ -16,15 +16,15 @@ from typing import Any, Self
 import numpy as np
 
 from etude.errors import UserError
-from etude.text.tokenizer.char_ids import LENGTH, SENTENCE_END, SENTENCE_START, spell
+from etude.text.tokenizer.char_ids import MAX_CHARS, SENTENCE_END, SENTENCE_START, words_to_char_ids
 from etude.text.tokenizer.tokenizer import Encoding, Tokenizer
 
 
-class Speller(Tokenizer):
+class OpenVocabularyTokenizer(Tokenizer):
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Speller:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> OpenVocabularyTokenizer:
         """The same tokenizer, open; a speller is returned as it is."""
-        if isinstance(tokenizer, Speller):
+        if isinstance(tokenizer, OpenVocabularyTokenizer):
             return tokenizer
         if not tokenizer.word_level:
             raise UserError(
@@ -58,7 +58,7 @@ class Speller(Tokenizer):
             found.append(replace(encoding, ids=np.array(ids, np.int32)))
         return found
 
-    def word_ids(self, words: Sequence[str]) -> np.ndarray:
+    def encode_words(self, words: Sequence[str]) -> np.ndarray:
         """(n,) int32: one id a word, each taken whole, also where the tokenizer would cut it."""
         return np.array([self._whole(self.normalise(word)) for word in words], np.int32)
 
@@ -74,7 +74,7 @@ class Speller(Tokenizer):
         return self.vocab + number
 
     @property
-    def known(self) -> int:
+    def id_count(self) -> int:
         """Ids are below this so far."""
         return self.vocab + len(self._words)
 
@@ -83,12 +83,14 @@ class Speller(Tokenizer):
     def token(self, id: int) -> str:
         return super().token(id) if id < self.vocab else self._words[id - self.vocab]
 
-    def rows(self, ids: Sequence[int] | np.ndarray, length: int = LENGTH, widest: int | None = None) -> np.ndarray:
+    def char_ids(
+        self, ids: Sequence[int] | np.ndarray, length: int = MAX_CHARS, widest: int | None = None
+    ) -> np.ndarray:
         """(n, length) the letters of each id (text/tokenizer/char_ids.py); start and end tokens are the marks of a sentence."""
         words = [self._marks[id] if id in self._marks else self.token(id) for id in map(int, ids)]
-        return spell(words, length, widest)
+        return words_to_char_ids(words, length, widest)
 
-    def closed(self, ids: np.ndarray) -> np.ndarray:
+    def to_closed_vocabulary(self, ids: np.ndarray) -> np.ndarray:
         """The same with ids below `vocab` only: what the tokenizer itself would say."""
         found = np.array(ids, np.int32)
         for place in np.flatnonzero(found >= self.vocab):

@@ -83,9 +83,9 @@ def cut_of(tokenizer: Tokenizer) -> Cut | None:
         pattern, space, as_bytes = rf"[{letters}{DIGITS}]+|[{MARKS}_]", False, False
     elif step["type"] == "ByteLevel" and step["use_regex"] and not step["add_prefix_space"]:
         pattern, space, as_bytes = rf"'(?:[stmd]|re|ve|ll)|{runs}", True, True
-    elif step["type"] == "Split" and step["pattern"].get("Regex") == training.PIECES:
+    elif step["type"] == "Split" and step["pattern"].get("Regex") == training.PIECE_PATTERN:
         pattern, space, as_bytes = runs, True, False
-    elif step["type"] == "Split" and step["pattern"].get("Regex") == training.WORDS:
+    elif step["type"] == "Split" and step["pattern"].get("Regex") == training.WORD_PATTERN:
         word = f"[{letters}{DIGITS}_]+"
         pattern, space, as_bytes = rf"[{DIGITS}]+(?:[.,][{DIGITS}]+)+|{word}(?:['’]{word})*|[{MARKS}]", False, False
     else:

@@ -23,7 +23,7 @@ LOST = "\N{REPLACEMENT CHARACTER}"
 LONGEST = 4  # bytes of a character in UTF-8, so also the tokens that an unfinished one can wait for
 
 
-class TextStream:
+class StreamDecoder:
     """The text that follows `before`, the ids of a text that is already there."""
 
     def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
@@ -88,10 +88,10 @@ def bytes_of(token: str) -> bytes:
         return token.encode()
 
 
-class StoppedText:
+class StoppingDecoder:
     """A stream of text that ends before the first stop string: read letter by letter, the first one to be complete."""
 
-    def __init__(self, stream: TextStream, stops: Sequence[str] = ()) -> None:
+    def __init__(self, stream: StreamDecoder, stops: Sequence[str] = ()) -> None:
         if not all(stops):
             raise UserError("A stop string is empty: every text would end at once. Leave it out.")
         self.stream, self.stops = stream, [Tokenizer.normalise(stop) for stop in stops]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,38 +22,12 @@ from tokenizers import Tokenizer as Backend
 
 from etude.errors import UserError
 from etude.text.tokenizer import characters
+from etude.text.tokenizer.normalization import normalize_nfc
+from etude.text.tokenizer.special_tokens import ROLES, Specials
+from etude.text.tokenizer.training import LARGEST_VOCAB, train_tokenizer_json
+from etude.text.tokenizer.vocabulary_files import read_tokenizer_json
 
-FILE = "tokenizer.json"
-LARGEST_VOCAB = 1 << 30  # two bits of a 32-bit id carry flags while a corpus is made (text/tokenizer/batch_encoder.py)
-
-TRAINED_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]")  # ids 0..5 of every trained tokenizer
-
-# The names under which published tokenizers keep each role, the first found counts.
-ROLES = {
-    "pad": ("[PAD]", "<pad>", "<|pad|>", "<PAD>"),
-    "unknown": ("[UNK]", "<unk>", "<|unk|>", "<UNK>"),
-    "start": ("[CLS]", "<s>", "<bos>", "<cls>", "<|startoftext|>", "<|begin_of_text|>", "_start_"),
-    "separator": ("[SEP]", "</s>", "<sep>", "<|sep|>", "_delimiter_"),
-    "mask": ("[MASK]", "<mask>", "<|mask|>"),
-    "end": ("[EOT]", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]"),
-}
-
-
-@dataclass(frozen=True)
-class Specials:
-    """The ids that play a role for objectives; None where the tokenizer has no such token."""
-
-    pad: int | None = None
-    unknown: int | None = None
-    start: int | None = None
-    separator: int | None = None
-    mask: int | None = None
-    end: int | None = None
-
-    def ids(self) -> list[int]:
-        """The distinct ids, in order."""
-        roles = (self.pad, self.unknown, self.start, self.separator, self.mask, self.end)
-        return sorted({role for role in roles if role is not None})
+TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -91,19 +64,15 @@ class Tokenizer:
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """A tokenizer.json, vocab.txt, or vocab.json beside merges.txt: the file, or the folder it lies in."""
-        from etude.text.tokenizer.vocabulary_files import read
-
-        return cls(read(Path(path)), str(path))
+        return cls(read_tokenizer_json(Path(path)), str(path))
 
     @classmethod
     def train(cls, spec: str, texts: Iterable[str]) -> Self:
-        """Learns a tokenizer such as "bpe:16000" or "word:50000,lower" from texts (see text/tokenizer/training.py)."""
-        from etude.text.tokenizer.training import train
-
-        return cls(train(spec, texts), spec)
+        """Train a tokenizer from a spec such as "bpe:16000" or "word:50000,lower" (see training.py)."""
+        return cls(train_tokenizer_json(spec, texts), spec)
 
     def save(self, folder: str | Path) -> Path:
-        path = Path(folder) / FILE
+        path = Path(folder) / TOKENIZER_FILE
         path.write_bytes(self.content.encode())
         return path
 
@@ -139,7 +108,7 @@ class Tokenizer:
     @staticmethod
     def normalise(text: str) -> str:
         """NFC: the text that offsets point into."""
-        return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+        return normalize_nfc(text)
 
     def encode(self, text: str, special: bool = False) -> Encoding:
         return self.encode_batch([text], special)[0]

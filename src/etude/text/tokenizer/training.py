@@ -21,17 +21,19 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from etude.errors import UserError, nearest
-from etude.text.tokenizer.tokenizer import LARGEST_VOCAB, TRAINED_SPECIALS, Tokenizer
+from etude.text.tokenizer.normalization import normalize_nfc
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 
+LARGEST_VOCAB = 1 << 30  # two bits of a 32-bit id carry flags while a corpus is encoded (word_cache.py)
 KINDS = ("word", "wordpiece", "bpe", "bytebpe", "unigram", "char")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # the names the library looks for
 FALLBACK_ROOM = 1024  # with fewer ids the 256 bytes would take more than a quarter of them
 
 # GPT-2's first cut without its English contractions, and with marks kept on their letters: a word with the space
 # before it, a run of digits, a run of symbols, or white space.
-PIECES = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+PIECE_PATTERN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # A word for word-level models: letters and digits, joined by an inner apostrophe or, in numbers, by point or comma.
-WORDS = r"\p{N}+(?:[.,]\p{N}+)+|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}_]+)*|[^\s\p{L}\p{M}\p{N}_]"
+WORD_PATTERN = r"\p{N}+(?:[.,]\p{N}+)+|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}_]+)*|[^\s\p{L}\p{M}\p{N}_]"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Spec:
     least: int = 1  # occurrences in the sample below which a word, character or merge is left out
 
 
-def parse(text: str) -> Spec:
+def parse_spec(text: str) -> Spec:
     """Reads a spec; its problems are the user's to mend."""
     head, *options = text.split(",")
     kind, colon, size_text = head.strip().partition(":")
@@ -80,12 +82,12 @@ def parse(text: str) -> Spec:
     return Spec(kind, size, lower, form, least)
 
 
-def train(text: str, texts: Iterable[str]) -> str:
+def train_tokenizer_json(text: str, texts: Iterable[str]) -> str:
     """The text of the tokenizer.json learnt from `texts`."""
-    spec = parse(text)
+    spec = parse_spec(text)
     backend = Backend(models.BPE())
     backend.normalizer = _normaliser(spec)
-    texts = (Tokenizer.normalise(text) for text in texts)
+    texts = (normalize_nfc(text) for text in texts)
     backend = {"word": _word, "wordpiece": _wordpiece, "bytebpe": _bytebpe}.get(spec.kind, _pieces)(
         spec, backend, texts
     )
@@ -120,7 +122,7 @@ def _alphabet(backend: Backend, texts: Iterable[str], spec: Spec) -> tuple[list[
 
 def _word(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
     assert spec.size is not None
-    pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
+    pre_tokenizer = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(word for word, _ in pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)))
@@ -197,7 +199,7 @@ def _pieces(spec: Spec, backend: Backend, texts: Iterable[str]) -> Backend:
     room = (spec.size or LARGEST_VOCAB) - len(TRAINED_SPECIALS)
     fallback = BYTES if room >= FALLBACK_ROOM else []
     room -= len(fallback)
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE_PATTERN), "isolated")
     kept, letters = _alphabet(backend, texts, spec)
     # longer pieces need room too: half of the ids are for single characters, more where pieces are few
     alphabet = sorted(letters[: room if spec.kind == "char" else max(1, room // 2)])

@@ -18,7 +18,7 @@ PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 KNOWN = ("tokenizer.json", "vocab.txt", *(name for pair in PAIRS for name in pair))
 
 
-def read(path: Path) -> str:
+def read_tokenizer_json(path: Path) -> str:
     """The text of a tokenizer.json for whatever lies at `path`."""
     if not path.exists():
         raise UserError(f"No tokenizer at {path}: there is no such file or folder.")

@@ -1,0 +1,34 @@
+"""Special tokens: the roles they play, the names they have in published tokenizers, those of trained tokenizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRAINED_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]")  # ids 0..5 of every trained tokenizer
+
+# The names under which published tokenizers keep each role; the first that a vocabulary holds counts.
+ROLES = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>", "<PAD>"),
+    "unknown": ("[UNK]", "<unk>", "<|unk|>", "<UNK>"),
+    "start": ("[CLS]", "<s>", "<bos>", "<cls>", "<|startoftext|>", "<|begin_of_text|>", "_start_"),
+    "separator": ("[SEP]", "</s>", "<sep>", "<|sep|>", "_delimiter_"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
+    "end": ("[EOT]", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]"),
+}
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids of special tokens by role; None where the tokenizer has no such token."""
+
+    pad: int | None = None
+    unknown: int | None = None
+    start: int | None = None
+    separator: int | None = None
+    mask: int | None = None
+    end: int | None = None
+
+    def ids(self) -> list[int]:
+        """The distinct ids, ascending."""
+        roles = (self.pad, self.unknown, self.start, self.separator, self.mask, self.end)
+        return sorted({role for role in roles if role is not None})
