@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from etude.models import transformer
+from etude.models.depth import learner_depths
 from etude.nn.packed import pack
 from etude.train import optim
 from etude.train import settings as train
@@ -26,7 +27,7 @@ def learner(**changes: Any) -> nn.ModuleDict:
 def test_rates_fall_layer_by_layer(above: int, top: int) -> None:
     built = learner()
     settings = train.Settings(steps=1, lr=1.0, layer_decay=DECAY)
-    optimizer = optim.build(settings, built.named_parameters(), transformer.depths(built["model"].settings, above))
+    optimizer = optim.build(settings, built.named_parameters(), learner_depths(built["model"], above))
     names = {parameter: name for name, parameter in built.named_parameters()}
     rates = {names[one]: group["lr"] for group in optimizer.param_groups for one in group["params"]}
     assert set(rates) == set(names.values())
@@ -44,10 +45,10 @@ def test_rates_fall_layer_by_layer(above: int, top: int) -> None:
 
 def test_shared_layers_lie_where_they_are_used_last() -> None:
     built = learner(share="attention")
-    depth_of = transformer.depths(built["model"].settings)
+    depth_of = learner_depths(built["model"])
     assert depth_of("model.attention.0.qkv.weight") == LAYERS
     assert depth_of("model.feedforward.0.up.weight") == 1
-    every = transformer.depths(learner(share="all")["model"].settings)
+    every = learner_depths(learner(share="all")["model"])
     assert every("model.feedforward.0.up.weight") == every("model.attention.0.out.bias") == LAYERS
     assert depth_of("teacher.attention.0.qkv.weight") is None
 

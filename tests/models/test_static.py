@@ -12,7 +12,6 @@ import torch
 
 from etude.errors import UserError
 from etude.models.static import Settings, Static, build
-from etude.nn.char_embedding import spell_with
 from etude.nn.packed import pack
 from etude.text.tokenizer.char_ngrams import extract_ngrams, hash_ngram
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
@@ -61,13 +60,13 @@ def test_gloves_vector_is_the_sum_of_both_tables() -> None:
 
 def test_a_word_of_sub_words_is_the_mean_of_its_rows() -> None:
     model = model_of(buckets=50, grams=(2, 3))
-    used = spell_with(model, tokenizer())
+    used = model.attach_tokenizer(tokenizer())
     assert not isinstance(used, OpenVocabularyTokenizer), "unknown: rarest needs no letters"
     rows = [8, *(10 + hash_ngram(gram, 50) for gram in extract_ngrams("한국", 2, 3))]
     torch.testing.assert_close(model(pack([[0, 8]])).last, torch.stack([
         model.input.weight[0], model.input.weight[rows].mean(0)
     ]))  # fmt: skip
-    with pytest.raises(ValueError, match="call meet or spell"):
+    with pytest.raises(ValueError, match="call attach_tokenizer or spell"):
         model_of(buckets=50)(pack([[7]]))
 
 
@@ -75,15 +74,15 @@ def test_the_unknown_token_has_the_mean_of_the_rarest_words() -> None:
     for unknown, wanted in (("rarest", lambda t: t[[0, 2, 3, 4, 5, 6, 7, 8, 9]].mean(0)), ("zero", lambda t: 0 * t[0]),
                             ("own", lambda t: t[1])):  # fmt: skip
         model = model_of(unknown=unknown)
-        spell_with(model, tokenizer())
+        model.attach_tokenizer(tokenizer())
         torch.testing.assert_close(model(pack([[1, 7]])).last[0], wanted(model.input.weight))
         assert torch.equal(model(pack([[1, 7]])).last[1], model.input.weight[7])
 
 
 def test_unknown_words_have_the_mean_of_their_n_grams() -> None:
     model = model_of(buckets=50, grams=(2, 3), unknown="subwords")
-    used = spell_with(model, tokenizer())
-    assert isinstance(used, OpenVocabularyTokenizer) and spell_with(model, tokenizer()) is used
+    used = model.attach_tokenizer(tokenizer())
+    assert isinstance(used, OpenVocabularyTokenizer) and model.attach_tokenizer(tokenizer()) is used
     ids = used.encode("The KINGDOM 한국인 kingdom q").ids
     assert ids[0] >= 10 and len(set(ids.tolist())) == 5
     states = model(pack([ids])).last
@@ -97,13 +96,13 @@ def test_unknown_words_have_the_mean_of_their_n_grams() -> None:
 
 def test_unknown_words_may_have_a_random_vector_of_their_own() -> None:
     model = model_of(unknown="random")
-    used = spell_with(model, tokenizer())
+    used = model.attach_tokenizer(tokenizer())
     states = model(pack([used.encode("kingdom queen Kingdom king").ids])).last
     assert torch.equal(states[0], states[2]) and not torch.equal(states[0], states[1])
     assert float(states[:3].detach().abs().max()) <= math.sqrt(3 / 4)
     torch.testing.assert_close(states[3], model.input.weight[7])
     again = model_of(unknown="random")
-    again_used = spell_with(again, tokenizer())
+    again_used = again.attach_tokenizer(tokenizer())
     assert torch.equal(again(pack([again_used.encode("kingdom").ids])).last[0], states[0])
 
 

@@ -194,9 +194,9 @@ def compared(name: str, mask: two_tower.Mask, path: str | None = None) -> None:
     expected, layers = by_hand(weights, model.settings, batch, mask)
     found = model(batch, layers=True)
     torch.testing.assert_close(found.last.double(), expected, rtol=1e-5, atol=1e-5)
-    assert found.layers is not None and len(found.layers) == len(layers) == model.layer_count
+    assert found.layers is not None and len(found.layers) == len(layers) == model.state_count
     for one, other in zip(found.layers, layers, strict=True):
-        assert one.shape[1] == model.layer_width
+        assert one.shape[1] == model.state_width
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
     slope = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     wanted = torch.autograd.grad(expected, list(weights.values()), slope, allow_unused=True)

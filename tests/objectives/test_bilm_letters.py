@@ -15,7 +15,6 @@ from torch import Tensor
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent
-from etude.nn.char_embedding import spell_with
 from etude.nn.packed import pack
 from etude.objectives.bilm import BiLM, Settings, Stream, build
 from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START, words_to_char_ids
@@ -55,7 +54,7 @@ def test_the_stream_has_two_marks_a_sentence(lengths: list[list[int]], data: st.
 def test_a_batch_gives_the_states_of_the_model_in_use() -> None:
     """Letters brought along by the batch, and letters asked from the speller by id, are the same words."""
     model, objective = system()
-    spell_with(model, tokenizer())
+    model.attach_tokenizer(tokenizer())
     rows = objective.rows(small_corpus(text([[7, 6]])), seed=0)
     batch = objective.batch([rows[0], rows[1]], Chance(0, 0))
     assert len(batch.rows_of_letters) == len({*batch.tokens.tolist(), *batch.backward.tokens.tolist()})
@@ -69,7 +68,7 @@ def test_a_batch_gives_the_states_of_the_model_in_use() -> None:
 
 def test_the_loss_is_that_of_the_words_read_one_by_one() -> None:
     model, objective = system()
-    spell_with(model, tokenizer())
+    model.attach_tokenizer(tokenizer())
     rows = objective.rows(small_corpus(text([[7, 6]])), seed=0)
     objective.set_lanes(1)
     batch = objective.batch([rows[0]], Chance(0, 0))
@@ -85,7 +84,7 @@ def test_the_loss_is_that_of_the_words_read_one_by_one() -> None:
 def test_the_letters_of_unknown_words_are_seen() -> None:
     """Two words of one id, [UNK], and a capital: three different inputs."""
     model, _ = system()
-    speller = spell_with(model, tokenizer())
+    speller = model.attach_tokenizer(tokenizer())
     assert isinstance(speller, OpenVocabularyTokenizer)
     ids = speller.encode("w7 zebra W7 zebu").ids
     assert ids[0] == 7 and len(set(ids.tolist())) == 4 and (ids[1:] >= VOCAB).all()
@@ -101,12 +100,12 @@ def test_the_letters_of_unknown_words_are_seen() -> None:
     assert speller.encode_words(["zebu", "[EOT]", "w8 w9"]).tolist()[0] == ids[3]
     assert (speller.encode_words(["[EOT]", "w8 w9"]) >= VOCAB).all()  # no word of a text is a marker, none is cut
     again = copy.deepcopy(model)
-    assert again.embedding.speller is speller and spell_with(again, tokenizer()) is speller
+    assert again.embedding.speller is speller and again.attach_tokenizer(tokenizer()) is speller
 
 
 def test_the_embedding_layer_stands_twice_and_markers_frame_a_text() -> None:
     model, objective = system()
-    spell_with(model, tokenizer())
+    model.attach_tokenizer(tokenizer())
     ids = objective.frame(np.array([7, 8, 9]), None)
     assert ids.tolist() == [SPECIAL.start, 7, 8, 9, SPECIAL.end]
     layers = model(pack([ids]), layers=True).layers

@@ -269,13 +269,12 @@ def test_letters_of_every_token_and_marks_at_boundaries() -> None:
 
 
 def test_words_by_their_letters_give_the_same_in_training_and_in_use() -> None:
-    from etude.nn.char_embedding import spell_with
 
     model, objective, corpus = lettered()
     rows = objective.rows(corpus, seed=0)
     batch = objective.batch([rows[0]], Chance(0, 0))
     trained = objective._read(model, batch).last
-    spell_with(model, corpus.tokenizer)
+    model.attach_tokenizer(corpus.tokenizer)
     torch.testing.assert_close(model(batch).last, trained)
     loss = objective.loss(model, batch)["cloze"]
     loss.sum.backward()

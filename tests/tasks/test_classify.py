@@ -13,12 +13,12 @@ import torch
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
+from etude.models.framing import pool
 from etude.nn.packed import pack
 from etude.objectives.base import Stat
 from etude.tasks import base
 from etude.tasks.classify import Classify, Labelled, Settings, build
 from etude.tasks.data.examples import Examples
-from etude.tasks.framing import Frame, pool
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -240,10 +240,10 @@ def test_what_it_refuses(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="sees both sides"):
         classifier(Settings(language_model=0.5), model, tokenizer)
     with pytest.raises(UserError, match="separator"):
-        Frame.of(model, Specials(end=0))
+        model.frame(Specials(end=0))
     with pytest.raises(UserError, match="end token"):
-        Frame.of(model_of("causal", 10), Specials(start=0))
-    frame = Frame.of(model_of("causal", 10), Specials(end=0))
+        model_of("causal", 10).frame(Specials(start=0))
+    frame = model_of("causal", 10).frame(Specials(end=0))
     assert (frame.before, frame.between, frame.after, frame.pooling) == ([], [0], [0], "last")
 
 

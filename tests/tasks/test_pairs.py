@@ -13,10 +13,10 @@ import torch
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
+from etude.models.framing import fit
 from etude.tasks import base, choice, classify, pair, similarity
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
-from etude.tasks.framing import fit
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"

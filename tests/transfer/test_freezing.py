@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 
 from etude.errors import UserError
 from etude.inference.task_model import Tuned
+from etude.models.depth import learning_share, training_flops
+from etude.models.freezing import freeze
 from etude.models.transformer import Settings as Shape
 from etude.models.transformer import Transformer
 from etude.runs.run import Run
-from etude.tasks.depth import learning_share, training_flops
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
 from etude.transfer.finetune import Base, finetune
-from etude.transfer.freezing import freeze
 from tests.transfer.test_finetune import QUICK, stop_at
 
 Bases = Callable[[str], Path]
@@ -124,7 +124,8 @@ def test_no_backward_pass_below_the_lowest_layer_that_learns(share: Any, expecte
     lengths, found = np.array([7, 5]), []
     for layers in (None, 0, 1, 2, 3):
         model = Transformer(Shape(layers=3, width=16, heads=2, vocab=30, context=8, pooler=True, share=share))
-        freeze(model, layers)
+        if layers is not None:
+            freeze(model, layers)
         found.append(learning_share(model))
         forward = model.flops(lengths)
         assert training_flops(model, lengths) == forward + round(2 * found[-1] * forward)

@@ -13,15 +13,16 @@ import torch
 from etude.errors import UserError
 from etude.inference.model import load
 from etude.inference.task_model import Tuned
-from etude.models.layer_features import Features
+from etude.models import static
+from etude.models.base import DROPOUT_RATES
+from etude.models.layer_features import LayerFeatures
+from etude.models.transfer_settings import TransferSettings
 from etude.models.two_tower import TwoTower
 from etude.nn.packed import pack
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, fresh
 from etude.tasks import classify, pair
-from etude.tasks.framing import Frame
 from etude.text.tokenizer.tokenizer import Tokenizer
-from etude.transfer import towers
 from etude.transfer.finetune import finetune
 from tests.transfer_fixtures import WORDS
 
@@ -67,12 +68,12 @@ def model_of(folder: Path) -> TwoTower:
 def test_texts_stand_between_boundaries_and_pairs_have_a_separator(base: Path, lettered: Path) -> None:
     words = tokenizer()
     special = words.special
-    frame = Frame.of(model_of(base), special)
+    frame = model_of(base).frame(special)
     one, two = np.array([10, 11]), np.array([12])
     assert frame.join([one]).tokens.tolist() == [special.end, 10, 11, special.end]
     assert frame.join([one, two]).tokens.tolist() == [special.end, 10, 11, special.separator, 12, special.end]
     assert frame.pooling == "ends"
-    letters = Frame.of(model_of(lettered), special)
+    letters = model_of(lettered).frame(special)
     assert letters.between == [special.start]  # the separator would be spelled like a boundary
 
 
@@ -120,37 +121,37 @@ def test_the_vector_is_scaled_before_the_head(base: Path) -> None:
 def test_masks_come_off_and_dropout_ends_unless_told(base: Path) -> None:
     model = model_of(base)
     assert model.mask == "full" and model.forwards.feedforward[0].dropout == 0.1
-    towers.ready(model, frozen=False, mask=None, dropout=None, letters=None)
+    model.prepare_transfer(TransferSettings())
     assert model.mask == "none"
-    rates = {getattr(part, name) for part in model.modules() for name in towers.RATES if hasattr(part, name)}
+    rates = {getattr(part, name) for part in model.modules() for name in DROPOUT_RATES if hasattr(part, name)}
     assert rates == {0.0}
-    towers.ready(model, frozen=True, mask=None, dropout=0.3, letters=None)
+    model.prepare_transfer(TransferSettings(frozen=True, dropout=0.3))
     assert model.mask == "full" and model.forwards.attention[0].attention_dropout == 0.3
-    towers.ready(model, frozen=True, mask="current", dropout=None, letters=None)
+    model.prepare_transfer(TransferSettings(frozen=True, mask="current"))
     assert model.mask == "current"
 
 
 def test_masks_of_other_models_are_refused(base: Path, tmp_path: Path) -> None:
-    plain = torch.nn.Linear(2, 2)
-    towers.ready(plain, frozen=False, mask=None, dropout=None, letters=None)
+    plain = static.build(static.Settings(width=2, vocab=2))
+    plain.prepare_transfer(TransferSettings())
     with pytest.raises(UserError, match=r"transfer\.mask"):
-        towers.ready(plain, frozen=False, mask="none", dropout=None, letters=None)
+        plain.prepare_transfer(TransferSettings(mask="none"))
     with pytest.raises(UserError, match=r"transfer\.dropout"):
-        towers.ready(plain, frozen=False, mask=None, dropout=0.1, letters=None)
+        plain.prepare_transfer(TransferSettings(dropout=0.1))
     linear = model_of(run_of(tmp_path / "linear", "model.combiner=linear"))
     with pytest.raises(UserError, match="no attention to mask"):
-        towers.ready(linear, frozen=False, mask="none", dropout=None, letters=None)
-    towers.ready(linear, frozen=False, mask=None, dropout=None, letters=None)
+        linear.prepare_transfer(TransferSettings(mask="none"))
+    linear.prepare_transfer(TransferSettings())
 
 
 def test_of_the_letters_only_the_projection_learns(lettered: Path) -> None:
     model = model_of(lettered)
-    towers.ready(model, frozen=False, mask=None, dropout=None, letters=None)
+    model.prepare_transfer(TransferSettings())
     learning = {name for name, one in model.embedding.named_parameters() if one.requires_grad}
     assert learning == {"words.network.project.weight", "words.network.project.bias"}
     assert all(one.requires_grad for one in model.forwards.parameters())
     model = model_of(lettered)
-    towers.ready(model, frozen=False, mask=None, dropout=None, letters=True)
+    model.prepare_transfer(TransferSettings(letters=True))
     assert all(one.requires_grad for one in model.parameters())
 
 
@@ -158,13 +159,13 @@ def test_chosen_layers_are_twice_as_wide(base: Path) -> None:
     model = model_of(base)
     packed = pack([[5, 7, 8, 5], [5, 9, 5]])
     states = model.eval()(packed, layers=True)
-    everything = Features(model, "all", "concat")
+    everything = LayerFeatures(model, "all", "concat")
     assert everything.chosen == [0, 1, 2] and everything.width == 3 * 64 == everything(packed).last.shape[1]
-    mixed = Features(model, "all", "mix")
+    mixed = LayerFeatures(model, "all", "mix")
     expected = torch.stack(states.layers).mean(0)
     torch.testing.assert_close(mixed(packed).last, expected)
     assert mixed.width == 64
-    top = Features(model, "last")
+    top = LayerFeatures(model, "last")
     assert top.width == 32
     torch.testing.assert_close(top(packed).last, states.last)
 
@@ -228,7 +229,7 @@ def test_entities_by_projection_bilstm_and_crf(way: dict[str, Any], epochs: int,
     tuned = Tuned.open(run.folder, device="cpu")
     score = tuned.evaluate(dev, intervals=False)["entity_f1"].value
     assert score > 0.7 if epochs > 1 else score >= 0
-    own = getattr(tuned.model, "wrapped", tuned.model)
+    own = tuned.model.base
     before, after = model_of(base).state_dict(), own.state_dict()
     change = max(float((before[name] - after[name]).abs().max()) for name in before)
     assert change == 0 if "transfer.frozen" in way else 0 < change < 1e-3

@@ -20,7 +20,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.run import Run, fresh
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.view import attention_page
-from etude.view.attention import Attention, habit_of, look, table, told
+from etude.view.attention import Attention, describe_head, habit_of, look, table
 from etude.view.attention_page import page
 
 TEXT = "the cat sat on the mat"
@@ -104,10 +104,10 @@ def test_habits() -> None:
 def test_in_words() -> None:
     lines = table(known()).splitlines()
     assert len(lines) == 4 and lines[1].endswith("itself") and lines[2].endswith("before")
-    assert told(known(), 0, 1, 1).splitlines()[2].split() == ["b", "a", "100%"]
+    assert describe_head(known(), 0, 1, 1).splitlines()[2].split() == ["b", "a", "100%"]
     for layer, head in ((1, 0), (0, 3), (-1, 0)):
         with pytest.raises(UserError, match="this model has"):
-            told(known(), layer, head, 1)
+            describe_head(known(), layer, head, 1)
 
 
 def test_the_page_holds_the_weights_and_fetches_nothing() -> None:

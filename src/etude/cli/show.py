@@ -124,7 +124,7 @@ def attention(
     from etude.errors import UserError
     from etude.inference.model import load
     from etude.train.checkpoint import write_text
-    from etude.view.attention import look, table, told
+    from etude.view.attention import describe_head, look, table
     from etude.view.attention_page import page
 
     if head is not None and layer is None:
@@ -144,6 +144,6 @@ def attention(
             json.dumps({"tokens": found.tokens, "weights": found.weights.tolist(), **habits}, ensure_ascii=False)
         )
     elif layer is not None and head is not None:
-        typer.echo(told(found, layer, head, top))
+        typer.echo(describe_head(found, layer, head, top))
     else:
         typer.echo(table(found, layer))

@@ -19,15 +19,16 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """List the tasks: their scores, files and columns, with the names those have in published files."""
+        from etude.models.transfer_settings import TransferSettings
         from etude.recipes.datasets import NAMED
-        from etude.runs.task_plan import Settings, task_kinds, task_module
+        from etude.runs.task_plan import task_kinds, task_module
         from etude.tasks.data.records import SQUEEZED
         from etude.transfer.suite import SUITES
 
         if name is not None and name not in SUITES:
             kind = NAMED[name].kind if name in NAMED else name
             _tell(kind, task_module(kind))
-            for group, settings in (("task", task_module(kind).Settings), ("transfer", Settings)):
+            for group, settings in (("task", task_module(kind).Settings), ("transfer", TransferSettings)):
                 typer.echo()
                 for called, value, meaning in explained(settings, group):
                     typer.echo(f"{called + '=' + value:<42} {meaning}".rstrip())

@@ -16,7 +16,8 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.inference.model import Loaded, load
-from etude.models.layer_features import Layers, chosen_layers, layer_count
+from etude.models.layer_features import chosen_layers
+from etude.models.transfer_settings import Layers
 from etude.tasks import classify
 from etude.tasks.base import by_length
 from etude.tasks.data.examples import checked_text
@@ -26,7 +27,7 @@ How = Literal["mean", "max", "start", "last", "none"]
 
 def extract(model: Loaded, texts: Sequence[str], layers: Layers = "last", pool: How = "mean") -> list[np.ndarray]:
     """One array a text, in their order: (layers, width), or (layers, tokens, width) without pooling."""
-    chosen = chosen_layers(layers, layer_count(getattr(model.model, "wrapped", model.model)))
+    chosen = chosen_layers(layers, model.model.base.state_count)
     ids = [model.frame(encoding.ids) for encoding in model.tokenizer.encode_batch(list(texts))]
     found: list[np.ndarray | None] = [None] * len(texts)
     reduce = {
@@ -56,7 +57,7 @@ def extract_file(
     model = load(run)
     texts = read_texts(Path(file), text)
     found = extract(model, texts, parse_layers(layers), pool)
-    chosen = np.array(chosen_layers(parse_layers(layers), layer_count(getattr(model.model, "wrapped", model.model))))
+    chosen = np.array(chosen_layers(parse_layers(layers), model.model.base.state_count))
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"{out}: the arrays are written as .npz. Name the file so.")

@@ -22,11 +22,11 @@ from etude.errors import UserError
 from etude.inference import beam_search, generation
 from etude.inference import perplexity as measuring
 from etude.inference.generation import Continuation, Overflow, Rule, Way
-from etude.nn.char_embedding import spell_with
+from etude.models.base import Model
+from etude.models.framing import Framing
 from etude.nn.packed import Packed, pack
 from etude.objectives.base import Objective
 from etude.runs.run import Run, fresh
-from etude.tasks.framing import Frame
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -56,16 +56,16 @@ class Guess:
 class Loaded:
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         objective: Objective,
         tokenizer: Tokenizer,
         device: str = "cpu",
         untrained: frozenset[str] = frozenset(),
     ) -> None:
         """`untrained` names tensors ("objective.head.bias") that no training has touched."""
-        self.model: Any = model.eval().to(device)
+        self.model: Model = model.eval().to(device)
         self.objective: Any = objective.eval().to(device)
-        self.tokenizer, self.device, self.untrained = spell_with(model, tokenizer), device, untrained
+        self.tokenizer, self.device, self.untrained = model.attach_tokenizer(tokenizer), device, untrained
 
     # --- ids in, arrays out -------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Loaded:
 
     def _of_words(self, sequences: Iterable[Ids | Words], edges: list[tuple[int, int]]) -> Iterator[Any]:
         """Sequences of ids, those of words framed; `edges` learns what to leave out of each."""
-        frame: Frame | None = None
+        frame: Framing | None = None
         for number, sequence in enumerate(sequences):
             if isinstance(sequence, str):
                 raise UserError("states takes a list of sequences, each a list: a text goes through encode.")
@@ -103,7 +103,7 @@ class Loaded:
                     f"Sequence {number} is a list of words: this takes a model of whole words, and nothing but words. "
                     "Give token ids, or texts to encode."
                 )
-            frame = frame or Frame.of(self.model, self.tokenizer.special)
+            frame = frame or self.model.frame(self.tokenizer.special)
             edges.append((len(frame.before), len(frame.after)))
             yield np.concatenate([frame.before, self._word_ids(sequence), frame.after]).astype(np.int64)
 

@@ -6,27 +6,29 @@
 The mix is new and belongs to the task, like its head: `Plan.build` hands it over, so that `train.head_lr` is its rate
 too and a frozen model is frozen whole.
 
-`Features` wraps a model and looks like one, so every task runs over it. Frozen, the wrapped model sees each
-sequence once: what it says of it is kept by the sequence's ids, up to a number of bytes.
+`LayerFeatures` wraps a model and is one, so every task runs over it. Frozen, the wrapped model sees each sequence
+once: its states are cached by the sequence's ids, up to a number of bytes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.errors import UserError
+from etude.models.base import Model
+from etude.models.framing import Framing
+from etude.models.transfer_settings import Combine, Layers, TransferSettings
 from etude.nn.layer_mix import Mix, Norm
 from etude.nn.packed import Layout, Packed, positions_of
 from etude.nn.states import States
-
-Layers = Literal["last", "last4", "all"] | list[int]
-Combine = Literal["concat", "mix"]
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger("etude")
 
@@ -41,8 +43,7 @@ def chosen_layers(layers: Layers, count: int) -> list[int]:
         if count < 4:
             log.warning(f"The last four layers of a model that has {count} with its embedding: all of them are taken.")
         return list(range(max(0, count - 4), count))
-    wrong = [number for number in layers if not -count <= int(number) < count]
-    if wrong or not layers:
+    if not layers or any(not -count <= int(number) < count for number in layers):
         raise UserError(
             f"transfer.layers={layers}: this model has the layers 0 (its embedding) to {count - 1}; "
             "-1 is the last, and at least one is wanted."
@@ -50,34 +51,28 @@ def chosen_layers(layers: Layers, count: int) -> list[int]:
     return [int(number) % count for number in layers]
 
 
-def layer_count(model: Any) -> int:
-    """How many states a token has, the embedding's among them."""
-    return int(getattr(model, "layer_count", 1 + getattr(model.settings, "layers", 0)))
-
-
-class Features(nn.Module):
-    pooler = None  # of the wrapped model: belongs to its last layer, and to fine-tuning
+class LayerFeatures(Model):
+    """No pooler: that of the wrapped model belongs to its last layer, and to fine-tuning."""
 
     def __init__(
         self,
-        wrapped: Any,
+        wrapped: Model,
         layers: Layers,
         combine: Combine = "concat",
         frozen: bool = True,
         cache_bytes: int = 1 << 31,
         mix_norm: Norm = "none",
     ) -> None:
-        super().__init__()
+        super().__init__(wrapped.settings)
         self.wrapped, self.combine, self.frozen = wrapped, combine, frozen
-        self.chosen = chosen_layers(layers, layer_count(wrapped))
-        self.settings, self.context, self.vocab = wrapped.settings, wrapped.context, wrapped.vocab
-        alone = self.chosen == [layer_count(wrapped) - 1]
-        each = wrapped.width if alone else getattr(wrapped, "layer_width", wrapped.width)  # two towers: wider below
-        self.width = each * (len(self.chosen) if combine == "concat" else 1)
+        self.chosen = chosen_layers(layers, wrapped.state_count)
+        self.context = wrapped.context
+        self.last_only = self.chosen == [wrapped.state_count - 1]
+        self.width = self.state_width * (len(self.chosen) if combine == "concat" else 1)
         # in a tuple, where it is no part of this module: its parameters have their one name in the task
         self._mix = (Mix(len(self.chosen), mix_norm),) if combine == "mix" else ()
         self.cache: dict[bytes, Tensor] = {}
-        self.room = cache_bytes
+        self.free_bytes = cache_bytes
         if frozen:
             wrapped.requires_grad_(False)
             wrapped.eval()
@@ -89,23 +84,24 @@ class Features(nn.Module):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.frozen:
-            self.wrapped.eval()  # no dropout: what is remembered is what the model says
+            self.wrapped.eval()  # no dropout: cached states are those of use
         return self
 
     def forward(self, packed: Packed, layers: bool = False) -> States:
-        """`last` is the combination, `layers` on request what it is made of; which ones is settled here."""
-        stack = self._remembered(packed) if self.frozen else self._stack(packed)  # (N, L, D)
+        """`last` is the combination; with `layers`, the chosen layers that it is made of."""
+        stack = self._cached_stack(packed) if self.frozen else self._stack(packed)  # (N, L, D)
         last = stack.flatten(1) if self.mix is None else self.mix(stack.unbind(1))
         return States(last=last, layers=list(stack.unbind(1)) if layers else None)
 
     def _stack(self, packed: Packed) -> Tensor:
-        if self.chosen == [layer_count(self.wrapped) - 1]:
+        if self.last_only:
             return self.wrapped(packed).last[:, None]
         states = self.wrapped(packed, layers=True).layers
+        assert states is not None
         return torch.stack([states[number] for number in self.chosen], dim=1)
 
     @torch.no_grad()
-    def _remembered(self, packed: Packed) -> Tensor:
+    def _cached_stack(self, packed: Packed) -> Tensor:
         keys, spans = self._keys(packed), list(zip(packed.layout.host[:-1], packed.layout.host[1:], strict=True))
         missing = list({key: number for number, key in enumerate(keys) if key not in self.cache}.values())
         fresh: dict[bytes, Tensor] = {}
@@ -116,7 +112,7 @@ class Features(nn.Module):
                 stack = self._stack(part.to(device)).float()
             for number, piece in zip(missing, stack.split(part.layout.lengths.tolist()), strict=True):
                 fresh[keys[number]] = piece
-                self._keep(keys[number], piece)
+                self._store(keys[number], piece)
         parts = [
             fresh[key] if key in fresh else self.cache[key].to(packed.tokens.device)
             for key, (start, stop) in zip(keys, spans, strict=True)
@@ -124,28 +120,69 @@ class Features(nn.Module):
         ]
         return torch.cat(parts)
 
-    def _keep(self, key: bytes, states: Tensor) -> None:
+    def _store(self, key: bytes, states: Tensor) -> None:
         size = states.numel() * states.element_size()
-        if size <= self.room:
-            self.room -= size
+        if size <= self.free_bytes:
+            self.free_bytes -= size
             self.cache[key] = states.cpu().clone()
-        elif self.room >= 0:
-            self.room = -1
+        elif self.free_bytes >= 0:
+            self.free_bytes = -1
             log.warning("The frozen states do not all fit into memory (transfer.cache_mb): the rest is computed anew.")
 
     def _keys(self, packed: Packed) -> list[bytes]:
         """The ids of a sequence, and its segments: all that its states depend on."""
         tokens = packed.tokens.cpu().numpy()
         segments = None if packed.segments is None else packed.segments.cpu().numpy().astype(np.uint8)
-        found = []
+        keys = []
         for start, stop in zip(packed.layout.host[:-1], packed.layout.host[1:], strict=True):
             key = tokens[start:stop].tobytes()
-            found.append(key if segments is None else key + b"/" + segments[start:stop].tobytes())
-        return found
+            keys.append(key if segments is None else key + b"/" + segments[start:stop].tobytes())
+        return keys
 
     def flops(self, lengths: np.ndarray) -> int:
-        """Of one pass in training. Frozen, a sequence is seen once in a whole run, which is told apart from it."""
+        """Of one pass in training. Frozen, a sequence is seen once in a whole run, which is counted apart from it."""
         return 0 if self.frozen else self.wrapped.flops(lengths)
+
+    # --- what kind of model it is -------------------------------------------------------------------
+
+    @property
+    def base(self) -> Model:
+        return self.wrapped
+
+    @property
+    def layers(self) -> int:
+        return self.wrapped.layers
+
+    @property
+    def causal(self) -> bool:
+        return self.wrapped.causal
+
+    @property
+    def state_count(self) -> int:
+        return len(self.chosen)
+
+    @property
+    def state_width(self) -> int:
+        return self.wrapped.width if self.last_only else self.wrapped.state_width
+
+    @property
+    def shares_layers(self) -> bool:
+        return self.wrapped.shares_layers
+
+    def frame(self, special: Specials) -> Framing:
+        return self.wrapped.frame(special)
+
+    def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        return self.wrapped.attach_tokenizer(tokenizer)
+
+    def parameter_depth(self, name: str) -> int | None:
+        return self.wrapped.parameter_depth(name.removeprefix("wrapped."))
+
+    def transfer_defaults(self, frozen: bool) -> dict[str, object]:
+        return self.wrapped.transfer_defaults(frozen)
+
+    def prepare_transfer(self, settings: TransferSettings) -> None:
+        self.wrapped.prepare_transfer(settings)
 
 
 def _select(packed: Packed, numbers: Sequence[int]) -> Packed:

@@ -21,19 +21,22 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from etude.errors import UserError
+from etude.models.base import Model, ModelSettings
+from etude.models.depth import numbered_depth
+from etude.models.framing import Framing
 from etude.nn import char_cnn
-from etude.nn.char_embedding import Spelled
+from etude.nn.char_embedding import Spelled, share_speller
 from etude.nn.embedding import Embedding
 from etude.nn.lstm import LSTM, State
 from etude.nn.packed import Packed
 from etude.nn.states import States
-from etude.settings import Strict
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 Direction = Literal["forward", "backward"]
 
 
-class Settings(Strict):
+class Settings(ModelSettings):
     layers: int = Field(default=2, ge=1)
     width: int = Field(ge=1, description="of token vectors and of each direction's states")
     cells: int = Field(ge=1, description="of each LSTM; projected down to width where that is smaller")
@@ -72,15 +75,14 @@ class Carry(NamedTuple):
     cell: Tensor  # (S, layers, C)
 
 
-class Recurrent(nn.Module):
-    context: int | None = None  # any length
+class Recurrent(Model):
+    settings: Settings
+    context = None  # any length
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        if settings.vocab is None:
-            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
-        self.settings, self.directions = settings, settings.directions
-        self.width, self.vocab = len(self.directions) * settings.width, settings.vocab
+        super().__init__(settings)
+        self.directions = settings.directions
+        self.width = len(self.directions) * settings.width
         self.embedding = self._words()
         apart = not settings.shared and len(self.directions) == 2
         self.backward_embedding = self._words() if apart else None
@@ -89,10 +91,9 @@ class Recurrent(nn.Module):
 
     def _words(self) -> Embedding | Spelled:
         settings = self.settings
-        assert settings.vocab is not None
         if settings.characters is not None:
             return Spelled(settings.characters, settings.width)
-        table = Embedding(settings.vocab, settings.width, positions="none")
+        table = Embedding(self.vocab, settings.width, positions="none")
         # of length about 1: the table may also be the output layer, and that scale suits both uses
         nn.init.normal_(table.tokens.weight, std=settings.width**-0.5)
         return table
@@ -112,8 +113,8 @@ class Recurrent(nn.Module):
 
     def words(self, direction: Direction) -> Embedding | Spelled:
         """What a direction reads words with."""
-        other = self.backward_embedding if direction == "backward" else None
-        return self.embedding if other is None else other
+        own = self.backward_embedding if direction == "backward" else None
+        return self.embedding if own is None else own
 
     def table(self, direction: Direction) -> Tensor | None:
         """(V, D) the vectors of all words, where there is a table of them."""
@@ -122,8 +123,8 @@ class Recurrent(nn.Module):
 
     def forward(self, packed: Packed, layers: bool = False) -> States:
         """Every direction over the same sequences, each from an empty state."""
-        found = [self.read(packed, direction, reverse=direction == "backward")[0] for direction in self.directions]
-        states = [torch.cat(parts, dim=-1) for parts in zip(*found, strict=True)]  # (N, 2D) each
+        stacks = [self.read(packed, direction, reverse=direction == "backward")[0] for direction in self.directions]
+        states = [torch.cat(parts, dim=-1) for parts in zip(*stacks, strict=True)]  # (N, 2D) each
         return States(last=states[-1], layers=states if layers else None, table=self.table(self.directions[0]))
 
     def read(
@@ -162,8 +163,31 @@ class Recurrent(nn.Module):
         """Of one forward pass over so many tokens in every direction; `words`: how many different ones are spelled."""
         tokens = int(np.asarray(lengths).sum())
         recurrent = sum(lstm.flops(tokens) for lstm in [*self.forwards, *self.backwards] if isinstance(lstm, LSTM))
-        tables = [part for part in (self.embedding, self.backward_embedding) if isinstance(part, Spelled)]
-        return recurrent + sum(part.network.flops(tokens if words is None else words) for part in tables)
+        return recurrent + sum(part.network.flops(tokens if words is None else words) for part in self._spelled)
+
+    @property
+    def _spelled(self) -> list[Spelled]:
+        """The character networks that words are read with, where there are any."""
+        return [part for part in (self.embedding, self.backward_embedding) if isinstance(part, Spelled)]
+
+    # --- what kind of model it is -------------------------------------------------------------------
+
+    @property
+    def layers(self) -> int:
+        return self.settings.layers
+
+    def frame(self, special: Specials) -> Framing:
+        """A marker on each side and between two texts, as in pre-training; <S> and </S> where it reads letters."""
+        marker = special.end if special.end is not None else special.separator
+        after = [] if marker is None else [marker]
+        before = after if self.settings.characters is None or special.start is None else [special.start]
+        return Framing(before, after, after, pooling="mean", separate=True)
+
+    def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        return share_speller(self._spelled, tokenizer)
+
+    def parameter_depth(self, name: str) -> int:
+        return numbered_depth(name, self.layers)
 
 
 def build(settings: Settings) -> Recurrent:

@@ -31,19 +31,20 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.chance import fold, uniform
-from etude.errors import UserError
+from etude.models.base import Model, ModelSettings
+from etude.models.framing import Framing
 from etude.nn.packed import Packed
 from etude.nn.states import States
-from etude.settings import Strict
 from etude.text.tokenizer.char_ngrams import build_subword_rows, hash_ngrams, list_token_strings
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
+from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 RAREST = 100  # words whose mean stands for an unknown one
 Unknown = Literal["rarest", "subwords", "random", "own", "zero"]
 
 
-class Settings(Strict):
+class Settings(ModelSettings):
     width: int = Field(ge=1, description="of a word's vector")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
     buckets: int = Field(default=0, ge=0, description="of character n-grams; 0: a word is its own row alone")
@@ -63,19 +64,17 @@ class Settings(Strict):
         return self
 
 
-class Static(nn.Module):
-    context: int | None = None  # any length: no token sees another
+class Static(Model):
+    settings: Settings
+    context = None  # any length: no token sees another
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        if settings.vocab is None:
-            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
-        self.settings = settings
-        self.width, self.vocab = settings.width, settings.vocab
-        self.input = nn.Embedding(settings.vocab + settings.buckets, settings.width)
-        self.output = nn.Embedding(settings.vocab, settings.width)
+        super().__init__(settings)
+        self.width = settings.width
+        self.input = nn.Embedding(self.vocab + settings.buckets, settings.width)
+        self.output = nn.Embedding(self.vocab, settings.width)
         self.counts: Tensor  # (V,) int64, in the text the vectors were learnt from: files of vectors tell them too
-        self.register_buffer("counts", torch.zeros(settings.vocab, dtype=torch.int64))
+        self.register_buffer("counts", torch.zeros(self.vocab, dtype=torch.int64))
         self.unknown: int | None = None  # the id of the unknown token
         self.speller: OpenVocabularyTokenizer | None = None  # knows the letters of unknown words, where those matter
         # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
@@ -94,8 +93,8 @@ class Static(nn.Module):
             else:
                 self.output.weight.zero_()
 
-    def meet(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Told once, before use, which tokens there are; returns the tokenizer to use, open where letters matter."""
+    def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Learns which token is the unknown one, and the letters of words where those matter."""
         self.unknown = tokenizer.special.unknown
         if self.settings.buckets:
             self.spell(list_token_strings(tokenizer))
@@ -147,10 +146,10 @@ class Static(nn.Module):
     def rows_of(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rows of the input table of all tokens end to end, where those of each begin, and whose each one is."""
         if self.rows is None:
-            raise ValueError("a model of sub-words must be told how its tokens are written: call meet or spell first")
+            raise ValueError("a model of sub-words needs the spelling of its tokens: call attach_tokenizer or spell")
         device = tokens.device
         if device not in self._rows:
-            bounds, rows = (torch.from_numpy(one).to(device) for one in self.rows)
+            bounds, rows = (torch.from_numpy(array).to(device) for array in self.rows)
             self._rows[device] = bounds, rows
         bounds, rows = self._rows[device]
         first, sizes = bounds[tokens], bounds[tokens + 1] - bounds[tokens]
@@ -185,8 +184,8 @@ class Static(nn.Module):
         form = self.speller.backend.normalizer  # letters as the vocabulary was learnt: lower case, where it was
         words = [self.speller.token(int(id)) for id in numbers]
         vectors = self.of_words([form.normalize_str(word) if form else word for word in words])
-        found = (torch.from_numpy(places).to(device), vectors[torch.from_numpy(which).to(device)])
-        return torch.from_numpy(closed).to(device), found if len(places) else None
+        unseen = (torch.from_numpy(places).to(device), vectors[torch.from_numpy(which).to(device)])
+        return torch.from_numpy(closed).to(device), unseen if len(places) else None
 
     def of_words(self, words: Sequence[str]) -> Tensor:
         """(words, D) of words that are not in the vocabulary, by their letters."""
@@ -195,13 +194,26 @@ class Static(nn.Module):
             edge, places = math.sqrt(3 / self.width), np.arange(self.width)
             drawn = [2 * edge * uniform(fold("unknown word", word), places) - edge for word in words]
             return torch.from_numpy(np.array(drawn, np.float32).reshape(-1, self.width)).to(weight)
-        bounds, found = hash_ngrams(words, *self._grams)
-        rows, starts = (torch.from_numpy(one).to(weight.device) for one in (found + self.vocab, bounds[:-1]))
+        bounds, buckets = hash_ngrams(words, *self._grams)
+        rows, starts = (torch.from_numpy(array).to(weight.device) for array in (buckets + self.vocab, bounds[:-1]))
         return F.embedding_bag(rows, weight, starts, mode="mean")  # of no rows: 0
 
     def flops(self, lengths: np.ndarray) -> int:
         """A look-up multiplies nothing."""
         return 0
+
+    # --- what kind of model it is -------------------------------------------------------------------
+
+    @property
+    def layers(self) -> int:
+        return 0
+
+    def frame(self, special: Specials) -> Framing:
+        """The words alone: there is no marker that a vector of a text should hold."""
+        return Framing([], [], [], pooling="mean", separate=True)
+
+    def parameter_depth(self, name: str) -> None:
+        return None
 
 
 def build(settings: Settings) -> Static:

@@ -14,7 +14,7 @@ Tokens in, states out; it knows nothing of losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Literal, Self
 
 import numpy as np
@@ -23,10 +23,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.models.base import Model, ModelSettings
+from etude.models.framing import Framing
 from etude.nn import residual
 from etude.nn.activations import Activation
 from etude.nn.attention.kv_cache import Cache
-from etude.nn.block import AttentionBranch, FeedForwardBranch, pool_first
+from etude.nn.block import AttentionBranch, FeedForwardBranch
 from etude.nn.embedding import Embedding, Positions
 from etude.nn.initialization import Scaling, fresh_key, initialise, residual_scale
 from etude.nn.norm import Kind, Norm
@@ -34,12 +36,12 @@ from etude.nn.packed import Layout, Packed
 from etude.nn.precision import narrow
 from etude.nn.rotary import Rotation, rotation
 from etude.nn.states import States
-from etude.settings import Strict
+from etude.text.tokenizer.special_tokens import Specials
 
-__all__ = ["Settings", "States", "Transformer", "build", "depths"]
+__all__ = ["Settings", "States", "Transformer", "build"]
 
 
-class Settings(Strict):
+class Settings(ModelSettings):
     layers: int = Field(ge=1)
     width: int = Field(ge=1)
     heads: int = Field(ge=1)
@@ -104,19 +106,19 @@ class Settings(Strict):
         return self
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
+    settings: Settings
+    context: int
+
     def __init__(self, settings: Settings, borrowed: Collection[str] = ()) -> None:
         """`borrowed` names parts of the embedding that belong to another model (nn/embedding.py)."""
-        super().__init__()
-        if settings.vocab is None:
-            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
-        self.settings = settings
-        self.width, self.context, self.vocab = settings.width, settings.context, settings.vocab
+        super().__init__(settings)
+        self.width, self.context = settings.width, settings.context
         self.inner = settings.feedforward or 4 * settings.width
         self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
         table_width = settings.embedding_width or settings.width
         self.embedding = Embedding(
-            settings.vocab,
+            self.vocab,
             settings.width,
             table_width=table_width,
             context=settings.context,
@@ -222,7 +224,7 @@ class Transformer(nn.Module):
             stream = attention(
                 stream,
                 layout,
-                causal=settings.direction == "causal",
+                causal=self.causal,
                 window=window,
                 turn=turns[0 if window is None else 1],
                 path=self.path,
@@ -253,7 +255,7 @@ class Transformer(nn.Module):
         return dense, rotation(positions, size, settings.rotary_window_base)
 
     def _check(self, layout: Layout, cache: Cache | None) -> None:
-        if cache is not None and self.settings.direction != "causal":
+        if cache is not None and not self.causal:
             raise UserError("a model that looks both ways cannot go on from a cache: build it with direction='causal'")
         if torch.compiler.is_compiling() or len(layout.host) < 2:
             return
@@ -264,15 +266,10 @@ class Transformer(nn.Module):
                 "cut the text, or build the model with a larger model.context"
             )
 
-    def pool(self, last: Tensor, layout: Layout) -> Tensor:
-        """BERT's pooler on the states of all tokens, (S, D)."""
-        return self.pool_of(pool_first(last, layout))
-
-    def pool_of(self, first: Tensor) -> Tensor:
-        """BERT's pooler: tanh of a projection of each sequence's first state, (S, D)."""
-        if self.pooler is None:
-            raise UserError("this model has no pooler: set model.pooler=true")
-        return torch.tanh(self.pooler(first))
+    def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
+        weights = self(packed, weights=True).weights
+        assert weights is not None
+        return weights
 
     def flops(self, lengths: np.ndarray, pooled: bool = False, only: int | None = None) -> int:
         """Of one forward pass: matrix products times 2; attention over real lengths, full where it is causal.
@@ -291,38 +288,67 @@ class Transformer(nn.Module):
             if window is None:
                 pairs = int((lengths * lengths).sum())
             else:
-                band = window + 1 if settings.direction == "causal" else 2 * window + 1
+                band = window + 1 if self.causal else 2 * window + 1
                 pairs = int((lengths * np.minimum(lengths, band)).sum())
             total += 2 * tokens * projections + 4 * pairs * width  # scores, and the sum of values
         if only is not None and settings.layers:
-            # queries, keys and values are of all tokens, as on a GPU; a CPU has fewer queries (nn/attention/query_subset.py), and a
-            # budget is one number everywhere
+            # queries, keys and values are of all tokens, as on a GPU; a CPU has fewer queries
+            # (nn/attention/query_subset.py), and a budget is one number everywhere
             total -= 2 * (tokens - only) * (projections - 3 * width * width)
         if pooled:
             total += 2 * int((lengths > 0).sum()) * width * width
         return total
 
+    # --- what kind of model it is -------------------------------------------------------------------
 
-def depths(settings: Settings, above: int = 1) -> Callable[[str], int | None]:
-    """How deep the parameters of a learner lie, by name, for `train.layer_decay`: the embedding 0, layer i at i + 1.
+    @property
+    def layers(self) -> int:
+        return self.settings.layers
 
-    The heads (`objective.*`) lie `above` the last of n layers: at n + 1 in ELECTRA's paper, at n + 2 in its code, which
-    so decays the last layer twice. A final norm and a pooler are at n + 1; what layers share is where its last use is.
-    """
+    @property
+    def causal(self) -> bool:
+        return self.settings.direction == "causal"
 
-    def depth_of(name: str) -> int | None:
-        words = name.split(".")
-        if words[0] == "objective":
-            return settings.layers + above
-        if words[0] != "model":
-            return None
-        if words[1] == "embedding":
+    @property
+    def shares_layers(self) -> bool:
+        return self.settings.share != "none"
+
+    @property
+    def has_attention_weights(self) -> bool:
+        return True
+
+    def frame(self, special: Specials) -> Framing:
+        start = [] if special.start is None else [special.start]
+        if self.causal:
+            if special.end is None:
+                raise UserError("A causal model is read out at an end token, and this tokenizer has none.")
+            # GPT-2's tokenizer has neither a start token (the text itself starts) nor a delimiter (the end serves)
+            between = special.end if special.separator is None else special.separator
+            return Framing(start, [between], [special.end], pooling="last").limit(self.context)
+        if special.start is None or special.separator is None:
+            raise UserError("An encoder reads [CLS] text [SEP], and this tokenizer lacks a start token or a separator.")
+        separator = [special.separator]
+        segments = self.settings.segments > 1
+        return Framing(start, separator, separator, pooling="start", segments=segments).limit(self.context)
+
+    def parameter_depth(self, name: str) -> int:
+        """A final norm and a pooler lie above the last layer; what layers share lies where its last use is."""
+        part, *words = name.split(".")
+        if part == "embedding":
             return 0
-        if words[1] in ("attention", "feedforward"):
-            return settings.layers if settings.share in (words[1], "all") else int(words[2]) + 1
-        return settings.layers + 1
+        if part in ("attention", "feedforward"):
+            return self.layers if self.settings.share in (part, "all") else int(words[0]) + 1
+        return self.layers + 1
 
-    return depth_of
+    def finetuning_defaults(self) -> dict[str, object]:
+        """5e-5 at BERT's width of 768 (BERT, appendix A.3), more for narrower models in proportion, 1e-3 at most.
+
+        The small BERTs of Turc et al. 2019 took 3e-4 at a width of 128.
+        """
+        lr = min(1e-3, 5e-5 * 768 / self.width)
+        if self.causal:  # GPT-1's code: 6.25e-5, a short warm-up times a linear decay
+            return {"epochs": 3, "lr": 1.25 * lr, "warmup": 0.002, "warmup_shape": "multiply"}
+        return {"epochs": 3, "lr": lr, "warmup": 0.1}
 
 
 def build(settings: Settings) -> Transformer:

@@ -16,8 +16,9 @@ the paper mixes layers for a frozen tagger [code]. `last` is the combiner's outp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -26,11 +27,15 @@ from torch import Tensor, nn
 
 from etude.chance import fold
 from etude.errors import UserError
+from etude.models.base import Model, ModelSettings, set_dropout
+from etude.models.depth import numbered_depth
+from etude.models.framing import Framing
+from etude.models.transfer_settings import TransferSettings
 from etude.nn import char_cnn
 from etude.nn.activations import Activation, drop
 from etude.nn.attention.multi_set import Keys, Slot, SlotKind, as_one_step, attend_union
 from etude.nn.block import AttentionBranch, FeedForwardBranch
-from etude.nn.char_embedding import Spelled
+from etude.nn.char_embedding import Spelled, share_speller
 from etude.nn.combiner import Combiner, LinearCombiner, Mask, Query
 from etude.nn.embedding import Embedding, sinusoids
 from etude.nn.initialization import fresh_key, initialise
@@ -38,12 +43,13 @@ from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import narrow
 from etude.nn.states import States
-from etude.settings import Strict
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Settings", "TowerStates", "TwoTower", "build"]
 
 
-class Settings(Strict):
+class Settings(ModelSettings):
     layers: int = Field(ge=1, description="blocks of each tower")
     width: int = Field(ge=1)
     heads: int = Field(ge=1, description="of the towers")
@@ -164,16 +170,15 @@ class Tower(nn.Module):
         return states
 
 
-class TwoTower(nn.Module):
+class TwoTower(Model):
+    settings: Settings
+    context: int
+    __call__: Callable[..., TowerStates]
+
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        if settings.vocab is None:
-            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
-        self.settings = settings
-        self.context, self.vocab = settings.context, settings.vocab
+        super().__init__(settings)
+        self.context = settings.context
         self.width = settings.width if settings.combiner != "none" else 2 * settings.width
-        self.layer_width = 2 * settings.width  # of what `layers` gives
-        self.layer_count = 1 + settings.layers + (settings.combiner != "none")
         self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
         self.mask: Mask = "full"  # of the combiner: what a token sees of itself
         inner = settings.feedforward or 4 * settings.width
@@ -182,7 +187,7 @@ class TwoTower(nn.Module):
             self.embedding = Words(settings.characters, settings)
         else:
             self.embedding = Embedding(
-                settings.vocab,
+                self.vocab,
                 settings.width,
                 context=settings.context,
                 positions=settings.positions,
@@ -222,15 +227,15 @@ class TwoTower(nn.Module):
             if isinstance(part, Words):
                 continue
             factors = {
-                one: self.settings.width**-0.5 if part is self.embedding else (2 / sum(parameter.shape)) ** 0.5
-                for one, parameter in part.named_parameters()
+                inside: self.settings.width**-0.5 if part is self.embedding else (2 / sum(parameter.shape)) ** 0.5
+                for inside, parameter in part.named_parameters()
                 if parameter.dim() > 1
             }
             initialise(part, key=fold(key, name), deviation=1.0, factors=factors)
 
-    def compile(self, *given: Any, **options: Any) -> None:
+    def compile(self, *args: object, **options: object) -> None:
         as_one_step()
-        super().compile(*given, **options)
+        super().compile(*args, **options)
 
     def forward(self, packed: Packed, layers: bool = False, vectors: Tensor | None = None) -> TowerStates:
         """`vectors` (N, D) are those of the words, where the model reads letters and they are known already."""
@@ -245,16 +250,16 @@ class TwoTower(nn.Module):
         tower = self.forwards if self.backwards is None else self.backwards
         back = tower(x.flip(0), reversed_layout, self.path)
         top = back[-1].flip(0)
-        kept = [torch.cat([x, x], dim=-1)] if layers else None
-        if kept is not None:
-            kept += [torch.cat([one, other.flip(0)], dim=-1) for one, other in zip(ahead, back, strict=True)]
+        states = [torch.cat([x, x], dim=-1)] if layers else None
+        if states is not None:
+            states += [torch.cat([left, right.flip(0)], dim=-1) for left, right in zip(ahead, back, strict=True)]
         if self.combiner is None:
             last = torch.cat([ahead[-1], top], dim=-1)
         else:
             last = self.combiner(ahead[-1], top, layout, self.mask, self.path)
-            if kept is not None:
-                kept.append(torch.cat([last, last], dim=-1))
-        return TowerStates(last=last, layers=kept, table=table, ahead=ahead[-1], back=top)
+            if states is not None:
+                states.append(torch.cat([last, last], dim=-1))
+        return TowerStates(last=last, layers=states, table=table, ahead=ahead[-1], back=top)
 
     def _check(self, layout: Layout) -> None:
         if torch.compiler.is_compiling() or len(layout.host) < 2:
@@ -280,14 +285,81 @@ class TwoTower(nn.Module):
             towers += self.embedding.words.network.flops(tokens if words is None else words)
         return towers + (0 if self.combiner is None else self.combiner.flops(tokens, pairs))
 
+    # --- what kind of model it is -------------------------------------------------------------------
+
+    @property
+    def layers(self) -> int:
+        return self.settings.layers
+
+    @property
+    def state_count(self) -> int:
+        return 1 + self.layers + (self.combiner is not None)
+
+    @property
+    def state_width(self) -> int:
+        return 2 * self.settings.width
+
+    def frame(self, special: Specials) -> Framing:
+        """The symbol of pre-training on both sides; another between two texts, which is new to the model.
+
+        The vector of a text is that of its boundaries, 16 times, and the head starts at 0 (Baevski et al., section 5).
+        """
+        boundary = special.end if special.end is not None else special.separator
+        if boundary is None:
+            raise UserError("A two-tower model reads text between two boundary symbols, and this tokenizer has none.")
+        # by letters, separator and end are the same mark (text/tokenizer/char_ids.py); that of a start is another
+        between = special.separator if self.settings.characters is None else special.start
+        return Framing(
+            [boundary],
+            [boundary if between is None else between],
+            [boundary],
+            pooling="ends",
+            segments=self.settings.segments > 1,
+            head_scale=16.0,
+            head_std=0.0,
+        ).limit(self.context)
+
+    def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        return share_speller([self.embedding.words], tokenizer) if isinstance(self.embedding, Words) else tokenizer
+
+    def parameter_depth(self, name: str) -> int:
+        return numbered_depth(name, self.layers)
+
+    def finetuning_defaults(self) -> dict[str, object]:
+        """The paper's: 3e-5 to 1e-4 at a width of 1024, down to 1e-6 on a cosine."""
+        lr = min(1e-3, 5e-5 * 1024 / self.settings.width)
+        return {
+            "epochs": 3, "batch_examples": 16, "lr": lr, "warmup": 0.1, "lr_schedule": "cosine", "final_lr": 0.02,
+        }  # fmt: skip
+
+    def prepare_transfer(self, settings: TransferSettings) -> None:
+        """As Baevski et al. 2019 fine-tune, sections 5 and 6 [code].
+
+        mask      the combiner's is taken off: at every token it sees all states of both towers, whose own masks stay.
+                  A frozen model keeps it, since nothing would adapt to the change
+        dropout   inside the model it is off; the task has its own before its head
+        letters   vectors, convolutions and highways stay as they are; only the projection to the model's width learns
+        """
+        if settings.mask is not None and not isinstance(self.combiner, Combiner):
+            raise UserError(
+                f"transfer.mask={settings.mask}, and this model has no attention to mask in its combiner: drop it."
+            )
+        self.mask = settings.mask or ("full" if settings.frozen else "none")
+        set_dropout(self, settings.dropout or 0.0)
+        if isinstance(self.embedding, Words) and not settings.letters:
+            network = self.embedding.words.network
+            network.requires_grad_(False)
+            if network.project is not None:
+                network.project.requires_grad_(True)
+
 
 def reverse(layout: Layout) -> Layout:
     """The layout of the same sequences with all tokens in reversed order; worked out once a batch."""
     if "reversed" not in layout.cache:
         host = np.ascontiguousarray(layout.host[-1] - layout.host[::-1])
         layout.cache["reversed"] = Layout(layout.bounds[-1] - layout.bounds.flip(0), host, layout.longest, layout.equal)
-    found: Layout = layout.cache["reversed"]
-    return found
+    cached: Layout = layout.cache["reversed"]
+    return cached
 
 
 _reverse_outside_graph = torch._disable_dynamo(reverse)  # host work, done before a compiled graph begins

@@ -1,13 +1,13 @@
 """Words as a model's input by their letters: ids or rows of characters in, vectors out.
 
 In pre-training a batch brings the letters of its words along (`Letters`), each word once. In use a model gets ids as
-any other model does, and asks the speller it was given (`spell_with`) for the letters behind them.
+any other model does, and asks the speller it was given (`Model.attach_tokenizer`) for the letters behind them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,29 +47,20 @@ class Spelled(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """(N,) -> (N, D): each different word is read once."""
         if self.speller is None:
-            raise RuntimeError("the model reads letters and was given ids without a speller: see spell_with")
+            raise RuntimeError("the model reads letters and has no speller for ids: call attach_tokenizer first")
         kinds, words = torch.unique(tokens, return_inverse=True)
         settings = self.network.settings
         rows = self.speller.char_ids(kinds.cpu().numpy(), settings.length, settings.widest)
         return self.network(torch.from_numpy(rows).to(tokens.device))[words]
 
 
-def reads_letters(model: nn.Module) -> bool:
-    return any(isinstance(part, Spelled) for part in model.modules())
-
-
-def spell_with(model: nn.Module, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer to use with a model: an open one, known to the model, where it reads letters."""
-    for part in model.modules():
-        meet: Any = getattr(part, "meet", None)  # word vectors decide by themselves
-        if meet is not None:
-            tokenizer = meet(tokenizer)
-    parts = [part for part in model.modules() if isinstance(part, Spelled)]
+def share_speller(parts: Sequence[Spelled], tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer to use with a model that reads words by these parts: one speller, known to all of them."""
     if not parts:
         return tokenizer
-    known = next((part.speller for part in parts if part.speller is not None), None)
-    if known is None or (known is not tokenizer and known.fingerprint != tokenizer.fingerprint):
-        known = OpenVocabularyTokenizer.from_tokenizer(tokenizer)
+    speller = next((part.speller for part in parts if part.speller is not None), None)
+    if speller is None or (speller is not tokenizer and speller.fingerprint != tokenizer.fingerprint):
+        speller = OpenVocabularyTokenizer.from_tokenizer(tokenizer)
     for part in parts:
-        part.speller = known
-    return known
+        part.speller = speller
+    return speller

@@ -5,8 +5,7 @@
     train                   the loop's settings
     base, train file, dev   where it started, with fingerprints of the files
 
-Rates nobody gives follow the papers and the width of the model: 5e-5 at BERT's 768 (BERT, appendix A.3), more for
-narrower ones in proportion (the small BERTs of Turc et al. 2019 took 3e-4 at 128), 1e-3 at most.
+Training settings that nobody gives are the model's own (`Model.transfer_defaults`).
 """
 
 from __future__ import annotations
@@ -19,66 +18,26 @@ from typing import Any, Self
 
 import torch
 import yaml
-from pydantic import Field, model_validator
-from torch import nn
 
 from etude.chance import fold
 from etude.errors import UserError
 from etude.kinds import find_kind, list_kinds
-from etude.models.layer_features import Combine, Features, Layers
-from etude.models.recurrent import Recurrent
-from etude.models.static import Static
-from etude.models.two_tower import TwoTower
-from etude.nn.char_embedding import spell_with
-from etude.nn.combiner import Mask
-from etude.nn.layer_mix import Norm
+from etude.models import transfer as model_transfer
+from etude.models.base import Model
+from etude.models.layer_features import LayerFeatures
+from etude.models.transfer_settings import TransferSettings
 from etude.recipes.datasets import NAMED
 from etude.recipes.document import Overrides, Writer, from_overrides
 from etude.recipes.schema import checked
-from etude.settings import Strict
 from etude.tasks.base import Task
 from etude.tasks.distilled_task import TaskWays
-from etude.tasks.framing import inner
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as Train
-from etude.transfer import towers
-from etude.transfer.freezing import check_gradual, freeze, refresh
 
 FILE = "task.yaml"
 GROUPS = ("task", "transfer", "train", "distill")
-
-
-class Settings(Strict):
-    frozen: bool = Field(default=False, description="features: the model is read, not trained")
-    layers: Layers = Field(default="last", description="which layers the task reads: last, last4, all or [numbers]")
-    combine: Combine = Field(default="concat", description="of several layers: side by side, or a learned mix")
-    mix_norm: Norm = Field(
-        default="none", description="each layer to deviation 1 before the mix: by token, or by batch as released"
-    )
-    freeze: int | None = Field(default=None, ge=0, description="layers from below that stay, the embedding with them")
-    gradual: float = Field(default=0.0, ge=0, description="epochs until one layer more thaws, from above; 0: all learn")
-    fresh: int = Field(default=0, ge=0, description="layers from above that start from new values, for small data")
-    cache_mb: int = Field(default=2048, ge=0, description="memory for frozen states")
-    mask: Mask | None = Field(
-        default=None, description="of a two-tower model's combiner; if None, none in fine-tuning and full when frozen"
-    )
-    dropout: float | None = Field(
-        default=None, ge=0, lt=1, description="inside the model; as in pre-training if None, 0 in a two-tower model"
-    )
-    letters: bool | None = Field(
-        default=None, description="whether character layers learn; if None, not in a two-tower model"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        for name in ("gradual", "fresh", "freeze"):
-            if self.frozen and getattr(self, name):
-                raise ValueError(
-                    f"transfer.{name} says which layers learn, and transfer.frozen that none does: drop one"
-                )
-        return self
 
 
 @dataclass(frozen=True)
@@ -106,7 +65,7 @@ class Source:
 class Plan:
     kind: str
     settings: Any  # of the task
-    transfer: Settings
+    transfer: TransferSettings
     train: Train
     facts: dict[str, Any]
     columns: dict[str, str]
@@ -123,18 +82,12 @@ class Plan:
     def module(self) -> Any:
         return task_module(self.kind)
 
-    def build(self, model: nn.Module, tokenizer: Tokenizer) -> tuple[nn.Module, Task]:
+    def build(self, model: Model, tokenizer: Tokenizer) -> tuple[Model, Task]:
         """The model as the task reads it, and the task with a fresh head: a function of the plan and its seed."""
         torch.manual_seed(fold(self.train.seed, "head") >> 1)
-        way = self.transfer
-        refresh(model, way.fresh)
-        towers.ready(model, frozen=way.frozen, mask=way.mask, dropout=way.dropout, letters=way.letters)
-        if way.frozen or way.layers != "last":
-            model = Features(model, way.layers, way.combine, way.frozen, way.cache_mb << 20, way.mix_norm)
-        freeze(model, way.freeze)
-        check_gradual(model, way.gradual)
-        task = self.module.build(self.settings, model, spell_with(model, tokenizer), self.facts)
-        if isinstance(model, Features) and model.mix is not None:
+        model = model_transfer.prepare(model, self.transfer)
+        task = self.module.build(self.settings, model, model.attach_tokenizer(tokenizer), self.facts)
+        if isinstance(model, LayerFeatures) and model.mix is not None:
             task.mix = model.mix
         return model, task
 
@@ -170,7 +123,7 @@ class Plan:
         return cls(
             kind=kind,
             settings=checked(task_module(kind).Settings, settings, document, "task"),
-            transfer=checked(Settings, values.pop("transfer"), document, "transfer"),
+            transfer=checked(TransferSettings, values.pop("transfer"), document, "transfer"),
             train=checked(Train, values.pop("train"), document, "train"),
             examples=Source(**values.pop("examples")),
             dev=Source(**dev) if (dev := values.pop("dev")) else None,
@@ -199,7 +152,7 @@ def task_module(kind: str) -> Any:
 # --- settings ---------------------------------------------------------------------------------------
 
 
-def settle(kind: str, overrides: Overrides, model: Any) -> tuple[Any, Settings, Train]:
+def settle(kind: str, overrides: Overrides, model: Model) -> tuple[Any, TransferSettings, Train]:
     """The complete settings of the three groups; the budget of `train` still in epochs where nobody said otherwise.
 
     Where nobody gave `train.eval_every`, it is 0: it becomes one epoch once the number of rows is known.
@@ -211,8 +164,8 @@ def settle(kind: str, overrides: Overrides, model: Any) -> tuple[Any, Settings, 
             raise UserError(f"'{name}' is no setting of a transfer, which has the groups {', '.join(GROUPS)}.")
     values = {group: dict(document.values.get(group) or {}) for group in GROUPS}
     task = checked(task_module(kind).Settings, values["task"], document, "task")
-    way = checked(Settings, values["transfer"], document, "transfer")
-    train = usual(inner(model), way)
+    transfer = checked(TransferSettings, values["transfer"], document, "transfer")
+    train = model.transfer_defaults(transfer.frozen)
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")
     settings = checked(Train, train | values["train"], document, "train")
@@ -221,7 +174,7 @@ def settle(kind: str, overrides: Overrides, model: Any) -> tuple[Any, Settings, 
         changes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     if settings.precision == "auto":
         changes["precision"] = peak.resolve_precision("auto", settings.device or changes["device"])
-    return task, way, checked(Train, settings.model_dump(mode="json") | changes, document, "train")
+    return task, transfer, checked(Train, settings.model_dump(mode="json") | changes, document, "train")
 
 
 def ways_of(overrides: Overrides) -> TaskWays | None:
@@ -233,28 +186,3 @@ def ways_of(overrides: Overrides) -> TaskWays | None:
     if not isinstance(values, dict) or not values.get("teacher"):
         raise UserError("distill.* says how a teacher teaches: name it with --teacher RUN (or distill.teacher=RUN).")
     return checked(TaskWays, values, document, "distill")
-
-
-def usual(model: Any, way: Settings) -> dict[str, Any]:
-    """What a transfer does unless told otherwise."""
-    shared: dict[str, Any] = {
-        "batch_examples": 32,
-        "compile": False,  # examples have lengths of their own: every step would compile anew
-        "keep": 1,  # beside the best
-        "eval_every": 0,
-        "save_every": 0,
-        "workers": 0,
-    }
-    if way.frozen:
-        return shared | {"epochs": 20, "lr": 1e-3, "warmup": 0.0, "weight_decay": 0.0}
-    if isinstance(model, (Static, Recurrent)):
-        return shared | {"epochs": 10, "lr": 1e-3, "warmup": 0.05}
-    rate = min(1e-3, 5e-5 * 768 / model.width)
-    if isinstance(model, TwoTower):  # its paper: 3e-5 to 1e-4 at a width of 1024, down to 1e-6 on a cosine
-        rate = min(1e-3, 5e-5 * 1024 / model.settings.width)
-        return shared | {
-            "epochs": 3, "batch_examples": 16, "lr": rate, "warmup": 0.1, "lr_schedule": "cosine", "final_lr": 0.02,
-        }  # fmt: skip
-    if model.settings.direction == "causal":  # GPT-1's code: 6.25e-5, a short warm-up times a linear decay
-        return shared | {"epochs": 3, "lr": 1.25 * rate, "warmup": 0.002, "warmup_shape": "multiply"}
-    return shared | {"epochs": 3, "lr": rate, "warmup": 0.1}

@@ -22,7 +22,6 @@ from etude.errors import UserError
 from etude.inference.generation import is_causal
 from etude.inference.model import Guess, Loaded, load
 from etude.inference.task_model import Tuned
-from etude.models.transformer import Transformer
 from etude.recipes.document import Document
 from etude.recipes.schema import checked
 from etude.runs import task_plan as plan
@@ -132,7 +131,7 @@ def _must_answer(tuned: Tuned | None) -> None:
 
 
 def _must_attend(model: Loaded) -> None:
-    if not isinstance(model.model, Transformer):
+    if not model.model.has_attention_weights:
         raise UserError("This model has no attention heads.")
 
 

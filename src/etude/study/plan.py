@@ -22,7 +22,6 @@ import torch
 
 from etude.kinds import find_module
 from etude.recipes.schema import Recipe
-from etude.runs import task_plan as transfers
 from etude.study import code_hash as code
 from etude.study.budget import Cost, Length, Machine, clock, cost, invented, length, stretched
 from etude.study.cells import Cell, Store
@@ -57,7 +56,7 @@ class Draft:
         """What a transfer does unless told otherwise: frozen or not -> its settings."""
         with torch.device("meta"):
             model = self.recipe.build_model()
-        return {frozen: transfers.usual(model, transfers.Settings(frozen=frozen)) for frozen in (False, True)}
+        return {frozen: model.transfer_defaults(frozen) for frozen in (False, True)}
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ import torch
 from torch import nn
 
 from etude.chance import Chance
+from etude.models.framing import Framing
 from etude.objectives.base import Objective, Rows
 from etude.tasks.data.examples import Examples
-from etude.tasks.framing import Frame
 
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result
 ROUNDS = 1000  # of the bootstrap: the ends of a 95 % interval to about a tenth of its width
@@ -68,7 +68,7 @@ class Judged:
 
 class Task(Objective):
     score: str  # the official metric, a key of what `evaluate` gives; higher is better
-    framing: Frame  # how texts become sequences
+    framing: Framing  # how texts become sequences
 
     @abstractmethod
     def predict(self, model: Any, examples: Examples[Any]) -> list[dict[str, Any]]:

@@ -27,12 +27,12 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
 from etude.tasks.data.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
 from etude.tasks.data.records import records
-from etude.tasks.framing import inner
 from etude.tasks.pair import way_of
 from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -137,12 +137,12 @@ def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Map
 class Choice(Task):
     score = "accuracy"
 
-    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer) -> None:
+    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings = settings
         self.pooled = Pooled(settings, model, tokenizer, 1, way_of(settings.reading, model, tokenizer))
         self.framing = self.pooled.frame
-        self.pooled.together = getattr(inner(model).settings, "direction", None) == "causal"
+        self.pooled.together = model.causal
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -182,12 +182,12 @@ class Choice(Task):
             "accuracy": Stat((scores.argmax(-1) == batch.labels).sum(), count),
         }
 
-    def flops(self, model: Any, batch: ExampleBatch) -> int:
+    def flops(self, model: Model, batch: ExampleBatch) -> int:
         return self.pooled.flops(model, batch)
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Any, examples: Examples[Question]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Question]) -> list[dict[str, Any]]:
         rows = self._rows(examples)
         found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         for group, batch in self.batches(model, rows):
@@ -198,7 +198,7 @@ class Choice(Task):
                 found[number] = {"answer": best, "text": examples[number].choices[best], "scores": scores}
         return found
 
-    def evaluate(self, model: Any, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
         gold = _gold(examples)
         predicted = np.array([answer["answer"] for answer in self.predict(model, examples)])
         return {"accuracy": bootstrap_mean(predicted == gold, intervals)}

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.depth import training_flops
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective, Row, Rows, Stat, Term
 from etude.objectives.distillation.matching import Inside, Matching
 from etude.objectives.distillation.teacher import Teacher
 from etude.tasks.base import Task
 from etude.tasks.classify import Classify
-from etude.tasks.depth import training_flops
 
 
 class TaskWays(Inside):

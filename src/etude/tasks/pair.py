@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
+from etude.models.base import Model
 from etude.tasks import classify
 from etude.tasks.classify import Classify, Labelled, learn
 from etude.tasks.data.examples import Examples, column_of, gather, label_of, text_of
 from etude.tasks.data.records import records
-from etude.tasks.framing import Frame
 from etude.tasks.pooled_head import Way
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -53,10 +53,10 @@ def texts_of(record: dict[str, Any], columns: Mapping[str, str], where: str) -> 
     return first, text_of(record, column_of(record, "second", columns, SECOND), where)
 
 
-def way_of(reading: Literal["joint", "apart"] | None, model: Any, tokenizer: Tokenizer) -> Way:
+def way_of(reading: Literal["joint", "apart"] | None, model: Model, tokenizer: Tokenizer) -> Way:
     if reading is not None:
         return reading
-    return "apart" if Frame.of(model, tokenizer.special).apart else "joint"
+    return "apart" if model.frame(tokenizer.special).separate else "joint"
 
 
 def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> Labelled:

@@ -26,15 +26,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.models.two_tower import TwoTower
+from etude.models.base import Model
+from etude.models.depth import training_flops
+from etude.models.framing import FramedText, Pooling, pool
 from etude.nn.losses import linear_cross_entropy
 from etude.nn.precision import wide
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.parts.heads import CausalHead
 from etude.settings import Strict
-from etude.tasks.depth import training_flops
-from etude.tasks.framing import Frame, Framed, Pooling, inner, pool
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 Way = Literal["joint", "apart", "both"]
@@ -68,7 +68,7 @@ class ExampleRow(Row):
 class ExampleRows:
     """Row i is example i; numbers at and beyond the last are later epochs."""
 
-    framed: list[list[Framed]]
+    framed: list[list[FramedText]]
     labels: np.ndarray | None = None  # (examples,)
     values: np.ndarray | None = None  # (examples,) targets of regression
     shuffle: bool = True
@@ -105,14 +105,16 @@ class ExampleBatch(Batch):
 
 
 class Pooled(nn.Module):
-    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, outputs: int, way: Way = "joint") -> None:
+    def __init__(
+        self, settings: Settings, model: Model, tokenizer: Tokenizer, outputs: int, way: Way = "joint"
+    ) -> None:
         super().__init__()
         self.settings, self.tokenizer, self.way = settings, tokenizer, way
         self.together = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
-        self.frame = Frame.of(model, tokenizer.special, settings.length)
+        self.frame = model.frame(tokenizer.special).limit(settings.length)
         self.pooling: Pooling = settings.pooling or self.frame.pooling
-        towers = isinstance(inner(model), TwoTower)
-        self.scale = settings.scale or (16.0 if towers and self.pooling == "ends" else 1.0)
+        natural = self.pooling == self.frame.pooling
+        self.scale = settings.scale or (self.frame.head_scale if natural else 1.0)
         self.three = self.pooling == "ends" and settings.texts == 2 and way != "apart"
         states = 1 if self.pooling != "ends" else 3 if self.three else 2  # that make up the vector
         self.width = model.width * states * (4 if way == "apart" else 1)
@@ -120,17 +122,17 @@ class Pooled(nn.Module):
         if settings.head == "mlp":
             self.hidden = nn.Linear(self.width, settings.hidden or self.width)
         self.head = nn.Linear(self.hidden.out_features if self.hidden else self.width, outputs)
-        usual = 0.0 if towers and self.pooling == "ends" else 0.02
-        nn.init.normal_(self.head.weight, std=usual if settings.deviation is None else settings.deviation)
+        std = self.frame.head_std if natural else 0.02
+        nn.init.normal_(self.head.weight, std=std if settings.deviation is None else settings.deviation)
         nn.init.zeros_(self.head.bias)
         self.language_model: CausalHead | None = None
         if settings.language_model:
-            if getattr(getattr(inner(model), "settings", None), "direction", None) != "causal":
+            if not model.causal:
                 raise UserError(
                     "task.language_model adds a left-to-right language-model loss, and this model sees both sides: "
                     "every token would see the one it predicts. Set task.language_model=0."
                 )
-            self.language_model = CausalHead(inner(model), bias=False)
+            self.language_model = CausalHead(model.base, bias=False)
 
     # --- texts to rows ------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Pooled(nn.Module):
             )  # fmt: skip
         return rows
 
-    def _frame(self, part: list[np.ndarray]) -> list[Framed]:
+    def _frame(self, part: list[np.ndarray]) -> list[FramedText]:
         if self.way == "apart":
             return [self.frame.join([one]) for one in part]
         if self.way == "both":
@@ -189,12 +191,12 @@ class Pooled(nn.Module):
             batch.counts["language_model"] = batch.layout.total - len(batch.layout.lengths)
         return batch
 
-    def forward(self, model: Any, batch: ExampleBatch) -> tuple[Tensor, States]:
+    def forward(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, States]:
         """(R or S, outputs) before any softmax: one a row where its sequences are joined, else one a sequence."""
         states = model(batch)
         return self.scores(model, states, batch), states
 
-    def scores(self, model: Any, states: States, batch: ExampleBatch) -> Tensor:
+    def scores(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
         """The same from states that are there already."""
         vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
         if self.way == "apart":
@@ -214,33 +216,33 @@ class Pooled(nn.Module):
         sizes = torch.from_numpy(batch.sizes // (2 if self.way == "apart" else 1)).to(vectors.device)
         return vectors * kept.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
 
-    def vectors(self, model: Any, last: Tensor, batch: Any) -> Tensor:
+    def vectors(self, model: Model, last: Tensor, batch: Any) -> Tensor:
         """(S, D) one vector a sequence."""
-        if self.pooling == "start" and getattr(model, "pooler", None) is not None:
+        if self.pooling == "start" and model.pooler is not None:
             return model.pool(last, batch.layout)
         vectors = pool(last, batch.layout, self.pooling)
         return torch.cat([vectors, last[batch.middles]], dim=-1) if self.three else vectors
 
-    def auxiliary(self, model: Any, states: States, batch: ExampleBatch) -> dict[str, Term]:
+    def auxiliary(self, model: Model, states: States, batch: ExampleBatch) -> dict[str, Term]:
         """GPT-1's second loss; nothing where it is off."""
         if self.language_model is None:
             return {}
         assert batch.following is not None
-        last, table = self.language_model(inner(model), states)
+        last, table = self.language_model(model.base, states)
         total = linear_cross_entropy(last, table, self.language_model.bias, batch.following)
         return {"language_model": Term(total, batch.counts["language_model"], self.settings.language_model)}
 
-    def flops(self, model: Any, batch: ExampleBatch) -> int:
+    def flops(self, model: Model, batch: ExampleBatch) -> int:
         return training_flops(model, batch.layout.lengths) + 3 * self.head_flops(model, batch)
 
-    def head_flops(self, model: Any, batch: ExampleBatch) -> int:
+    def head_flops(self, model: Model, batch: ExampleBatch) -> int:
         """Of what stands above the model, forward."""
         lengths = batch.layout.lengths
         outputs = len(lengths) if self.way == "joint" else len(lengths) // 2
         layers = [self.head] if self.hidden is None else [self.hidden, self.head]
         forward = 2 * outputs * sum(one.in_features * one.out_features for one in layers)
-        if self.pooling == "start" and getattr(model, "pooler", None) is not None:
+        if self.pooling == "start" and model.pooler is not None:
             forward += 2 * len(lengths) * model.width**2
         if self.language_model is not None:
-            forward += self.language_model.flops(inner(model), batch.counts["language_model"])
+            forward += self.language_model.flops(model.base, batch.counts["language_model"])
         return int(forward)

@@ -23,12 +23,12 @@ from torch import nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap
 from etude.tasks.data.examples import Examples, Record, column_of, gather, number_of
 from etude.tasks.data.records import records
-from etude.tasks.framing import inner
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.pair import FIRST, INPUTS, SECOND, texts_of, way_of
 from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled, Way
@@ -85,17 +85,17 @@ def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Map
 
 
 class Similarity(Task):
-    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
+    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
         self.settings, self.score, self.mean, self.deviation = settings, settings.score, mean, deviation
         self.pooled = Pooled(settings, model, tokenizer, 1, self._way(settings, model, tokenizer))
         self.framing = self.pooled.frame
 
     @staticmethod
-    def _way(settings: Settings, model: Any, tokenizer: Tokenizer) -> Way:
+    def _way(settings: Settings, model: Model, tokenizer: Tokenizer) -> Way:
         if settings.reading == "both":
             return "both"
-        if settings.reading is None and getattr(inner(model).settings, "direction", None) == "causal":
+        if settings.reading is None and model.causal:
             return "both"
         return way_of(settings.reading, model, tokenizer)
 
@@ -125,12 +125,12 @@ class Similarity(Task):
         error = ((self.pooled(model, batch)[0][:, 0] - batch.values) ** 2).sum()
         return {"loss": Stat(error, batch.counts["loss"], weight=1.0)}
 
-    def flops(self, model: Any, batch: ExampleBatch) -> int:
+    def flops(self, model: Model, batch: ExampleBatch) -> int:
         return self.pooled.flops(model, batch)
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def values(self, model: Any, examples: Examples[Rated]) -> np.ndarray:
+    def values(self, model: Model, examples: Examples[Rated]) -> np.ndarray:
         """(examples,) on the scale of the training file, not clipped: correlations need no bounds."""
         rows = self._rows(examples)
         found = np.zeros(len(rows))
@@ -138,10 +138,10 @@ class Similarity(Task):
             found[group] = self.pooled(model, batch)[0][:, 0].double().cpu().numpy()
         return found * self.deviation + self.mean
 
-    def predict(self, model: Any, examples: Examples[Rated]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Rated]) -> list[dict[str, Any]]:
         return [{"score": float(value)} for value in self.values(model, examples)]
 
-    def evaluate(self, model: Any, examples: Examples[Rated], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[Rated], intervals: bool = True) -> dict[str, Score]:
         gold, predicted = _gold(examples), self.values(model, examples)
         names = ["pearson", "spearman"] + (["f1"] if self.settings.threshold is not None else [])
         return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}

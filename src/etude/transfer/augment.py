@@ -31,13 +31,13 @@ from etude.chance import fold
 from etude.errors import UserError
 from etude.hub.word_vectors import WordVectors
 from etude.inference.model import Loaded
+from etude.models.framing import FramedText
 from etude.nn.packed import pack
 from etude.objectives.masked import Masked
 from etude.runs.task_plan import task_module
 from etude.tasks.base import by_length
 from etude.tasks.data.examples import column_of, text_of
 from etude.tasks.data.records import records
-from etude.tasks.framing import Frame, Framed
 from etude.text.function_words import FUNCTION_WORDS
 from etude.train import checkpoint
 from etude.view.neighbours import neighbours
@@ -72,7 +72,7 @@ class _Asked(NamedTuple):
     text: int
     start: int
     stop: int
-    framed: Framed
+    framed: FramedText
     place: int  # of the mask in the sequence
 
 
@@ -84,7 +84,7 @@ class Exchange:
             raise UserError("A masked model is wanted that says what could stand in a word's place (BERT, ALBERT).")
         model.must_speak()
         self.model, self.rules, self.vectors = model, rules, vectors
-        self.frame = Frame.of(model.model, model.tokenizer.special)
+        self.frame = model.model.frame(model.tokenizer.special)
 
     @cached_property
     def whole(self) -> list[str | None]:

@@ -21,6 +21,7 @@ from torch import nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.hub import adopt, write_tensors
+from etude.models.depth import learner_depths
 from etude.objectives.base import Objective, Rows
 from etude.pretrain.pretrain import make_deterministic
 from etude.recipes.datasets import resolve
@@ -30,7 +31,6 @@ from etude.runs import task_plan as plans
 from etude.runs.run import Run, refuse_existing
 from etude.runs.task_plan import Plan, Source
 from etude.tasks.base import Task
-from etude.tasks.depth import depths
 from etude.tasks.distilled_task import Taught
 from etude.tasks.example_filter import admitted, said_once, tell_bad
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ from etude.train.progress import Progress
 from etude.train.run_state import SelectionMetric, TrainResult
 from etude.transfer import task_teacher as teaching
 from etude.transfer import vector_init as starting
-from etude.transfer.freezing import ThawingLoop
+from etude.transfer.gradual_unfreezing import ThawingLoop
 from etude.transfer.model_card import card
 
 
@@ -69,7 +69,7 @@ class Base:
             return cls(str(folder.resolve()), adopted.recipe, adopted.tokenizer, model)
         run = Run.open(folder)
         model, _ = run.build()
-        return cls(str(run.folder.resolve()), run.recipe, run.tokenizer, getattr(model, "wrapped", model))
+        return cls(str(run.folder.resolve()), run.recipe, run.tokenizer, model.base)
 
 
 def finetune(
@@ -254,7 +254,7 @@ def _train(run: Run, plan: Plan, model: nn.Module, device: torch.device, ranks: 
             device=device,
             ranks=ranks,
             progress=progress,
-            depth_of=depths(model),
+            depth_of=learner_depths(model),
             selection_metric=metric if dev is not None and answers else None,
         )
         if plan.transfer.gradual:

@@ -12,16 +12,14 @@ the tokens that look (Clark et al. 2019, "What does BERT look at?", section 3):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from etude.errors import UserError
 from etude.inference.model import Loaded
-from etude.models.transformer import Transformer
 from etude.nn.packed import pack
-from etude.tasks.framing import Frame, fit
 
 HABITS = ("entropy", "distance", "markers", "itself", "before", "after")
 SHARES = HABITS[2:]
@@ -67,17 +65,17 @@ class Attention:
 
 def habit_of(habits: dict[str, np.ndarray], layer: int, head: int) -> str | None:
     """The share that is more than half of all, where there is one: what a head mostly does."""
-    name = max(SHARES, key=lambda one: habits[one][layer, head])
+    name = max(SHARES, key=lambda share: habits[share][layer, head])
     return name if habits[name][layer, head] > 0.5 else None
 
 
-def table(found: Attention, layer: int | None = None) -> str:
+def table(attention: Attention, layer: int | None = None) -> str:
     """The habits of all heads, or of those of a layer, a line each."""
-    habits = found.habits()
-    layers = range(found.weights.shape[0]) if layer is None else [found.number("layer", layer, 0)]
+    habits = attention.habits()
+    layers = range(attention.weights.shape[0]) if layer is None else [attention.number("layer", layer, 0)]
     lines = [f"{'layer':>5} {'head':>4} " + " ".join(f"{name:>8}" for name in HABITS) + "  mostly"]
     for number in layers:
-        for head in range(found.weights.shape[1]):
+        for head in range(attention.weights.shape[1]):
             values = (
                 f"{habits[name][number, head]:8.1%}" if name in SHARES else f"{habits[name][number, head]:8.2f}"
                 for name in HABITS
@@ -86,65 +84,62 @@ def table(found: Attention, layer: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def told(found: Attention, layer: int, head: int, top: int) -> str:
+def describe_head(attention: Attention, layer: int, head: int, top: int) -> str:
     """What one head looks at, a line a token."""
-    width = max(len(token) for token in found.tokens)
+    width = max(len(token) for token in attention.tokens)
     return "\n".join(
-        f"{token:>{width}}  " + "  ".join(f"{other} {share:.0%}" for other, share in seen)
-        for token, seen in zip(found.tokens, found.most(layer, head, top), strict=True)
+        f"{token:>{width}}  " + "  ".join(f"{key} {share:.0%}" for key, share in keys)
+        for token, keys in zip(attention.tokens, attention.most(layer, head, top), strict=True)
     )
 
 
 @torch.no_grad()
 def look(model: Loaded, text: str, second: str | None = None) -> Attention:
-    """One text as in pre-training, or two as a pair."""
-    own: Any = model.model
-    if not isinstance(own, Transformer):
+    """The attention weights of one text as in pre-training, or of two as a pair."""
+    if not model.model.has_attention_weights:
         raise UserError(
             "This model has no attention heads to look at: take a Transformer (BERT, GPT, ALBERT, ELECTRA)."
         )
     tokenizer = model.tokenizer
-    texts = [tokenizer.normalise(one) for one in (text, second) if one is not None]
+    texts = [tokenizer.normalise(part) for part in (text, second) if part is not None]
     encodings = tokenizer.encode_batch(texts)
-    if any(not len(one) for one in encodings):
+    if any(not len(encoding) for encoding in encodings):
         raise UserError("The tokenizer leaves nothing of this text: write another.")
-    ids = [one.ids for one in encodings]
-    framed = _alone(model, ids[0]) if second is None else _paired(model, ids[0], ids[1])
+    ids = [encoding.ids for encoding in encodings]
+    framed = _frame_text(model, ids[0]) if second is None else _frame_pair(model, ids[0], ids[1])
     packed = pack([framed.tokens])
     if framed.segments is not None:
         packed.segments = torch.from_numpy(framed.segments).long()
-    found = own(packed.to(model.device), weights=True).weights
-    assert found is not None
+    layers = model.model.attention_weights(packed.to(model.device))
     words = [tokenizer.token(int(token)) for token in framed.tokens]
     markers = np.ones(len(words), bool)
-    for one, encoding, start, kept in zip(texts, encodings, framed.starts, framed.kept, strict=True):
-        markers[start : start + kept] = False
-        for place, (begin, end) in enumerate(encoding.offsets[:kept].tolist(), start):
-            words[place] = one[begin:end].strip() or words[place]
-    weights = torch.stack([layer[0] for layer in found]).float().cpu().numpy()
-    return Attention(words, markers, weights, sum(framed.kept) < sum(map(len, ids)))
+    for part, encoding, start, length in zip(texts, encodings, framed.starts, framed.lengths, strict=True):
+        markers[start : start + length] = False
+        for place, (begin, end) in enumerate(encoding.offsets[:length].tolist(), start):
+            words[place] = part[begin:end].strip() or words[place]
+    weights = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
+    return Attention(words, markers, weights, sum(framed.lengths) < sum(map(len, ids)))
 
 
 class _Framed(NamedTuple):
     tokens: np.ndarray  # (L,)
     segments: np.ndarray | None  # (L,)
     starts: list[int]  # where each text begins
-    kept: list[int]  # tokens of each that are there
+    lengths: list[int]  # tokens of each text in the sequence
 
 
-def _alone(model: Loaded, ids: np.ndarray) -> _Framed:
+def _frame_text(model: Loaded, ids: np.ndarray) -> _Framed:
     """Between the markers of pre-training."""
-    tokens, one = model.frame(ids), model.frame(ids[:1])
-    start = int(np.flatnonzero(one == ids[0])[0])
-    behind = len(one) - start - 1  # markers at the end
+    tokens, single = model.frame(ids), model.frame(ids[:1])
+    start = int(np.flatnonzero(single == ids[0])[0])
+    behind = len(single) - start - 1  # markers at the end
     return _Framed(tokens, None, [start], [min(len(ids), len(tokens) - start - behind)])
 
 
-def _paired(model: Loaded, first: np.ndarray, second: np.ndarray) -> _Framed:
-    """As a task reads a pair (tasks/framing.py)."""
-    frame = Frame.of(model.model, model.tokenizer.special)
-    framed = frame.join([first, second])
-    markers = len(frame.before) + len(frame.between) + len(frame.after)
-    kept = fit([len(first), len(second)], None if frame.length is None else frame.length - markers)
-    start = len(frame.before)
-    return _Framed(framed.tokens, framed.segments, [start, start + kept[0] + len(frame.between)], kept)
+def _frame_pair(model: Loaded, first: np.ndarray, second: np.ndarray) -> _Framed:
+    """As a task reads a pair (models/framing.py)."""
+    framing = model.model.frame(model.tokenizer.special)
+    framed = framing.join([first, second])
+    lengths = framing.fit([len(first), len(second)])
+    start = len(framing.before)
+    return _Framed(framed.tokens, framed.segments, [start, start + lengths[0] + len(framing.between)], lengths)

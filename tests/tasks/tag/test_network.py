@@ -15,8 +15,7 @@ import etude
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent
-from etude.models.layer_features import Features
-from etude.nn.char_embedding import spell_with
+from etude.models.layer_features import LayerFeatures
 from etude.nn.packed import Layout
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, fresh
@@ -60,7 +59,7 @@ def biLM(tokenizer: Tokenizer, **changes: Any) -> recurrent.Recurrent:
 
 def made(tokenizer: Tokenizer, model: Any, network: dict[str, Any], **changes: Any) -> Tagger:
     settings = Settings(dropout=0.0, network={"dropout": 0.0, "cells": 8, "hidden": 16, **network}, **changes)
-    tokenizer = spell_with(model, tokenizer)
+    tokenizer = model.attach_tokenizer(tokenizer)
     return build(settings, model, tokenizer, json.loads(json.dumps(learn(examples(), settings))))
 
 
@@ -109,7 +108,7 @@ def test_states_come_in_where_they_are_asked(places: list[str]) -> None:
 
 
 def test_each_place_has_a_mix_of_its_own_and_a_penalty(tokenizer: Tokenizer) -> None:
-    model = Features(biLM(tokenizer), "all")
+    model = LayerFeatures(biLM(tokenizer), "all")
     network = {"kind": "rnn", "states": ["input", "last"], "mix": True, "mix_penalty": 0.5}
     task = made(tokenizer, model, network, head="crf")
     mixes = task.own.network.mixes
@@ -158,7 +157,7 @@ def test_it_learns_by_heart_and_answers_alone_as_together(
     tokenizer: Tokenizer, network: dict[str, Any], head: str
 ) -> None:
     characters = LETTERS | {"highways": 1} if head == "crf" else None
-    model = Features(biLM(tokenizer, characters=characters), "all" if network.get("mix") else "last")
+    model = LayerFeatures(biLM(tokenizer, characters=characters), "all" if network.get("mix") else "last")
     task = made(tokenizer, model, network, head=head)
     data = examples()
     batch = whole(task, data)
@@ -174,7 +173,7 @@ def test_it_learns_by_heart_and_answers_alone_as_together(
         alone = task.predict(model, Examples([data.items[number]], "one", ["one:1"]))[0]
         assert alone["tags"] == together[number]["tags"]
         np.testing.assert_allclose(alone["scores"], together[number]["scores"], atol=1e-5)
-    again = build(task.settings, model, spell_with(model, tokenizer), json.loads(json.dumps(task.facts())))
+    again = build(task.settings, model, model.attach_tokenizer(tokenizer), json.loads(json.dumps(task.facts())))
     again.load_state_dict(task.state_dict())
     assert [one["tags"] for one in again.predict(model, data)] == [one["tags"] for one in together]
 

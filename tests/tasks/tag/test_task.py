@@ -14,7 +14,7 @@ import torch
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
-from etude.models.layer_features import Features
+from etude.models.layer_features import LayerFeatures
 from etude.tasks import base
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag import task as tag
@@ -132,7 +132,7 @@ def test_it_reads_chosen_layers_frozen_or_tuned(
     data = examples()
     wrapped = model_of("both", tokenizer.vocab)
     before = {name: tensor.clone() for name, tensor in wrapped.state_dict().items()}
-    model = Features(wrapped, layers, combine, frozen)
+    model = LayerFeatures(wrapped, layers, combine, frozen)
     task = made(tokenizer, model, data, head="crf", deviation=0.1)
     assert task.head.output.in_features == model.width == width
     losses = train(task, model, data, steps=12)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.tasks.framing import Frame
+from etude.models.framing import Framing
 from etude.tasks.tag.word_pieces import Pieces, expand, framed, of_characters, of_words
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -88,8 +88,8 @@ def test_characters_belong_to_the_pieces_that_hold_them(tokenizer: Tokenizer) ->
         assert found.heads.tolist() == heads
 
 
-def frame_of(length: int | None) -> Frame:
-    return Frame([2], [3], [3], "start", False, length, False)
+def frame_of(length: int | None) -> Framing:
+    return Framing([2], [3], [3], "start", length=length)
 
 
 @settings(max_examples=200)

@@ -27,15 +27,14 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.models.static import Static
+from etude.models.base import Model
+from etude.models.depth import training_flops
 from etude.nn.precision import wide
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.settings import Strict
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
 from etude.tasks.data.examples import Examples, gather
 from etude.tasks.data.records import records
-from etude.tasks.depth import training_flops
-from etude.tasks.framing import Frame, inner
 from etude.tasks.span import answers as rules
 from etude.tasks.span.answers import Rules
 from etude.tasks.span.official_files import official
@@ -129,15 +128,15 @@ class WindowBatch(Batch):
 
 
 class Span(Task):
-    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
+    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
         super().__init__()
-        if isinstance(inner(model), Static):
+        if not model.layers:
             raise UserError("The task span relates a question to a text, and static vectors see no other word.")
         self.settings, self.tokenizer, self.null, self.threshold = settings, tokenizer, null, threshold
         self.score = settings.score
         self.rules: Rules = settings.rules or ("squad2" if null else "squad1")
-        self.framing = Frame.of(model, tokenizer.special, settings.length)
-        self.last = getattr(inner(model).settings, "direction", None) == "causal"
+        self.framing = model.frame(tokenizer.special).limit(settings.length)
+        self.last = model.causal
         self.head = nn.Linear(model.width, 2)
         self.absent = nn.Linear(model.width, 1) if settings.null == "head" and null else None
         for layer in (self.head, self.absent):
@@ -215,7 +214,7 @@ class Span(Task):
             absent=torch.tensor([float(span is None) for span in spans]),
         )
 
-    def _scores(self, model: Any, batch: WindowBatch) -> tuple[Tensor, Tensor | None]:
+    def _scores(self, model: Model, batch: WindowBatch) -> tuple[Tensor, Tensor | None]:
         """(N, 2) start and end scores; (S,) of the null head where there is one."""
         last = F.dropout(model(batch).last, self.settings.dropout, self.training)
         absent = None
@@ -238,14 +237,14 @@ class Span(Task):
             terms["absent"] = Term(total, batch.counts["absent"])
         return terms
 
-    def flops(self, model: Any, batch: WindowBatch) -> int:
+    def flops(self, model: Model, batch: WindowBatch) -> int:
         lengths = batch.layout.lengths
         head = 2 * int(lengths.sum()) * model.width * 2 + (2 * len(lengths) * model.width if self.absent else 0)
         return training_flops(model, lengths) + 3 * head
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Any, examples: Examples[Question]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Question]) -> list[dict[str, Any]]:
         """The answer, the null score, and the n best spans with their places in the text."""
         rows = self.rows(examples)
         found: list[tuple[np.ndarray, float | None]] = [(np.zeros((0, 2)), None)] * len(rows)
@@ -318,7 +317,7 @@ class Span(Task):
 
     # --- scores -------------------------------------------------------------------------------------
 
-    def settle(self, model: Any, dev: Examples[Question]) -> None:
+    def settle(self, model: Model, dev: Examples[Question]) -> None:
         """The threshold that suits dev best, by the official walk; where that finds nothing better than to answer no
         question at all it says 0, at which some would be answered: then the threshold lies below them all."""
         if not self.null:
@@ -333,7 +332,7 @@ class Span(Task):
         if 0 < score * len(found) <= answerable.count(False) + 1e-9:
             self.threshold = min(0.0, min(nulls) - rules.MARGIN)
 
-    def evaluate(self, model: Any, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
         for item, where in zip(examples, examples.places, strict=True):
             if item.answers is None:
                 raise UserError(f"{where}: this question was read without its answers.")

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from etude.models.base import Model
+from etude.models.depth import training_flops
 from etude.nn.char_embedding import Letters
 from etude.objectives.base import Term
-from etude.tasks.depth import training_flops
-from etude.tasks.framing import inner
 from etude.tasks.tag.network import Network, Settings
 from etude.tasks.tag.sentences import Tagged
 from etude.tasks.tag.word_features import Tables
@@ -38,12 +38,11 @@ def learn(settings: Settings, examples: Sequence[Tagged]) -> dict[str, Any]:
 class Own(nn.Module):
     """The network and the tables it is told from."""
 
-    def __init__(self, settings: Settings, model: Any, facts: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings, model: Model, facts: Mapping[str, Any]) -> None:
         super().__init__()
         self.settings, self.tables = settings, Tables.of(settings.features, facts)
-        layers = len(getattr(model, "chosen", ())) or 1 + int(getattr(model.settings, "layers", 0))
-        width = inner(model).width if settings.mix else model.width
-        self.network = Network(settings, self.tables, width, layers)
+        width = model.state_width if settings.mix else model.width
+        self.network = Network(settings, self.tables, width, model.state_count)
         self.width = self.network.width
 
     def tell(self, words: Sequence[str], pieces: Pieces, one: Framed) -> Told:
@@ -65,7 +64,7 @@ class Own(nn.Module):
         if self.settings.mix and self.settings.mix_penalty:
             batch.counts["mix"] = 1
 
-    def forward(self, model: Any, batch: Any) -> Tensor:
+    def forward(self, model: Model, batch: Any) -> Tensor:
         """(W, D) for each unit; the model is asked only where its states come in."""
         states: list[Tensor] = []
         if self.settings.states and self.settings.mix:
@@ -80,7 +79,7 @@ class Own(nn.Module):
         penalty = self.network.penalty()
         return {} if penalty is None else {"mix": Term(penalty, batch.counts["mix"])}
 
-    def flops(self, model: Any, batch: Any) -> int:
+    def flops(self, model: Model, batch: Any) -> int:
         """Forward and backward, the model's own with it."""
         own = self.network.flops(batch.words.total, 0 if batch.letters is None else len(batch.letters))
         return 3 * own + (training_flops(model, batch.layout.lengths) if self.settings.states else 0)

@@ -25,13 +25,14 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError, nearest
+from etude.models.base import Model
+from etude.models.depth import training_flops
+from etude.models.framing import Framing
 from etude.nn.packed import Layout
 from etude.objectives.base import Batch, Row, Stat, Term, join
 from etude.settings import Strict
 from etude.tasks.base import Judged, Score, Task
 from etude.tasks.data.examples import Examples, label_names
-from etude.tasks.depth import training_flops
-from etude.tasks.framing import Frame
 from etude.tasks.tag import (
     errors as tag_errors,
 )
@@ -162,9 +163,9 @@ class TagBatch(Batch):
 
 
 class Tagger(Task):
-    framing: Frame
+    framing: Framing
 
-    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> None:
         super().__init__()
         self.settings, self.tokenizer = settings, tokenizer
         self.labels: list[str] = list(facts["labels"])
@@ -180,7 +181,7 @@ class Tagger(Task):
         self.numbers = {name: number for number, name in enumerate(self.labels)}
         self.score = settings.score or tag_scores.usual(self.scheme, self.characters)
         tag_scores.check(self.score, self.scheme)
-        self.framing = Frame.of(model, tokenizer.special, settings.length)
+        self.framing = model.frame(tokenizer.special).limit(settings.length)
         constraints: Constraints = settings.constraints or ("decoding" if settings.head.endswith("crf") else "none")
         if constraints != "none" and self.encoding is None:
             constraints = self._free(settings)
@@ -292,7 +293,7 @@ class Tagger(Task):
 
     # --- training -----------------------------------------------------------------------------------
 
-    def scores(self, model: Any, batch: TagBatch) -> Tensor:
+    def scores(self, model: Model, batch: TagBatch) -> Tensor:
         """(W, K) of every unit and tag."""
         assert batch.units is not None and batch.words is not None
         states = model(batch).last[batch.units] if self.own is None else self.own(model, batch)
@@ -312,14 +313,14 @@ class Tagger(Task):
         loss = self.head.loss(scores, batch.tags, batch.words)
         return {"loss": Stat(loss, batch.counts["loss"], weight=1.0), "accuracy": Stat(right, len(batch.tags))}
 
-    def flops(self, model: Any, batch: TagBatch) -> int:
+    def flops(self, model: Model, batch: TagBatch) -> int:
         assert batch.words is not None
         below = training_flops(model, batch.layout.lengths) if self.own is None else self.own.flops(model, batch)
         return below + 3 * self.head.flops(batch.words.total)
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Any, examples: Examples[Tagged]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Tagged]) -> list[dict[str, Any]]:
         """A tag for each word, with its probability, and the entities they write."""
         answers = []
         for item, (tags, chances) in zip(examples, self._tags(model, examples), strict=True):
@@ -334,7 +335,7 @@ class Tagger(Task):
             answers.append(answer)
         return answers
 
-    def _tags(self, model: Any, examples: Examples[Tagged]) -> Iterator[tuple[list[str], list[float]]]:
+    def _tags(self, model: Model, examples: Examples[Tagged]) -> Iterator[tuple[list[str], list[float]]]:
         """Tags of words, as the files write them, and their probabilities; in the order of the examples."""
         rows = self._rows(examples)
         found: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0))] * len(rows)
@@ -353,7 +354,7 @@ class Tagger(Task):
             sure = [*np.round(chances.astype(np.float64), 6).tolist(), *[0.0] * (len(pieces.units) - len(chances)), 0.0]
             yield tags, [sure[owner] for owner in pieces.owners]
 
-    def evaluate(self, model: Any, examples: Examples[Tagged], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[Tagged], intervals: bool = True) -> dict[str, Score]:
         """Of words; of characters that are no spaces."""
         gold, predicted = [], []
         for number, (item, (tags, _)) in enumerate(zip(examples, self._tags(model, examples), strict=True)):

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError
-from etude.tasks.framing import Frame
+from etude.models.framing import Framing
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 Which = Literal["first", "last"]
@@ -109,7 +109,7 @@ class Framed:
     cut: bool  # whether units at the end were lost
 
 
-def framed(pieces: Pieces, frame: Frame, long: Literal["window", "cut"], stride: int | None) -> Framed:
+def framed(pieces: Pieces, frame: Framing, long: Literal["window", "cut"], stride: int | None) -> Framed:
     """`stride`: pieces from one window to the next, half a window if None."""
     ids, markers = pieces.ids, len(frame.before) + len(frame.after)
     room = len(ids) if frame.length is None else frame.length - markers

@@ -1,0 +1,194 @@
+"""The contract of a model: tokens in, hidden states out, and an answer to everything that others ask of one.
+
+A model knows nothing of losses. Whatever an objective, a task, a transfer or a generation needs to know of it (does
+it see the future, how is a text framed for it, how deep does a parameter lie) is a method or a property here, so that
+nobody outside asks for its class, and a new family is one file: a module of this package with `Settings`, a class
+that derives from `Model`, and `build(settings)`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from etude.errors import UserError
+from etude.models.framing import Framing
+from etude.models.transfer_settings import TransferSettings
+from etude.nn.block import pool_first
+from etude.nn.packed import Layout, Packed
+from etude.nn.states import States
+from etude.settings import Strict
+from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+DROPOUT_RATES = ("dropout", "attention_dropout", "inner_dropout")  # what the layers of nn/ call theirs
+
+
+class ModelSettings(Strict):
+    """The base of every model's `Settings`.
+
+    Each declares `vocab: int | None` itself, at the place where its recipes write it: the order of fields is the order
+    in a saved recipe. None stands for the size of the corpus's tokenizer.
+    """
+
+    if TYPE_CHECKING:
+        vocab: int | None
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: object) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if "vocab" not in cls.model_fields:
+            raise TypeError(f"{cls.__module__}.{cls.__name__} has no field `vocab`, which settings of a model need")
+
+
+class Model(nn.Module, ABC):
+    settings: ModelSettings
+    vocab: int
+    width: int  # of `States.last`
+    context: int | None  # tokens of the longest sequence; None: any length
+    pooler: nn.Linear | None  # BERT's layer over the first state, where the model has one
+    __call__: Callable[..., States]
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        if settings.vocab is None:
+            raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
+        self.settings, self.vocab, self.pooler = settings, settings.vocab, None
+
+    # --- tokens in, states out ----------------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, packed: Packed, layers: bool = False) -> States:
+        """Hidden states of all tokens; with `layers`, those of `state_count` layers too, the embedding's first."""
+
+    @abstractmethod
+    def flops(self, lengths: np.ndarray) -> int:
+        """Of one forward pass over sequences of these lengths: matrix products times 2, attention over real lengths."""
+
+    def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
+        """For each layer, for each sequence, the softmax weights (H, L, L); only where `has_attention_weights`."""
+        raise NotImplementedError(f"{type(self).__name__} gives no attention weights: see has_attention_weights")
+
+    def pool(self, last: Tensor, layout: Layout) -> Tensor:
+        """BERT's pooler on the states of all tokens, (N, D) -> (S, D)."""
+        return self.pool_of(pool_first(last, layout))
+
+    def pool_of(self, first: Tensor) -> Tensor:
+        """BERT's pooler: tanh of a projection of each sequence's first state, (S, D)."""
+        if self.pooler is None:
+            raise UserError("this model has no pooler: set model.pooler=true")
+        return torch.tanh(self.pooler(first))
+
+    # --- what kind of model it is -------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def layers(self) -> int:
+        """Layers above the embedding; 0 for word vectors, which see no other token."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether it is a left-to-right language model: no state sees a later token, and a KV cache can be used."""
+        return False
+
+    @property
+    def state_count(self) -> int:
+        """How many states a token has with `layers`, the embedding's among them."""
+        return 1 + self.layers
+
+    @property
+    def state_width(self) -> int:
+        """The width of those states; `width` unless `last` is narrower than they are."""
+        return self.width
+
+    @property
+    def shares_layers(self) -> bool:
+        """Whether layers have weights in common, so that none can be drawn anew or frozen alone."""
+        return False
+
+    @property
+    def has_attention_weights(self) -> bool:
+        """Whether `attention_weights` can be asked for."""
+        return False
+
+    @property
+    def base(self) -> Model:
+        """The pre-trained model: itself, or the model that a wrapper such as LayerFeatures reads."""
+        return self
+
+    def activation_bytes(self, tokens: int, element_size: int, device: str) -> int | None:
+        """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known."""
+        return None
+
+    # --- texts --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def frame(self, special: Specials) -> Framing:
+        """How one text or two become a sequence, by the markers of a tokenizer, of at most `context` tokens."""
+
+    def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Called before use; returns the tokenizer to use, an open-vocabulary one where the model reads letters."""
+        return tokenizer
+
+    # --- transfer -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def parameter_depth(self, name: str) -> int | None:
+        """How deep a parameter of `named_parameters` lies: 0 in the embedding, i + 1 in layer i, then `layers` + 1.
+
+        For layer-wise learning rates, freezing and gradual unfreezing. None: the model has no layers.
+        """
+
+    def transfer_defaults(self, frozen: bool) -> dict[str, object]:
+        """Settings of `train` in a transfer where nobody gives others."""
+        shared: dict[str, object] = {
+            "batch_examples": 32,
+            "compile": False,  # examples have lengths of their own: every step would compile anew
+            "keep": 1,  # beside the best
+            "eval_every": 0,
+            "save_every": 0,
+            "workers": 0,
+        }
+        if frozen:
+            return shared | {"epochs": 20, "lr": 1e-3, "warmup": 0.0, "weight_decay": 0.0}
+        return shared | self.finetuning_defaults()
+
+    def finetuning_defaults(self) -> dict[str, object]:
+        """Of these, those of the family where the whole model is trained; here for word vectors and LSTMs."""
+        return {"epochs": 10, "lr": 1e-3, "warmup": 0.05}
+
+    def prepare_transfer(self, settings: TransferSettings) -> None:
+        """Changes the model in place for a transfer: dropout, masks, which parts of the embedding learn."""
+        if settings.mask is not None:
+            raise UserError("transfer.mask is that of a two-tower model's combiner, and this model has none: drop it.")
+        if settings.dropout is not None:
+            set_dropout(self, settings.dropout)
+
+
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Sets one dropout rate wherever the model drops anything."""
+    places = [
+        (part, name)
+        for part in model.modules()
+        for name in DROPOUT_RATES
+        if isinstance(getattr(part, name, None), float)
+    ]
+    if not places:
+        raise UserError("transfer.dropout: the dropout of this kind of model cannot be changed here. Leave it out.")
+    for part, name in places:
+        setattr(part, name, rate)
+
+
+Family = TypeVar("Family", bound=Model)
+
+
+def require(model: nn.Module, family: type[Family], message: str) -> Family:
+    """The model, typed as the one family that an objective is made for; raises UserError where it is another."""
+    if not isinstance(model, family):
+        raise UserError(message)
+    return model

@@ -1,0 +1,45 @@
+"""What a transfer does to a model (the group `transfer` of its settings): which layers are read, and which learn."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from etude.nn.combiner import Mask
+from etude.nn.layer_mix import Norm
+from etude.settings import Strict
+
+Layers = Literal["last", "last4", "all"] | list[int]
+Combine = Literal["concat", "mix"]
+
+
+class TransferSettings(Strict):
+    frozen: bool = Field(default=False, description="features: the model is read, not trained")
+    layers: Layers = Field(default="last", description="which layers the task reads: last, last4, all or [numbers]")
+    combine: Combine = Field(default="concat", description="of several layers: side by side, or a learned mix")
+    mix_norm: Norm = Field(
+        default="none", description="each layer to deviation 1 before the mix: by token, or by batch as released"
+    )
+    freeze: int | None = Field(default=None, ge=0, description="layers from below that stay, the embedding with them")
+    gradual: float = Field(default=0.0, ge=0, description="epochs until one layer more thaws, from above; 0: all learn")
+    fresh: int = Field(default=0, ge=0, description="layers from above that start from new values, for small data")
+    cache_mb: int = Field(default=2048, ge=0, description="memory for frozen states")
+    mask: Mask | None = Field(
+        default=None, description="of a two-tower model's combiner; if None, none in fine-tuning and full when frozen"
+    )
+    dropout: float | None = Field(
+        default=None, ge=0, lt=1, description="inside the model; as in pre-training if None, 0 in a two-tower model"
+    )
+    letters: bool | None = Field(
+        default=None, description="whether character layers learn; if None, not in a two-tower model"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("gradual", "fresh", "freeze"):
+            if self.frozen and getattr(self, name):
+                raise ValueError(
+                    f"transfer.{name} says which layers learn, and transfer.frozen that none does: drop one"
+                )
+        return self

@@ -1,0 +1,27 @@
+"""Gradual unfreezing: layers thaw from above as steps go by (Howard & Ruder 2018, ULMFiT, section 3.3)."""
+
+from __future__ import annotations
+
+from etude.models.base import Model
+from etude.models.freezing import check_layers, thaw
+from etude.train.loader import Step
+from etude.train.loop import Loop
+
+
+class ThawingLoop(Loop):
+    """The loop, with layers that thaw from above: which of them learn is a function of the step alone."""
+
+    model: Model
+    thaw_every = 0  # steps from one layer to the next; 0: all learn from the start
+
+    def advance(self, step: Step) -> None:
+        if self.thaw_every:
+            thaw(self.model, self.depths, step.number // self.thaw_every)
+        super().advance(step)
+
+    def thaw(self, every: int) -> None:
+        """Starts with all layers frozen, one more to learn every so many steps; called before `run`."""
+        check_layers(self.model, "gradual", 0)
+        names = [name.removeprefix("model.") for name, _ in self.named if name.startswith("model.")]
+        self.depths = {name: self.model.parameter_depth(name) for name in names}
+        self.thaw_every = every
