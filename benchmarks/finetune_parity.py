@@ -101,9 +101,7 @@ def with_etude(work: Work, train: list[Record], test: list[Record], seed: int, s
             train=place / "train.jsonl",
             out=place / "run",
             quiet=True,
-            **{"train.batch_examples": BATCH},
-            **settings,
-            **budget,
+            settings={"train.batch_examples": BATCH, **settings, **budget},
         )
         if work.kind == "classify":
             return [int(answer["label"]) for answer in tuned.predict([{"text": one["text"]} for one in test])]

@@ -78,10 +78,13 @@ def main() -> None:
         folder, corpus = asked.out / recipe, asked.out / f"corpus-{recipe}"
         if not corpus.is_dir():
             spec = "word:5000,lower" if "skipgram" in recipe else "word:5000"
-            etude.prepare(town / "text.txt", corpus, tokenizer=spec, valid=0.02)
+            etude.prepare(town / "text.txt", out=corpus, tokenizer=spec, valid=0.02)
         begun = time.perf_counter()
         if not (folder.is_dir() and Run.open(folder).finished):
-            etude.resume(folder, quiet=True) if folder.is_dir() else etude.pretrain(recipe, corpus, folder, quiet=True)
+            if folder.is_dir():
+                etude.resume(folder, quiet=True)
+            else:
+                etude.pretrain(recipe, corpus, out=folder, quiet=True)
         scores = right(etude.load(folder), train, test)
         held = Run(folder).metrics("valid")[-1]["loss"]
         told = {"recipe": recipe, "layers": scores, "examples": len(test), "held_out": round(held, 4)}

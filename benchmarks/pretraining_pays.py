@@ -42,7 +42,6 @@ from typing import Any
 import numpy as np
 
 import etude
-from etude.inference.task_model import Tuned
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run
 
@@ -109,7 +108,7 @@ def prepared(data: Path, out: Path) -> Path:
     folder = out / "corpus"
     if not folder.is_dir():
         text = data / "corpora" / "enwiki_train.txt.xz"
-        etude.prepare(text, folder, tokenizer="word:20000,lower", valid=0.005)
+        etude.prepare(text, out=folder, tokenizer="word:20000,lower", valid=0.005)
     return folder
 
 
@@ -175,7 +174,7 @@ def pretrain_one(corpus: Path, out: Path, name: str, gpu: bool, seconds: float |
     else:
         if seconds is not None:
             settings["train.tokens"] = affordable(corpus, recipe, settings, seconds)
-        run = etude.pretrain(recipe, corpus, folder, quiet=True, **settings)
+        run = etude.pretrain(recipe, corpus, out=folder, quiet=True, settings=settings)
     print(f"{name}: {run.metrics('valid')[-1]} ({time.perf_counter() - begun:.0f} s)", flush=True)
 
 
@@ -184,7 +183,8 @@ def affordable(corpus: Path, recipe: str, settings: dict[str, Any], seconds: flo
     few = {"train.tokens": 60 * settings["train.batch_tokens"], "train.log_every": 10, "train.eval_every": 0}
     few |= {"train.warmup": 0.1}
     with tempfile.TemporaryDirectory() as folder:
-        lines = etude.pretrain(recipe, corpus, Path(folder) / "trial", quiet=True, **settings | few).metrics("train")
+        run = etude.pretrain(recipe, corpus, out=Path(folder) / "trial", quiet=True, settings=settings | few)
+        lines = run.metrics("train")
     speed = (lines[-1]["tokens"] - lines[2]["tokens"]) / (lines[-1]["seconds"] - lines[2]["seconds"])
     print(f"{recipe}: {speed:,.0f} tokens/s", flush=True)
     return min(settings["train.tokens"], round(speed * seconds))
@@ -212,11 +212,10 @@ def run_cell(data: Path, out: Path, share: float, seed: int, task: str, system: 
         "train.save_every": 10**6, "train.eval_every": 10**6, "train.device": "cpu", "train.precision": "float32",
     }  # fmt: skip
     tuned = etude.finetune(
-        out / base, "tag", train=train, out=folder, columns=columns, quiet=True, **settings | own | training
+        out / base, "tag", train=train, out=folder, columns=columns, quiet=True, settings=settings | own | training
     )
-    assert isinstance(tuned, Tuned)
-    found = tuned.evaluate(tuned.read(held, columns), intervals=False)
-    value = found[score].value if score in found else found[tuned.task.score].value
+    found = tuned.evaluate(tuned.model.read(held, columns), intervals=False)
+    value = found[score].value if score in found else found[tuned.model.task.score].value
     cost = tuned_cost(folder)
     shutil.rmtree(folder)
     return {

@@ -1,171 +1,104 @@
 """Etude: learn language from plain text first and the task second.
 
     corpus = etude.prepare("books/*.txt", out="data/books", tokenizer="bpe:16000")
-    run = etude.pretrain("bert-small", corpus, out="runs/bert", **{"train.steps": 10_000})
+    run = etude.pretrain("bert-small", corpus, out="runs/bert", settings={"train.steps": 10_000})
     model = etude.load("runs/bert")
     tuned = etude.finetune("runs/bert", "classify", train="train.csv", dev="dev.csv", out="runs/bert-reviews")
     report = etude.study("studies/mlm-vs-electra.yaml", budget="10m")
 
+Each verb is a function of `etude.verbs`, and a command: `etude.pretrain` and `etude pretrain` take the same options.
 Everything heavy is imported when it is first used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from etude.errors import UserError
 from etude.train import malloc
+from etude.verbs import show
+from etude.verbs.callable_package import make_callable
+from etude.verbs.comparison import demo, pick
+from etude.verbs.corpus import prepare
+from etude.verbs.hub import export, import_
+from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict
+from etude.verbs.pretraining import bench, check, distill, resume
+from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from etude.inference.model import Loaded
-    from etude.inference.task_model import Tuned
+    from etude.inference.generation import Continuation
+    from etude.inference.model import Guess
+    from etude.inference.model import Loaded as LoadedModel
+    from etude.inference.perplexity import Perplexity
+    from etude.inference.task_model import Tuned as TaskModel
+    from etude.pretrain.bench import Bench
     from etude.pretrain.check import Check
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
+    from etude.study.runner import Report
+    from etude.tasks.base import Score
     from etude.text.corpus.corpus import Corpus
-    from etude.transfer.prompt import Prompted
+    from etude.text.tokenizer.tokenizer import Tokenizer
+    from etude.verbs.catalog import recipes, tasks
+    from etude.verbs.comparison import study
+    from etude.verbs.corpus import world
+    from etude.verbs.pretraining import pretrain
+    from etude.verbs.serving import serve
+    from etude.verbs.task_run import SuiteRun, TaskRun
 
-__all__ = ["augment", "check", "distill", "finetune", "load", "prepare", "pretrain", "prompt", "resume"]
+    __version__: str
+
+TYPES = {  # what the verbs take and return: (module, name there)
+    "Bench": ("etude.pretrain.bench", "Bench"),
+    "Check": ("etude.pretrain.check", "Check"),
+    "Continuation": ("etude.inference.generation", "Continuation"),
+    "Corpus": ("etude.text.corpus.corpus", "Corpus"),
+    "Guess": ("etude.inference.model", "Guess"),
+    "LoadedModel": ("etude.inference.model", "Loaded"),
+    "Perplexity": ("etude.inference.perplexity", "Perplexity"),
+    "Recipe": ("etude.recipes.schema", "Recipe"),
+    "Report": ("etude.study.runner", "Report"),
+    "Run": ("etude.runs.run", "Run"),
+    "Score": ("etude.tasks.base", "Score"),
+    "SuiteRun": ("etude.verbs.task_run", "SuiteRun"),
+    "TaskModel": ("etude.inference.task_model", "Tuned"),
+    "TaskRun": ("etude.verbs.task_run", "TaskRun"),
+    "Tokenizer": ("etude.text.tokenizer.tokenizer", "Tokenizer"),
+}
+__all__ = [
+    "Bench", "Check", "Continuation", "Corpus", "Guess", "LoadedModel", "Perplexity", "Recipe", "Report", "Run",
+    "Score", "SuiteRun", "TaskModel", "TaskRun", "Tokenizer", "UserError", "augment", "bench", "check", "demo",
+    "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load",
+    "perplexity", "pick", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study",
+    "tasks", "world",
+]  # fmt: skip
 
 malloc.configure_mimalloc()
 
-
-def prepare(
-    sources: str | Path | Sequence[str | Path], out: str | Path, tokenizer: str = "bpe:16000", **options: Any
-) -> Corpus:
-    """Text files become a Corpus; the options are those of `etude.text.prepare.prepare.prepare`."""
-    from etude.text.prepare.prepare import prepare as run
-
-    return run(sources, out, tokenizer=tokenizer, **options)
-
-
-def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, **overrides: Any) -> Check:
-    """What a run will be, before it is one."""
-    from etude.pretrain.check import check as run
-
-    return run(recipe, corpus, overrides)
-
-
-def pretrain(
-    recipe: str | Path | Recipe, corpus: str | Path | Corpus, out: str | Path, quiet: bool = False, **overrides: Any
-) -> Run:
-    """Pre-trains a recipe on a corpus: `**{"train.steps": 1000}` changes its settings."""
-    from etude.pretrain.pretrain import pretrain as run
-
-    return run(recipe, corpus, out, quiet=quiet, overrides=overrides)
-
-
-def distill(
-    recipe: str | Path | Recipe,
-    corpus: str | Path | Corpus,
-    out: str | Path,
-    teacher: str | Path,
-    quiet: bool = False,
-    **overrides: Any,
-) -> Run:
-    """The same with a teacher, a run of a masked model: `**{"distill.temperature": 4.0}` changes how it teaches."""
-    from etude.pretrain.pretrain import distill as run
-
-    return run(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=overrides)
-
-
-def resume(run: str | Path, corpus: str | Path | None = None, quiet: bool = False) -> Run:
-    """Goes on with a run that was stopped."""
-    from etude.pretrain.pretrain import resume as go_on
-
-    return go_on(run, corpus=corpus, quiet=quiet)
-
-
-def load(folder: str | Path) -> Loaded:
-    """A run (or a folder in the published format) as a model to use: states, logits, fill, encode."""
-    from etude.inference.model import load as run
-
-    return run(folder)
-
-
-def finetune(
-    base: str | Path,
-    task: str,
-    train: str | Path,
-    out: str | Path,
-    dev: str | Path | None = None,
-    *,
-    teacher: str | Path | None = None,
-    columns: Mapping[str, str] | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    seeds: int = 1,
-    skip_bad: bool = False,
-    quiet: bool = False,
-    **overrides: Any,
-) -> Tuned:
-    """Fine-tunes a run on a task: `**{"train.lr": 3e-5, "transfer.frozen": True}` changes its settings.
-
-    With a `teacher`, a run of the same task, it learns from that one: `**{"distill.temperature": 2}` says how.
-    `vary={"train.lr": [2e-5, 5e-5]}` and several `seeds` are so many runs: the best setting is chosen on dev, the
-    spread told in `trials.json`.
-    """
-    from etude.inference.task_model import Tuned
-    from etude.transfer import finetune as single
-    from etude.transfer import search as trials
-
-    overrides |= {"distill.teacher": str(teacher)} if teacher is not None else {}
-    if vary or seeds > 1:
-        run = trials.search(
-            base, task, train, out, dev=dev, vary=vary, seeds=seeds, columns=columns, overrides=overrides,
-            skip_bad=skip_bad, quiet=quiet,
-        )  # fmt: skip
-    else:
-        run = single.finetune(
-            base, task, train, out, dev=dev, columns=columns, overrides=overrides, skip_bad=skip_bad, quiet=quiet
-        )
-    return Tuned.open(run.folder)
-
-
-def augment(
-    model: str | Path | Loaded,
-    file: str | Path,
-    out: str | Path,
-    task: str = "classify",
-    *,
-    columns: Mapping[str, str] | None = None,
-    vectors: str | Path | None = None,
-    **rules: Any,
-) -> tuple[int, int]:
-    """Examples with copies in which a masked model exchanged words: `copies=20, rate=0.4, candidates=15, seed=0`.
-
-    How many examples were read, and how many written.
-    """
-    from etude.hub.vector_runs import open_vectors
-    from etude.inference.model import Loaded as Model
-    from etude.inference.model import load as open_model
-    from etude.transfer import augment as making
-
-    return making.augment(
-        model if isinstance(model, Model) else open_model(model),
-        file,
-        out,
-        task=task,
-        columns=dict(columns or {}),
-        rules=making.Rules(**rules),
-        vectors=None if vectors is None else open_vectors(vectors),
-    )
-
-
-def prompt(
-    source: str | Path | Loaded, file: str | Path, shots: Sequence[int] = (0, 1, 4, 16), **options: Any
-) -> Prompted:
-    """A task put to a causal model in words; the options are those of `etude.transfer.prompt.prompt`."""
-    from etude.transfer.prompt import prompt as run
-
-    return run(source, file, shots, **options)
+# These verbs are also packages: `etude.study("x.yaml")` runs a study, `etude.study.runner` is a module.
+for _name, _module in {
+    "pretrain": "pretraining",
+    "recipes": "catalog",
+    "serve": "serving",
+    "study": "comparison",
+    "tasks": "catalog",
+    "world": "corpus",
+}.items():
+    make_callable(f"etude.{_name}", getattr(importlib.import_module(f"etude.verbs.{_module}"), _name))
 
 
 def __getattr__(name: str) -> Any:
-    """`etude.study` is a package and a function (see there); it is loaded when it is first named."""
-    if name == "study":
-        import importlib
+    """The version, and the types of results, which are loaded when they are first named."""
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return importlib.import_module("etude.study")
+        return version("etude")
+    if name in TYPES:
+        module, attribute = TYPES[name]
+        return getattr(importlib.import_module(module), attribute)
     raise AttributeError(f"module 'etude' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -85,4 +85,4 @@ def test_budgets_as_people_say_them() -> None:
 
 def test_the_package_is_the_verb(file: Path) -> None:
     with pytest.raises(UserError, match="There is no study"):
-        etude.study("nowhere.yaml", budget="1m")  # type: ignore[operator]
+        etude.study("nowhere.yaml", budget="1m")

@@ -40,14 +40,14 @@ def teacher(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of three layers, with segments and a sentence task."""
     out = tmp_path_factory.mktemp("teachers") / "bert"
     settings: dict[str, Any] = {**SHAPE, **TRAIN, "model.layers": 3, "train.steps": 4, "model.activation": "gelu"}
-    etude.pretrain("bert-toy", corpus, out, quiet=True, **settings)
+    etude.pretrain("bert-toy", corpus, out=out, quiet=True, settings=settings)
     return out
 
 
 @pytest.fixture(scope="module")
 def student(corpus: Path, teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("students") / "student"
-    assert etude.distill("distilbert", corpus, out, teacher, quiet=True, **STUDENT).finished
+    assert etude.distill("distilbert", corpus, out=out, teacher=teacher, quiet=True, settings=STUDENT).finished
     return out
 
 
@@ -159,7 +159,9 @@ def test_what_does_not_fit_is_told_and_nothing_is_written(
 ) -> None:
     settings = {key: value for key, value in STUDENT.items() if key != "train.steps" or "train.minutes" not in changes}
     with pytest.raises(UserError) as told:
-        etude.distill("distilbert", corpus, tmp_path / "run", teacher, quiet=True, **{**settings, **changes})
+        etude.distill(
+            "distilbert", corpus, out=tmp_path / "run", teacher=teacher, quiet=True, settings={**settings, **changes}
+        )
     assert message in str(told.value)
     assert not list(tmp_path.iterdir())
 
@@ -169,9 +171,11 @@ def test_a_teacher_of_another_kind_or_tokenizer_is_refused(
 ) -> None:
     for kind, message in (("gpt", "is no teacher"), ("bert", "different tokenizers")):
         with pytest.raises(UserError, match=message):
-            etude.distill("distilbert", corpus, tmp_path / "run", base(kind), quiet=True, **STUDENT)
+            etude.distill("distilbert", corpus, out=tmp_path / "run", teacher=base(kind), quiet=True, settings=STUDENT)
     with pytest.raises(UserError, match="not masked"):
-        etude.distill("gpt2-toy", corpus, tmp_path / "run", teacher, quiet=True, **{"train.steps": 1})
+        etude.distill(
+            "gpt2-toy", corpus, out=tmp_path / "run", teacher=teacher, quiet=True, settings={"train.steps": 1}
+        )
 
 
 def test_a_resume_wants_the_same_teacher(student: Path, teacher: Path, corpus: Path, tmp_path: Path) -> None:
@@ -194,7 +198,7 @@ TINY = {**STUDENT, "model.layers": 1, "model.width": 24, "model.feedforward": 48
 @pytest.fixture(scope="module")
 def tiny(corpus: Path, teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tiny") / "student"
-    assert etude.distill("tinybert", corpus, out, teacher, quiet=True, **TINY).finished
+    assert etude.distill("tinybert", corpus, out=out, teacher=teacher, quiet=True, settings=TINY).finished
     return out
 
 
@@ -237,13 +241,15 @@ def test_a_tiny_resume_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> N
 
 
 def test_a_tiny_student_that_speaks_keeps_its_head(corpus: Path, teacher: Path, tmp_path: Path) -> None:
-    etude.distill("tinybert", corpus, tmp_path / "run", teacher, quiet=True, **{**TINY, "distill.mlm_weight": 1.0})
+    settings = {**TINY, "distill.mlm_weight": 1.0}
+    etude.distill("tinybert", corpus, out=tmp_path / "run", teacher=teacher, quiet=True, settings=settings)
     assert len(etude.load(tmp_path / "run").fill("the [MASK] is in the town .")) == 5
     assert "mlm" in Run.open(tmp_path / "run").metrics("train")[-1]
 
 
 def test_without_a_teacher_it_learns_from_text_alone(corpus: Path, tmp_path: Path) -> None:
-    etude.pretrain("tinybert", corpus, tmp_path / "run", quiet=True, **TINY)
+    etude.pretrain("tinybert", corpus, out=tmp_path / "run", quiet=True, settings=TINY)
     assert len(etude.load(tmp_path / "run").fill("the [MASK] is in the town .")) == 5
     with pytest.raises(UserError, match="use 'etude distill'"):
-        etude.pretrain("tinybert", corpus, tmp_path / "other", quiet=True, **TINY, **{"distill.mlm_weight": 1.0})
+        settings = {**TINY, "distill.mlm_weight": 1.0}
+        etude.pretrain("tinybert", corpus, out=tmp_path / "other", quiet=True, settings=settings)

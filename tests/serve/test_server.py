@@ -46,7 +46,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             examples = folder.with_suffix(".jsonl")
             rows = [{"text": text, "label": label} for text, label in ((TEXT, "cat"), ("a dog ran", "dog"))]
             examples.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            etude.finetune(make("bert-toy"), "classify", examples, folder, quiet=True, **{"train.steps": 2})
+            etude.finetune(
+                make("bert-toy"), "classify", train=examples, out=folder, quiet=True, settings={"train.steps": 2}
+            )
         else:
             tokenizer = Tokenizer.train("wordpiece:60", [TEXT, "a dog ran"] * 5)
             recipe = Recipe.load(name).resolve(vocab=tokenizer.vocab)

@@ -162,7 +162,7 @@ def test_words_behind_what_the_model_sees_stay(model: Loaded) -> None:
 
 
 def test_the_python_interface(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
-    read, written = etude.augment(base("bert"), reviews[1], tmp_path / "a.jsonl", copies=2, seed=3)
+    read, written = etude.augment(base("bert"), reviews[1], out=tmp_path / "a.jsonl", copies=2, seed=3)
     assert read == 40 < written <= 120
     augment(etude.load(base("bert")), reviews[1], tmp_path / "b.jsonl", rules=Rules(copies=2, seed=3))
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()

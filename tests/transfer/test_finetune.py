@@ -65,14 +65,14 @@ def test_a_tuned_run_is_a_model_too(tuned: Run, base: Bases, reviews: Files, tmp
 
     assert etude.load(tuned.folder).encode(["good film", "bad"]).shape == (2, 32)
     again = etude.finetune(
-        tuned.folder, "classify", reviews[0], tmp_path / "x", reviews[1], quiet=True,
-        **{"transfer.frozen": True, "train.epochs": 5, "train.lr": 0.05},
+        tuned.folder, "classify", train=reviews[0], out=tmp_path / "x", dev=reviews[1], quiet=True,
+        settings={"transfer.frozen": True, "train.epochs": 5, "train.lr": 0.05},
     )  # fmt: skip
     assert again.evaluate(reviews[1])["accuracy"].value > 0.9
     assert again.predict(["good film"])[0]["label"] == "good"
     assert etude.load(again.folder).encode(["good"]).shape == (1, 32)
     with pytest.raises(UserError, match="etude finetune --resume"):
-        etude.finetune(base("bert"), "classify", reviews[0], tuned.folder)
+        etude.finetune(base("bert"), "classify", train=reviews[0], out=tuned.folder)
 
 
 def test_bad_lines_of_a_pipe(tuned: Run) -> None:

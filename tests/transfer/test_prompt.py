@@ -288,7 +288,7 @@ def test_bad_numbers_of_shots_are_told(learnt: Loaded, folder: Path, shots: list
 
 def test_a_masked_model_is_refused(base: Callable[[str], Path], folder: Path) -> None:
     with pytest.raises(UserError, match="only a causal Transformer"):
-        etude.prompt(base("bert"), write_prompt(folder), [0])
+        etude.prompt(base("bert"), write_prompt(folder), shots=[0])
 
 
 @given(st.text(alphabet="{}ab! :", max_size=12))

@@ -35,7 +35,7 @@ SILENT = {"distill.soft_weight": 0.0}
 @pytest.fixture(scope="module")
 def teacher(base: Bases, reviews: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("teachers") / "classify"
-    etude.finetune(base("bert"), "classify", reviews[0], out, reviews[1], quiet=True, **QUICK)
+    etude.finetune(base("bert"), "classify", train=reviews[0], out=out, dev=reviews[1], quiet=True, settings=QUICK)
     return out
 
 
@@ -44,8 +44,8 @@ def inside(base: Bases, reviews: Files, teacher: Path, tmp_path_factory: pytest.
     """The first step: what is inside the teacher."""
     out = tmp_path_factory.mktemp("taught") / "inside"
     etude.finetune(
-        base("bert"), "classify", *(reviews[0], out, reviews[1]), teacher=teacher, quiet=True,
-        **QUICK, **INSIDE, **SILENT,
+        base("bert"), "classify", train=reviews[0], out=out, dev=reviews[1], teacher=teacher, quiet=True,
+        settings={**QUICK, **INSIDE, **SILENT},
     )  # fmt: skip
     return out
 
@@ -112,7 +112,9 @@ def test_a_student_learns_the_answers_of_its_teacher(
     base: Bases, reviews: Files, teacher: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    tuned = etude.finetune(base("bert"), "classify", reviews[0], out, reviews[1], teacher=teacher, quiet=True, **QUICK)
+    tuned = etude.finetune(
+        base("bert"), "classify", train=reviews[0], out=out, dev=reviews[1], teacher=teacher, quiet=True, settings=QUICK
+    )
     assert tuned.evaluate(reviews[1])["accuracy"].value > 0.9
     lines = Run.open(out).metrics("train")
     assert lines[-1]["loss"] < 0.2 * lines[0]["loss"]
@@ -137,11 +139,18 @@ def test_the_inside_first_and_then_the_answers(reviews: Files, teacher: Path, in
         with pytest.raises(UserError, match="its head nothing yet"):
             use(Tuned.open(inside))
     tuned = etude.finetune(
-        inside, "classify", reviews[0], tmp_path / "x", reviews[1], teacher=teacher, quiet=True, **QUICK
+        inside,
+        "classify",
+        train=reviews[0],
+        out=tmp_path / "x",
+        dev=reviews[1],
+        teacher=teacher,
+        quiet=True,
+        settings=QUICK,
     )
     assert tuned.evaluate(reviews[1])["accuracy"].value > 0.9
     with pytest.raises(UserError, match="its head nothing yet"):
-        etude.finetune(inside, "classify", reviews[0], tmp_path / "y", teacher=inside, quiet=True)
+        etude.finetune(inside, "classify", train=reviews[0], out=tmp_path / "y", teacher=inside, quiet=True)
 
 
 def test_it_goes_on_after_a_stop_to_the_same_bits(
@@ -180,12 +189,18 @@ def test_labels_are_the_teachers(base: Bases, reviews: Files, teacher: Path, tmp
     one = tmp_path / "one.jsonl"
     one.write_text("".join(json.dumps(line) + "\n" for line in lines if line["label"] == "good"), encoding="utf-8")
     tuned = etude.finetune(
-        base("bert"), "classify", one, tmp_path / "run", teacher=teacher, quiet=True, **{**QUICK, "train.epochs": 1}
+        base("bert"),
+        "classify",
+        train=one,
+        out=tmp_path / "run",
+        teacher=teacher,
+        quiet=True,
+        settings={**QUICK, "train.epochs": 1},
     )
-    assert tuned.task.labels == ["bad", "good"]
+    assert tuned.model.task.labels == ["bad", "good"]
     one.write_text(json.dumps({"text": "good", "label": "fair"}) + "\n", encoding="utf-8")
     with pytest.raises(UserError, match="the label 'fair'"):
-        etude.finetune(base("bert"), "classify", one, tmp_path / "other", teacher=teacher, quiet=True)
+        etude.finetune(base("bert"), "classify", train=one, out=tmp_path / "other", teacher=teacher, quiet=True)
 
 
 def test_the_command_line(base: Bases, reviews: Files, teacher: Path, tmp_path: Path) -> None:
@@ -220,21 +235,22 @@ def test_what_does_not_fit_is_told_and_nothing_is_written(
 ) -> None:
     settings = {key: value for key, value in {"distill.teacher": str(teacher), **changes}.items() if value is not None}
     with pytest.raises(UserError) as told:
-        etude.finetune(base(kind), "classify", reviews[0], tmp_path / "run", quiet=True, **settings)
+        etude.finetune(base(kind), "classify", train=reviews[0], out=tmp_path / "run", quiet=True, settings=settings)
     assert message in str(told.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_teacher_of_another_task_is_refused(base: Bases, teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does the task classify, and pair is to be learnt"):
-        etude.finetune(base("bert"), "pair", pairs(tmp_path), tmp_path / "run", teacher=teacher, quiet=True)
+        etude.finetune(base("bert"), "pair", train=pairs(tmp_path), out=tmp_path / "run", teacher=teacher, quiet=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_pairs_are_learnt_too(base: Bases, tmp_path: Path) -> None:
     file = pairs(tmp_path)
-    etude.finetune(base("bert"), "pair", file, tmp_path / "teacher", quiet=True, **{"train.steps": 2})
+    few = {"train.steps": 2}
+    etude.finetune(base("bert"), "pair", train=file, out=tmp_path / "teacher", quiet=True, settings=few)
     tuned = etude.finetune(
-        base("bert"), "pair", file, tmp_path / "run", teacher=tmp_path / "teacher", quiet=True, **{"train.steps": 2}
+        base("bert"), "pair", train=file, out=tmp_path / "run", teacher=tmp_path / "teacher", quiet=True, settings=few
     )
     assert set(tuned.predict([{"text_a": "good", "text_b": "bad"}])[0]["scores"]) == {"no", "yes"}

@@ -179,7 +179,9 @@ def test_finetune_and_features_take_them(runs: Callable[[str], Run], tmp_path: P
     }
     train = tmp_path / "train.jsonl"
     base = runs("fasttext-toy").folder
-    tuned = etude.finetune(base, "classify", train, tmp_path / "tuned", dev=train, quiet=True, **changes)
+    tuned = etude.finetune(
+        base, "classify", train=train, out=tmp_path / "tuned", dev=train, quiet=True, settings=changes
+    )
     assert tuned.evaluate(train, intervals=False)["accuracy"].value > 0.9, "the letters of unknown words reach the task"
     again = etude.inference.task_model.Tuned.open(tmp_path / "tuned")
     assert again.predict(["goodness", "badnesses"]) == tuned.predict(["goodness", "badnesses"])

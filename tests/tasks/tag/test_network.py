@@ -255,8 +255,8 @@ def test_vectors_are_taken_over_when_training_begins(tmp_path: Path, tokenizer: 
         "task.head": "crf", "task.network.kind": "window", "task.network.words": 8,
         "task.network.states": [], "task.network.vectors": str(vectors), "train.epochs": 1, "train.lr": 1e-9,
     }  # fmt: skip
-    tuned = etude.finetune(base, "tag", train=train, out=tmp_path / "tuned", **overrides)
-    own = tuned.task.own
+    tuned = etude.finetune(base, "tag", train=train, out=tmp_path / "tuned", settings=overrides)
+    own = tuned.model.task.own
     loaded = etude.load(vectors)
     for word in ("the", "seoul", "갔다"):  # of the examples, in lower case
         row = own.network.words.weight[own.tables.numbers([word])[0]].detach().numpy()
@@ -267,6 +267,6 @@ def test_vectors_are_taken_over_when_training_begins(tmp_path: Path, tokenizer: 
             assert np.abs(row - known).max() > 1e-3
     assert etude.load(vectors).tokenizer.vocab - 6 <= len(own.tables.words)
     with pytest.raises(UserError, match="8 wide"):
-        etude.finetune(base, "tag", train=train, out=tmp_path / "x", **overrides | {"task.network.words": 9})
+        etude.finetune(base, "tag", train=train, out=tmp_path / "x", settings=overrides | {"task.network.words": 9})
     with pytest.raises(UserError, match="no run of word vectors"):
         starting.with_words({}, Settings(network={"words": 12, "vectors": str(base)}))

@@ -1,0 +1,202 @@
+"""Comparing pre-training methods: `study` runs a file of them, `pick` finds the best one, `demo` shows it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from etude.verbs.limits import require_at_least
+
+if TYPE_CHECKING:
+    from etude.study.cells import Cell
+    from etude.study.pick import Picked
+    from etude.study.plan import Plan
+    from etude.study.runner import Report
+    from etude.study.settings import Study
+
+
+def study(
+    file: str | Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    out: str | Path | None = None,
+    budget: str | None = None,
+    on: Literal["here", "processes", "ray"] = "here",
+    workers: int | None = None,
+    gpu: bool = False,
+    text: Sequence[str] | None = None,
+    data: str | Path | None = None,
+    device: str | None = None,
+    cell: str | None = None,
+    retry: bool = False,
+    report_only: bool = False,
+    language: Literal["en", "ko"] = "en",
+    on_progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Compare recipes on your text and tasks for the same compute; a kill at any moment loses nothing.
+
+    Args:
+        file: A study, such as studies/mlm-vs-electra.yaml
+        settings: Settings of the study to change: seeds.pretrain=1
+        out: Its folder; runs/study-NAME if not given.
+        budget: In place of the study's: 10m, 2h, 1e12 (FLOPs), 5e6tokens.
+        on: Where cells run: here, in processes of this machine, or on ray.
+        workers: So many local processes (means --on processes).
+        gpu: Take the study's section 'gpu'.
+        text: In place of the study's: files, or a prepared corpus.
+        data: The folder that the tasks' files lie under.
+        device: cpu or cuda; a GPU if there is one.
+        cell: Only this cell, by the first letters.
+        retry: Try cells again that failed before.
+        report_only: Do no cell: write the report of what there is.
+        language: The report opens in en or ko.
+        on_progress: Receives a line for each cell that is done.
+    """
+    require_at_least("workers", workers, 1)
+    from etude.study import runner
+
+    loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
+    return runner.run(
+        loaded,
+        study_folder(loaded, out),
+        on="processes" if workers and on == "here" else on,
+        workers=workers or 2,
+        data=data,
+        device=device,
+        retry=retry,
+        only=cell,
+        work=not report_only,
+        language=language,
+        say=on_progress or (lambda _: None),
+    )
+
+
+def read_study(
+    file: str | Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    budget: str | None = None,
+    gpu: bool = False,
+    text: Sequence[str] | None = None,
+) -> Study:
+    """A study file with its changes; the arguments are those of `study`."""
+    from etude.study.budget import parsed
+    from etude.study.settings import Study
+
+    changes: dict[str, Any] = dict(settings or {})
+    if budget:
+        changes["budget"] = parsed(budget)
+    if text:
+        is_corpus = len(text) == 1 and (Path(text[0]) / "manifest.json").is_file()
+        changes["text.world"] = None
+        changes["text.files"] = None if is_corpus else list(text)
+        changes["text.corpus"] = text[0] if is_corpus else None
+    return Study.load(file, gpu, changes)
+
+
+def study_folder(study: Study, out: str | Path | None) -> Path:
+    """Where a study's results go unless it was said."""
+    return Path("runs") / f"study-{study.name}" if out is None else Path(out)
+
+
+def plan_study(
+    study: Study,
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    device: str | None = None,
+    cell: str | None = None,
+) -> tuple[Plan, list[Cell]]:
+    """The cells of a study, their cost and what is cached; writes nothing."""
+    import contextlib
+    import tempfile
+
+    from etude.study import plan as plans
+    from etude.study.runner import chosen
+
+    with contextlib.ExitStack() as stack:  # a dry run leaves nothing behind
+        place = Path(folder)
+        if not place.is_dir():
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plan = plans.make(study, place, data=None if data is None else Path(data), device=device, dry=True)
+        return plan, chosen(plan, cell)
+
+
+def pick(
+    text: str | Sequence[str],
+    *,
+    task: str,
+    train: str | Path,
+    out: str | Path,
+    minutes: float = 30.0,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    recipes: str | Sequence[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Picked:
+    """Find the pre-training that pays on your text and task, and take the model home.
+
+    Args:
+        text: Plain text to learn from: files, or one prepared corpus.
+        task: classify, pair, tag …: 'etude tasks' lists them.
+        train: Labelled examples.
+        out: Where everything goes.
+        minutes: For all of it.
+        dev: To choose on; a part of train if not given.
+        test: To report on; a part of train if not given.
+        recipes: Names or files, with commas: bert-mini,electra-small
+        columns: role=name of a column: -c text=review
+        workers: Local processes.
+        device: cpu or cuda; a GPU if there is one.
+        on_progress: Receives a line for each round and cell.
+    """
+    require_at_least("workers", workers, 1)
+    from etude.study import pick as picking
+
+    names = recipes.split(",") if isinstance(recipes, str) else recipes or ()
+    candidates = {Path(name).stem: {"recipe": name} for name in names if name}
+    return picking.pick(
+        [text] if isinstance(text, str) else list(text),
+        task,
+        train,
+        out,
+        minutes,
+        dev=dev,
+        test=test,
+        columns=columns,
+        candidates=candidates or None,
+        on="processes" if workers else "here",
+        workers=workers or 1,
+        device=device,
+        say=on_progress or (lambda _: None),
+    )
+
+
+def demo(
+    *,
+    out: str | Path = "demo",
+    language: Literal["en", "ko"] = "en",
+    minutes: float = 4.5,
+    workers: int | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Compare several ways to pre-train, at toy size and equal compute: six minutes at most, on a CPU.
+
+    Args:
+        out: Where everything goes.
+        language: The language of the world's text.
+        minutes: How long it may take, about.
+        workers: Processes; as many as cores, four at most.
+        seed: Another seed is another town.
+        on_progress: Receives a line for each step.
+    """
+    require_at_least("minutes", minutes, 0.5)
+    require_at_least("workers", workers, 1)
+    from etude.study import demo as demonstration
+
+    return demonstration.demo(Path(out), language, minutes, workers, seed, on_progress or (lambda _: None))

@@ -1,0 +1,112 @@
+"""Text in: `prepare` makes a corpus of files, `world` writes text about the built-in town."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from etude.verbs.limits import require_at_least
+
+if TYPE_CHECKING:
+    from etude.text.corpus.corpus import Corpus
+    from etude.text.prepare.prepare import Progress
+    from etude.text.tokenizer.tokenizer import Tokenizer
+    from etude.world import World
+
+
+def prepare(
+    sources: str | Path | Sequence[str | Path] | Mapping[str, float],
+    *,
+    out: str | Path,
+    tokenizer: str | Path | Tokenizer = "bpe:16000",
+    valid: float = 0.01,
+    text_field: str = "text",
+    where: str | None = None,
+    unique: bool = False,
+    weights: Sequence[float] | None = None,
+    one_document: bool = False,
+    errors: Literal["strict", "replace"] = "strict",
+    workers: int | None = None,
+    sample_mb: float = 32.0,
+    ids: Literal["auto", "uint16", "uint32"] = "auto",
+    seed: int = 0,
+    force: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Corpus:
+    """Turn text into a corpus: tokenised, split into documents, sentences and words, with a part held out.
+
+    SOURCES are files, folders or quoted patterns of .txt (documents parted by blank lines), .jsonl, .csv, .tsv or
+    .parquet, each also packed as .gz, .xz or .zst, or hub:NAME for a data set of the hub.
+
+    A tokenizer is trained on the text (word:50000, wordpiece:8000, bpe:16000, bytebpe:16000, unigram:8000, char; with
+    ',lower', ',form=nfkc' or ',min=5' behind) or taken as it is: the path of a tokenizer.json, a vocab.txt, a
+    vocab.json with merges.txt beside it, or the folder of any of them.
+
+    Interrupted, the same command goes on where it stopped.
+
+    Args:
+        sources: Files, folders, patterns, or hub:NAME.
+        out: The corpus folder to make.
+        tokenizer: What to train, or the path of one.
+        valid: Share of documents held out.
+        text_field: Field or column that holds the text of a record.
+        where: Keep records by their fields: "score>=3 and lang==ko".
+        unique: Drop exact duplicates of documents.
+        weights: How many times each source counts, as in 1,2.5,0.5; one number a source.
+        one_document: A .txt file is one document.
+        errors: 'replace' goes on at invalid UTF-8, with U+FFFD in its place.
+        workers: Processes; all cores unless given.
+        sample_mb: MB of text the tokenizer is trained on, drawn by hash.
+        ids: Type of ids on disk.
+        seed: Of the draws: held-out documents, the sample.
+        force: Replace a corpus that is already there.
+        on_progress: Receives how far it is.
+    """
+    from etude.text.prepare import prepare as preparation
+
+    return preparation.prepare(
+        sources,
+        out,
+        tokenizer,
+        valid=valid,
+        workers=workers,
+        text_field=text_field,
+        where=where,
+        unique=unique,
+        errors=errors,
+        weights=weights,
+        one_document=one_document,
+        sample_bytes=int(sample_mb * 1e6),
+        seed=seed,
+        ids=ids,
+        force=force,
+        progress=on_progress,
+    )
+
+
+def world(
+    *,
+    out: str | Path,
+    megabytes: float = 5.0,
+    language: Literal["en", "ko"] = "en",
+    seed: int = 0,
+    tasks: bool = True,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> World:
+    """Write text about the built-in town, with gold labels for every task.
+
+    Args:
+        out: Folder for text.txt, tasks/ and knowledge/.
+        megabytes: How much text.
+        language: The language of the town.
+        seed: Another seed is another town.
+        tasks: Also write the labelled examples.
+        on_progress: Receives the part being written, and its share that is done.
+    """
+    from etude.world import World
+
+    require_at_least("megabytes", megabytes, 0.001)
+    town = World(seed, language)
+    town.write(Path(out), megabytes, tasks, on_progress or (lambda part, share: None))
+    return town

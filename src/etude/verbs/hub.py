@@ -1,0 +1,81 @@
+"""Models from and to the formats that others read: `import_` and `export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from etude.hub.checkpoint_writer import Published
+    from etude.runs.run import Run
+
+
+@dataclass(frozen=True)
+class ModelImport:
+    """A published model that became a run."""
+
+    run: Run
+    architecture: str | None  # of transformers; None: a file of word vectors
+    parameters: int | None
+    vocab: int
+    notes: tuple[str, ...] = ()  # what was left out or is not trained
+
+
+def import_(source: str | Path, *, out: str | Path) -> ModelImport:
+    """Turn a published model into a run.
+
+    Args:
+        source: A folder of transformers, OpenAI's GPT-1, ELMo, a hub id, or a file of word vectors.
+        out: The folder of the new run.
+    """
+    from etude.hub import adopt
+    from etude.hub.importer import store
+    from etude.runs.run import refuse_existing
+
+    folder = Path(out)
+    refuse_existing(folder)
+    if Path(source).is_file():
+        from etude.hub.vector_runs import import_vectors
+
+        run = import_vectors(source, folder)
+        return ModelImport(run, None, None, run.recipe.model.vocab)
+    adopted = adopt(source)
+    run = store(adopted, str(source), folder)
+    parameters = sum(tensor.numel() for tensor in adopted.tensors.values())
+    return ModelImport(run, adopted.architecture, parameters, adopted.tokenizer.vocab, tuple(adopted.notes))
+
+
+@dataclass(frozen=True)
+class ModelExport:
+    """A run that was written in a published format."""
+
+    path: Path
+    files: tuple[Path, ...]
+    published: Published | None = None  # None: a file of word vectors
+    form: str | None = None  # of word vectors
+
+
+def export(
+    run: str | Path,
+    *,
+    out: str | Path,
+    form: Literal["word2vec", "word2vec-binary", "glove", "fasttext"] | None = None,
+) -> ModelExport:
+    """Write a run as a folder that transformers opens, as ELMo's two files, or word vectors as a file.
+
+    Args:
+        run: A finished run.
+        out: The new folder; of word vectors, the new file.
+        form: Of a file of word vectors; by its name if left out (.vec, .bin).
+    """
+    from etude.hub.exporter import export_run
+    from etude.runs.run import Run
+
+    path = Path(out)
+    if Run.open(run).recipe.model_kind == "static":
+        from etude.hub.vector_runs import export_vectors
+
+        return ModelExport(path, (path,), form=export_vectors(run, path, form))
+    published = export_run(run, path)
+    return ModelExport(path, tuple(sorted(file for file in path.rglob("*") if file.is_file())), published)

@@ -1,0 +1,262 @@
+"""Models in use: `load`, `evaluate`, `predict`, `features`, `generate`, `fill`, `perplexity`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from etude.errors import UserError
+
+if TYPE_CHECKING:
+    from etude.inference.generation import Continuation
+    from etude.inference.model import Guess, Loaded
+    from etude.inference.perplexity import Perplexity
+    from etude.inference.task_model import Tuned
+    from etude.tasks.base import Score
+    from etude.text.corpus.corpus import Corpus
+
+
+def load(source: str | Path, *, device: str | None = None) -> Loaded:
+    """Open a model for use: hidden states, logits, vectors, filled blanks, generated text.
+
+    Args:
+        source: A run (finished, or its last checkpoint), a folder of transformers, or a hub id.
+        device: cpu or cuda; a GPU where there is one.
+    """
+    from etude.inference import model
+
+    return model.load(source, device)
+
+
+def _open_model(run: str | Path | Loaded, device: str | None) -> Loaded:
+    return load(run, device=device) if isinstance(run, (str, Path)) else run
+
+
+def _open_task(run: str | Path | Tuned) -> Tuned:
+    from etude.inference.task_model import Tuned
+
+    return run if isinstance(run, Tuned) else Tuned.open(run)
+
+
+def evaluate(
+    run: str | Path | Tuned,
+    file: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    report: str | Path | None = None,
+    predictions: str | Path | None = None,
+) -> dict[str, Score]:
+    """The official scores of a run on a file, with 95 % intervals.
+
+    Args:
+        run: A fine-tuned run.
+        file: Labelled examples.
+        columns: role=name of a column, if not as in training.
+        skip_bad: Leave bad examples out, and count them.
+        report: An HTML page: confusion, worst errors.
+        predictions: Write the answers here too.
+    """
+    from etude.tasks.example_filter import said_once, tell_bad
+
+    model = _open_task(run)
+    examples = model.read(file, dict(columns or {}), skip_bad)
+    tell_bad(examples)
+    with said_once():
+        scores = model.evaluate(examples)
+        answers = model.predict(examples) if predictions is not None or report is not None else []
+    if predictions is not None:
+        model.write(answers, predictions)
+    if report is not None:
+        from etude.transfer.error_report import write_report
+
+        judged, counts = model.task.judge(examples, answers), model.task.confusion(examples, answers)
+        title = f"{model.folder.name} on {Path(file).name}"
+        write_report(Path(report), title, scores, examples, judged, counts)
+    return scores
+
+
+def predict(
+    run: str | Path | Tuned,
+    file: str | Path | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """One JSON answer a line, in order: of plain texts, of JSON objects, or of the examples of a file (.csv …).
+
+    Args:
+        run: A fine-tuned run.
+        file: Lines, or a file of examples; standard input if left out.
+        columns: role=name of a column, if not as in training.
+        skip_bad: Answer a bad line by {"error": ...}; leave bad records of a table out.
+    """
+    from etude.inference.task_model import holds_lines
+    from etude.tasks.example_filter import tell_bad
+
+    model = _open_task(run).with_columns(dict(columns or {}))
+    path = None if file is None else Path(file)
+    if path is not None and not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    if path is not None and not holds_lines(path):
+        examples = model.read(path, skip_bad=skip_bad, labelled=False)
+        tell_bad(examples)
+        yield from model.predict(examples)
+        return
+    source: str | int = sys.stdin.fileno() if path is None else str(path)
+    # a line ends at \n only: texts may hold U+2028 and its kind
+    with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
+        try:
+            yield from model.stream(lines, str(path or "standard input"), skip_bad)
+        except UnicodeDecodeError as problem:
+            raise UserError(f"{path or 'standard input'} is not UTF-8: {problem}. Convert it.") from None
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """A file of hidden states."""
+
+    path: Path
+    contents: str  # in words
+
+
+def features(
+    run: str | Path,
+    file: str | Path,
+    *,
+    out: str | Path,
+    layers: str = "last",
+    pool: Literal["mean", "max", "start", "last", "none"] = "mean",
+    text: str | None = None,
+) -> FeatureFile:
+    """States of texts as arrays: vectors (texts, layers, width), or with --pool none one array a text.
+
+    Args:
+        run: Any run.
+        file: One text a line, or examples with a text column.
+        out: The .npz file.
+        layers: last, last4, all, or numbers such as 0,-1.
+        pool: One vector a text; none: one a token.
+        text: The column of the text.
+    """
+    from etude.inference.features import extract_file
+
+    return FeatureFile(Path(out), extract_file(run, file, out, layers, pool, text))
+
+
+def generate(
+    run: str | Path | Loaded,
+    prompts: str | Sequence[str] = (),
+    *,
+    tokens: int = 40,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    top_p_rule: Literal["usual", "gpt2"] = "usual",
+    samples: int = 1,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    past_end: bool = False,
+    overflow: Literal["slide", "stop"] = "slide",
+    beams: int | None = None,
+    penalty: float = 0.6,
+    device: str | None = None,
+    on_text: Callable[[int, str], None] | None = None,
+) -> list[Continuation]:
+    """Go on with a text by a causal model.
+
+    Args:
+        run: A run, a folder of transformers, or a hub id.
+        prompts: Texts to go on with; none: from nothing.
+        tokens: How many at most.
+        temperature: 0: always the likeliest token; 1: as the model says.
+        top_k: Only among so many of the likeliest tokens.
+        top_p: Only among the likeliest with this share together.
+        top_p_rule: gpt2: leave out the token that crosses the share, as GPT-2's code.
+        samples: Of each prompt.
+        seed: Another seed is another text.
+        stop: End before this text; may be given several times.
+        past_end: Go on past end-of-text.
+        overflow: When the context is full: slide, or stop.
+        beams: Beam search with so many beams, in place of sampling.
+        penalty: Of length, in beam search.
+        device: cpu or cuda; a GPU where there is one.
+        on_text: Receives the text as it is written: the number of the continuation, and the next piece of it.
+    """
+    from etude.inference.generation import Sample, Way, write
+    from etude.inference.generation import generate as generate_all
+
+    sampling = Way(tokens, temperature, top_k, top_p, top_p_rule, seed, tuple(stop), past_end, overflow)
+    if beams is not None and (on_text is not None or samples > 1):
+        raise UserError("--beams gives one text, known only at its end: leave out --stream and --samples.")
+    model = _open_model(run, device)
+    texts = [prompts] if isinstance(prompts, str) else list(prompts) or [""]
+    if beams is not None:
+        return [model.search(text, tokens, beams=beams, penalty=penalty, stop=stop)[0] for text in texts]
+    if on_text is None:
+        return generate_all(model, texts, sampling, samples)
+    written: list[Continuation] = []
+    for text in texts:
+        for number in range(samples):
+            on_text(len(written), text)
+            sample = Sample(model, text, sampling, number)
+            for _, piece in write(model, [sample], sampling):
+                on_text(len(written), piece)
+            written.append(sample.result())
+    return written
+
+
+def fill(run: str | Path | Loaded, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:
+    """Fill the blanks of a text by a masked model.
+
+    Args:
+        run: A run, a folder of transformers, or a hub id.
+        text: With a blank, written [MASK]: "The [MASK] sat."
+        top: Guesses for each blank.
+        device: cpu or cuda; a GPU where there is one.
+    """
+    guesses: Any = _open_model(run, device).fill(text, top)
+    return guesses if isinstance(guesses[0], list) else [guesses]
+
+
+def perplexity(
+    run: str | Path | Loaded,
+    text: str | Path | Corpus,
+    *,
+    stride: int | None = None,
+    part: Literal["train", "valid"] = "valid",
+    device: str | None = None,
+) -> Perplexity:
+    """How well a model predicts a text: nats a token and a word, bits a byte.
+
+    Args:
+        run: A run, a folder of transformers, or a hub id.
+        text: A text file, or a prepared corpus.
+        stride: Tokens between windows; half the context unless given.
+        part: Of a corpus: train or valid.
+        device: cpu or cuda; a GPU where there is one.
+    """
+    from etude.inference.generation import is_causal
+    from etude.inference.perplexity import perplexity as measure
+    from etude.inference.perplexity import pseudo_perplexity
+
+    source = _read_source(Path(text), part) if isinstance(text, (str, Path)) else text
+    model = _open_model(run, device)
+    return measure(model, source, stride) if is_causal(model.model) else pseudo_perplexity(model, source)
+
+
+def _read_source(path: Path, part: str) -> str | Corpus:
+    """The text of a file, or a part of a corpus."""
+    from etude.text.corpus.corpus import Corpus
+
+    if path.is_dir():
+        return Corpus.open(path, part)
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}. Give a text file, or the folder of a prepared corpus.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read.") from None

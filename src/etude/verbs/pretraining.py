@@ -1,0 +1,127 @@
+"""Pre-training: what a run will cost (`check`, `bench`), the run (`pretrain`, `distill`), and going on (`resume`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etude.verbs.limits import require_at_least
+
+if TYPE_CHECKING:
+    from etude.pretrain.bench import Bench
+    from etude.pretrain.check import Check
+    from etude.recipes.schema import Recipe
+    from etude.runs.run import Run
+    from etude.text.corpus.corpus import Corpus
+
+
+def check(
+    recipe: str | Path | Recipe, corpus: str | Path | Corpus, *, settings: Mapping[str, object] | None = None
+) -> Check:
+    """Say before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
+
+    Args:
+        recipe: A recipe: a name, or a .yaml file.
+        corpus: A prepared corpus.
+        settings: Settings of the recipe to change: train.lr=3e-4
+    """
+    from etude.pretrain import check as checking
+
+    return checking.check(recipe, corpus, dict(settings or {}))
+
+
+def bench(
+    recipe: str | Path | Recipe | None = None,
+    corpus: str | Path | Corpus | None = None,
+    *,
+    settings: Mapping[str, object] | None = None,
+    seconds: float = 2.0,
+    on_stage: Callable[[str], None] | None = None,
+    on_result: Callable[[Bench], None] | None = None,
+) -> Bench:
+    """Measure this machine: tokens/s, share of its peak, the best micro-batch, where the time goes.
+
+    Args:
+        recipe: A recipe: a name, or a .yaml file; without one, bert-base on a GPU, bert-mini with small steps on a CPU.
+        corpus: A prepared corpus; without one, words are drawn at random.
+        settings: Settings of the recipe to change: train.micro_tokens=4096
+        seconds: For each micro-batch, once it runs at speed.
+        on_stage: Receives the name of what is being measured.
+        on_result: Receives the results so far: before the first micro-batch, and after each.
+    """
+    require_at_least("seconds", seconds, 0.01)
+    from etude.pretrain import bench as benchmark
+
+    return benchmark.bench(
+        recipe,
+        corpus,
+        dict(settings or {}),
+        seconds,
+        doing=on_stage or (lambda _: None),
+        seen=on_result or (lambda _: None),
+    )
+
+
+def pretrain(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    *,
+    out: str | Path,
+    settings: Mapping[str, object] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Pre-train a recipe on a corpus; a kill at any moment loses nothing.
+
+    Stopped by SIGTERM or Ctrl-C it leaves a checkpoint and returns an unfinished run, which `resume` finishes.
+
+    Args:
+        recipe: A recipe: a name, or a .yaml file.
+        corpus: A prepared corpus.
+        out: The folder of the new run.
+        settings: Settings of the recipe to change: train.lr=3e-4
+        quiet: No progress.
+    """
+    from etude.pretrain import pretrain as pretraining
+
+    return pretraining.pretrain(recipe, corpus, out, quiet=quiet, overrides=dict(settings or {}))
+
+
+def distill(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    *,
+    teacher: str | Path,
+    out: str | Path,
+    settings: Mapping[str, object] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Train a student on its teacher's answers; 'etude pretrain --resume' goes on after a stop.
+
+    Args:
+        recipe: The student: a recipe's name, or a .yaml file.
+        corpus: A corpus prepared with the teacher's tokenizer.
+        teacher: A run of a masked model, or a folder of one.
+        out: The folder of the new run.
+        settings: Settings to change: train.steps=20000 distill.temperature=4
+        quiet: No progress.
+    """
+    from etude.pretrain import pretrain as pretraining
+
+    return pretraining.distill(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=dict(settings or {}))
+
+
+def resume(run: str | Path, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
+    """Go on with a run that was stopped, from its last complete checkpoint: a pre-training or a fine-tuning.
+
+    Args:
+        run: The folder of the run.
+        corpus: Of a pre-training: where its corpus is now, if it was moved.
+        quiet: No progress.
+    """
+    from etude.pretrain import pretrain as pretraining
+    from etude.verbs.transfer import is_finetuning, resume_finetune
+
+    return (
+        resume_finetune(run, quiet=quiet) if is_finetuning(run) else pretraining.resume(run, corpus=corpus, quiet=quiet)
+    )

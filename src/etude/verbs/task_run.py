@@ -1,0 +1,49 @@
+"""What a fine-tuning leaves: a run that does a task, or the runs of a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from etude.inference.task_model import Tuned
+from etude.runs.run import Run
+from etude.runs.task_plan import Plan
+from etude.tasks.base import Score
+from etude.tasks.data.examples import Examples
+
+
+@dataclass(frozen=True)
+class TaskRun(Run):
+    """A fine-tuned run. Its model is opened when it is first used, and once."""
+
+    @cached_property
+    def model(self) -> Tuned:
+        return Tuned.open(self.folder)
+
+    @property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Official scores on dev, with intervals; none where there was no dev file."""
+        return Plan.read(self.folder).scores
+
+    def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
+        """One answer an input, in their order: texts, the fields of records, or examples that were read."""
+        return self.model.predict(inputs)
+
+    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
+        """The official scores on labelled examples."""
+        return self.model.evaluate(examples, intervals)
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """The runs of a suite, each in a folder of its own."""
+
+    folder: Path
+    results: dict[str, Any] | None  # None: stopped before the end
+
+    @property
+    def finished(self) -> bool:
+        return self.results is not None

@@ -1,0 +1,249 @@
+"""Transfer: `finetune` trains a task on a run, `augment` makes more examples, `prompt` asks without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from etude.errors import UserError
+from etude.verbs.limits import require_at_least
+
+if TYPE_CHECKING:
+    from etude.inference.model import Loaded
+    from etude.transfer.prompt import Prompted
+    from etude.verbs.task_run import SuiteRun, TaskRun
+
+
+def finetune(
+    run: str | Path,
+    task: str,
+    *,
+    train: str | Path,
+    out: str | Path,
+    dev: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    teacher: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    text: str | None = None,
+    label: str | None = None,
+    lr: Sequence[float] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None,
+    ways: bool = False,
+    seeds: int = 1,
+    skip_bad: bool = False,
+    quiet: bool = False,
+) -> TaskRun:
+    """Fine-tune a run on a task, or train a head on its features.
+
+    Several values of a setting, or several seeds, are so many runs: the best setting is chosen on dev, and the spread
+    over seeds is stored in trials.json.
+
+    Args:
+        run: A run, or a folder of transformers.
+        task: A task, or a data set by its name: 'etude tasks' lists them.
+        train: The examples to learn from; of a suite (glue), its folder.
+        out: The folder of the new run.
+        dev: The examples the best weights are chosen on.
+        settings: Settings to change: train.lr=3e-5 task.dropout=0.2 transfer.frozen=true
+        teacher: Learn the task from this run of it; distill.soft_weight=... say how.
+        columns: role=name of a column: -c text=review -c label=stars
+        text: The column of the text.
+        label: The column of the label.
+        lr: Rates to choose from on dev: 2e-5,3e-5,5e-5
+        vary: Values of a setting to compare on dev: task.pooling=start,mean,max,last
+        ways: Compare features and fine-tuning under all four poolings, in one table.
+        seeds: So many runs; mean and deviation.
+        skip_bad: Leave bad examples out, and count them.
+        quiet: No progress.
+    """
+    require_at_least("seeds", seeds, 1)
+    from etude.transfer import finetune as single
+    from etude.transfer import search, suite
+    from etude.verbs.task_run import TaskRun
+
+    if task in suite.SUITES:
+        raise UserError(f"'{task}' is a suite of tasks: use finetune_suite.")
+    overrides = dict(settings or {})
+    if teacher is not None:
+        overrides["distill.teacher"] = str(teacher)
+    varied: dict[str, Sequence[object]] = dict(search.WAYS) if ways else {}
+    if lr:
+        varied["train.lr"] = lr
+    varied.update(vary or {})
+    named = name_columns(columns, text=text, label=label)
+    if seeds > 1 or any(len(values) > 1 for values in varied.values()):
+        tuned = search.search(
+            run, task, train, out, dev=dev, vary=varied, seeds=seeds, columns=named, overrides=overrides,
+            skip_bad=skip_bad, quiet=quiet,
+        )  # fmt: skip
+    else:
+        overrides |= {key: values[0] for key, values in varied.items()}
+        tuned = single.finetune(
+            run, task, train, out, dev=dev, columns=named, overrides=overrides, skip_bad=skip_bad, quiet=quiet
+        )
+    return TaskRun(tuned.folder)
+
+
+def finetune_suite(
+    run: str | Path,
+    suite: str,
+    *,
+    train: str | Path,
+    out: str | Path,
+    settings: Mapping[str, object] | None = None,
+    skip_bad: bool = False,
+    quiet: bool = False,
+) -> SuiteRun:
+    """Fine-tune a run on every task of a suite (glue), with one score; called again, it goes on.
+
+    Args:
+        run: A run, or a folder of transformers.
+        suite: The suite: glue.
+        train: The folder of all its tasks.
+        out: The folder of the new runs.
+        settings: Settings to change: train.lr=3e-5
+        skip_bad: Leave bad examples out, and count them.
+        quiet: No progress.
+    """
+    from etude.transfer.suite import run_suite
+    from etude.verbs.task_run import SuiteRun
+
+    return SuiteRun(Path(out), run_suite(run, suite, train, out, dict(settings or {}), skip_bad, quiet))
+
+
+def is_finetuning(folder: str | Path) -> bool:
+    """Whether a folder holds a fine-tuning, or a comparison of several."""
+    from etude.transfer import search
+
+    return (Path(folder) / "task.yaml").is_file() or search.is_search(folder)
+
+
+def resume_finetune(run: str | Path, *, quiet: bool = False) -> TaskRun:
+    """Go on with a fine-tuning, or with a comparison of several, that was stopped.
+
+    Args:
+        run: The folder of the run.
+        quiet: No progress.
+    """
+    from etude.transfer import finetune as single
+    from etude.transfer import search
+    from etude.verbs.task_run import TaskRun
+
+    resumed = search.resume(run, quiet) if search.is_search(run) else single.resume(run, quiet)
+    return TaskRun(resumed.folder)
+
+
+def name_columns(columns: Mapping[str, str] | None, **roles: str | None) -> dict[str, str]:
+    """Columns by role, those with an option of their own among them."""
+    return {role: name for role, name in roles.items() if name is not None} | dict(columns or {})
+
+
+class AugmentCounts(NamedTuple):
+    """Examples that were read, and examples and copies that were written."""
+
+    read: int
+    written: int
+
+
+def augment(
+    run: str | Path | Loaded,
+    file: str | Path,
+    *,
+    out: str | Path,
+    task: str = "classify",
+    copies: int = 20,
+    rate: float = 0.4,
+    candidates: int = 15,
+    vectors: str | Path | None = None,
+    seed: int = 0,
+    columns: Mapping[str, str] | None = None,
+    text: str | None = None,
+    device: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> AugmentCounts:
+    """Write examples and copies of them in which a masked model exchanged some words.
+
+    Args:
+        run: A run, a folder of transformers, or a hub id.
+        file: Labelled examples, as 'etude finetune' reads them.
+        out: The file of examples and copies, .jsonl.
+        task: Whose examples they are: classify, pair, similarity.
+        copies: Of each text, at most; none comes twice.
+        rate: The chance of a word to be exchanged.
+        candidates: Words that one may be exchanged for.
+        vectors: A run or a file of word vectors, for words of several pieces.
+        seed: Another seed makes other copies.
+        columns: role=name of a column: -c text=review
+        text: The column of the text.
+        device: cpu or cuda; a GPU where there is one.
+        on_progress: Receives the examples read, and those written.
+    """
+    from etude.hub.vector_runs import open_vectors
+    from etude.inference.model import Loaded, load
+    from etude.recipes.datasets import resolve
+    from etude.transfer import augment as augmentation
+
+    rules = augmentation.Rules(copies, rate, candidates, seed)
+    word_vectors = None if vectors is None else open_vectors(vectors)
+    counts = augmentation.augment(
+        run if isinstance(run, Loaded) else load(run, device),
+        file,
+        out,
+        task=resolve(task, ())[0],
+        columns=name_columns(columns, text=text),
+        rules=rules,
+        vectors=word_vectors,
+        tell=on_progress,
+    )
+    return AugmentCounts(*counts)
+
+
+def prompt(
+    run: str | Path | Loaded,
+    file: str | Path,
+    *,
+    shots: Sequence[int] = (0, 1, 4, 16),
+    train: str | Path | None = None,
+    test: str | Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    skip_bad: bool = False,
+    predictions: str | Path | None = None,
+    device: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Prompted:
+    """Zero-, one- and few-shot scores of a causal model on a task.
+
+    Args:
+        run: A run, a folder of transformers, or a hub id.
+        file: The task in words, a .yaml file; docs/prompting.md shows some.
+        shots: How many examples are shown before each: numbers with commas.
+        train: Examples to show, in place of the file's.
+        test: Examples to ask, in place of the file's.
+        limit: Ask only the first so many.
+        seed: Another seed shows other examples.
+        skip_bad: Leave bad examples out.
+        predictions: Write the answers here, one JSON object a line.
+        device: cpu or cuda; a GPU where there is one.
+        on_progress: Receives how many of how many questions have been asked.
+    """
+    import json
+
+    if predictions is not None and not Path(predictions).parent.is_dir():  # before an hour of questions, not after
+        raise UserError(f"There is no folder {Path(predictions).parent} for the predictions. Make it, or name another.")
+    from etude.train.checkpoint import write_text
+    from etude.transfer import prompt as prompting
+
+    result = prompting.prompt(
+        run, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
+        tell=on_progress,
+    )  # fmt: skip
+    if predictions is not None:
+        lines = (
+            json.dumps({"shots": count.shots, **answer}, ensure_ascii=False) + "\n"
+            for count in result.results
+            for answer in count.answers
+        )
+        write_text(Path(predictions), "".join(lines))
+    return result
