@@ -50,7 +50,7 @@ def layouts(large: bool) -> dict[str, np.ndarray]:
 
 
 def layout_of(lengths: np.ndarray, device: str) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), int(lengths.max())).to(device)
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), int(lengths.max())).to(device)
 
 
 def outcome(parts: Tensor, slope: Tensor, layout: Layout, causal: bool, window: int | None, path: str) -> list[Tensor]:

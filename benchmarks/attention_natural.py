@@ -41,14 +41,14 @@ def layouts(corpus: Corpus, length: int, tokens: int, count: int, first: int = 0
     found = []
     for some in np.split(numbers, count):
         lengths = np.concatenate([np.diff(row.bounds) for row in rows_of(rows, some)])
-        found.append(Layout.of(np.append(0, np.cumsum(lengths)), length))
+        found.append(Layout.from_bounds(np.append(0, np.cumsum(lengths)), length))
     return found
 
 
 def full(tokens: int, length: int) -> Layout:
     """As a batch of train_speed.py has it: some sequences that could be there are empty."""
     count = tokens // length
-    return Layout.of(np.append(np.arange(count + 1), [count] * (count // 2)) * length, length)
+    return Layout.from_bounds(np.append(np.arange(count + 1), [count] * (count // 2)) * length, length)
 
 
 def passes(layout: Layout, heads: int, size: int, dtype: torch.dtype, device: torch.device, dropout: float) -> float:

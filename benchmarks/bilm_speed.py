@@ -51,7 +51,7 @@ def clipped(x: Tensor, limit: float | None) -> Tensor:
 
 def plain(layer: LSTM, x: Tensor, lanes: int) -> Tensor:
     """Equal sequences, one token of each at a time."""
-    hidden, cell = layer.start(lanes, x.device)
+    hidden, cell = layer.zero_state(lanes, x.device)
     outputs = []
     for token in x.view(lanes, UNROLL, -1).unbind(1):
         enter, forget, new, leave = (layer.input(token) + layer.recurrent(hidden)).chunk(4, dim=-1)
@@ -67,7 +67,7 @@ def plain(layer: LSTM, x: Tensor, lanes: int) -> Tensor:
 
 
 def layers(width: int, cells: int, lanes: int, device: torch.device, half: bool) -> None:
-    layout = Layout.of(np.arange(lanes + 1) * UNROLL, UNROLL).to(device)
+    layout = Layout.from_bounds(np.arange(lanes + 1) * UNROLL, UNROLL).to(device)
     x = torch.randn(lanes * UNROLL, width, device=device, requires_grad=True)
     found = {}
     for name, clip in (("plain loop", 3.0), ("scan", 3.0), ("scan, no clip", None), ("torch, no clip", None)):

@@ -17,8 +17,8 @@ import torch
 from tiled_attention import milliseconds
 from torch import Tensor
 
-from etude.nn.losses import IGNORE, _surprise_and_slope
-from etude.nn.triton.cross_entropy import surprise_and_slope_
+from etude.nn.losses import IGNORE, _loss_and_grad
+from etude.nn.triton.cross_entropy import loss_and_grad_
 
 COLUMNS = 64  # as nn/losses.py pads them
 SHOWN = 64  # rows that are computed in float64, too
@@ -34,9 +34,9 @@ def inputs(rows: int, vocab: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def errors(logits: Tensor, targets: Tensor, vocab: int) -> tuple[float, float]:
-    total, slope = _surprise_and_slope(logits.double(), None, targets, vocab, True)
+    total, slope = _loss_and_grad(logits.double(), None, targets, vocab, True)
     found = logits.clone()
-    losses = surprise_and_slope_(found, targets, vocab)
+    losses = loss_and_grad_(found, targets, vocab)
     assert slope is not None
     return float((losses.double().sum() - total).abs() / total), float((found.double() - slope).abs().max())
 
@@ -52,9 +52,9 @@ def main() -> None:
     logits, targets = inputs(asked.rows, asked.vocab, "cuda")
     off = errors(logits[:SHOWN], targets[:SHOWN], asked.vocab)
     other = torch.empty_like(logits)
-    compiled = torch.compile(_surprise_and_slope, dynamic=False)
+    compiled = torch.compile(_loss_and_grad, dynamic=False)
     row = {
-        "ours": milliseconds(surprise_and_slope_, other.copy_(logits), targets, asked.vocab),
+        "ours": milliseconds(loss_and_grad_, other.copy_(logits), targets, asked.vocab),
         "compiled": milliseconds(compiled, logits, None, targets, asked.vocab, True),
         "copied": milliseconds(other.copy_, logits),
         "errors": off,

@@ -66,7 +66,7 @@ def milliseconds(function: Callable[..., Any], *inputs: Any, times: int = 20) ->
 
 def inputs(lengths: list[int], device: str = "cuda") -> tuple[Tensor, Tensor, Layout]:
     torch.manual_seed(0)
-    layout = Layout.of(np.concatenate([[0], np.cumsum(lengths)]), max(lengths)).to(device)
+    layout = Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max(lengths)).to(device)
     qkv = torch.randn(layout.total, 3, HEADS, SIZE, device=device, dtype=torch.bfloat16)
     return qkv, torch.randn(layout.total, HEADS, SIZE, device=device, dtype=torch.bfloat16), layout
 

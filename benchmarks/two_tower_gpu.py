@@ -34,8 +34,8 @@ from train_speed import random_corpus, timed
 
 from etude.models.two_tower import Settings, TwoTower
 from etude.nn.attention.dispatch import choose_path
-from etude.nn.attention.multi_set import Keys, Reach, attend_union
-from etude.nn.packed import Layout, Packed, positions_of
+from etude.nn.attention.multi_set import KeySet, Reach, attend_multi_set
+from etude.nn.packed import Layout, Packed, positions_from_bounds
 from etude.pretrain import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import hardware, versions
@@ -67,8 +67,8 @@ def outcome(
     """The result and the gradients of queries, of all keys and values, and of the slot, in float64."""
     leaves = [one.detach().clone().requires_grad_() for one in tensors]
     query, flat, extra = leaves[0], leaves[1].unbind(1), leaves[2].unbind(0)
-    keys = [Keys(flat[2 * n], flat[2 * n + 1], *sight) for n, sight in enumerate(parts)]
-    out = attend_union(query, keys, layout, slot=(extra[0], extra[1]) if slot else None, path=path)
+    keys = [KeySet(flat[2 * n], flat[2 * n + 1], *sight) for n, sight in enumerate(parts)]
+    out = attend_multi_set(query, keys, layout, slot=(extra[0], extra[1]) if slot else None, path=path)
     wanted = leaves if slot else leaves[:2]
     found = torch.autograd.grad(out, wanted, slope.to(out.dtype))
     return [out.detach().double(), *(one.double() for one in found)]
@@ -109,9 +109,9 @@ def parity(options: argparse.Namespace) -> tuple[Any, bool]:
 def packed_of(lengths: np.ndarray, vocab: int) -> Packed:
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, vocab, int(bounds[-1])))
-    return Packed(tokens, torch.from_numpy(positions_of(bounds)), None, Layout.of(bounds, int(lengths.max()))).to(
-        DEVICE
-    )
+    return Packed(
+        tokens, torch.from_numpy(positions_from_bounds(bounds)), None, Layout.from_bounds(bounds, int(lengths.max()))
+    ).to(DEVICE)
 
 
 def gradients(model: TwoTower, batch: Packed, autocast: bool = False) -> list[Tensor]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from etude import chance
-from etude.chance import Chance, Permutation, below, bits, fold, gumbel, mix, uniform
+from etude.chance import Chance, Permutation, fold, gumbel, integers, mix, random_bits, uniform
 
 MANY = 200_000
 SMALLEST = 1e-4  # p-values below this fail: the draws are fixed, so a test that passes once always passes
@@ -44,7 +44,7 @@ def test_uniform_fills_its_cells_evenly(key: int) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_each_of_the_64_bits_is_a_fair_coin(key: int) -> None:
-    drawn = bits(key, np.arange(MANY))
+    drawn = random_bits(key, np.arange(MANY))
     ones = np.array([int(((drawn >> np.uint64(place)) & np.uint64(1)).sum()) for place in range(64)])
     deviations = (ones - MANY / 2) / np.sqrt(MANY / 4)
     assert np.abs(deviations).max() < 4.5  # 64 coins: beyond 4.5 deviations once in 2000 such tests
@@ -58,7 +58,7 @@ def test_a_scattered_and_a_huge_index_are_as_fair_as_a_small_one() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 10, 1000, 30_522])
 def test_below_stays_below_and_hits_everything_equally(limit: int) -> None:
-    drawn = below(11, np.arange(MANY), limit)
+    drawn = integers(11, np.arange(MANY), limit)
     assert drawn.dtype == np.int64
     assert drawn.min() >= 0 and drawn.max() < limit
     if 1 < limit <= 1000:
@@ -68,13 +68,13 @@ def test_below_stays_below_and_hits_everything_equally(limit: int) -> None:
 @given(st.integers(1, 2**31 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**40))
 @settings(max_examples=200, deadline=None)
 def test_below_is_within_bounds_for_any_limit(limit: int, key: int, start: int) -> None:
-    drawn = below(key, np.arange(start, start + 16), limit)
+    drawn = integers(key, np.arange(start, start + 16), limit)
     assert ((drawn >= 0) & (drawn < limit)).all()
 
 
 def test_below_takes_a_limit_for_each_index() -> None:
     limits = np.tile(np.array([1, 5, 100]), 20_000)
-    drawn = below(5, np.arange(len(limits)), limits)
+    drawn = integers(5, np.arange(len(limits)), limits)
     assert (drawn < limits).all()
     assert p_of_counts(np.bincount(drawn[1::3], minlength=5)) > SMALLEST
 
@@ -150,7 +150,7 @@ def test_folding_arrays_equals_folding_their_elements() -> None:
     first, second = np.arange(5), np.array([3, 2**62, 0, 7, 10**12])
     for parts in ((first,), (4, "word", first), (first, "word", 4, second), (2**64 - 1, second, first, "word")):
         each = [[int(part[i]) if isinstance(part, np.ndarray) else part for part in parts] for i in range(5)]
-        assert chance.folds(*parts).tolist() == [fold(*one) for one in each]
+        assert chance.fold_arrays(*parts).tolist() == [fold(*one) for one in each]
     assert first.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -174,8 +174,8 @@ def test_mix_is_one_to_one(first: int, second: int) -> None:
 
 def test_the_bits_are_splitmix64() -> None:
     """The first outputs of the published generator with seed 0 and with seed 1234567."""
-    assert bits(0, np.arange(3)).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert bits(1234567, np.arange(2)).tolist() == [6457827717110365317, 3203168211198807973]
+    assert random_bits(0, np.arange(3)).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert random_bits(1234567, np.arange(2)).tolist() == [6457827717110365317, 3203168211198807973]
 
 
 # --- permutations -----------------------------------------------------------------------------------
@@ -257,20 +257,22 @@ def numpy_and_torch_agree(device: str) -> None:
     index = np.concatenate([np.arange(2000), 10**15 + np.arange(100), np.array([2**62])])
     there = torch.from_numpy(index).to(device)
     for key in KEYS:
-        assert np.array_equal(bits(key, index).view(np.int64), bits(key, there).cpu().numpy())
+        assert np.array_equal(random_bits(key, index).view(np.int64), random_bits(key, there).cpu().numpy())
         assert np.array_equal(uniform(key, index), uniform(key, there).cpu().numpy())
         for limit in (1, 7, 30_522, 2**31 - 1):
-            assert np.array_equal(below(key, index, limit), below(key, there, limit).cpu().numpy())
+            assert np.array_equal(integers(key, index, limit), integers(key, there, limit).cpu().numpy())
         assert np.allclose(gumbel(key, index), gumbel(key, there).cpu().numpy(), rtol=1e-4, atol=1e-5)
 
 
 def keys_may_be_arrays(device: str) -> None:
     keys = Chance(1, 2).keys("mask", np.arange(50))
     index = np.arange(64)
-    here = bits(keys[:, None], index[None, :])
-    there = bits(torch.from_numpy(keys.view(np.int64)).to(device)[:, None], torch.from_numpy(index).to(device)[None, :])
+    here = random_bits(keys[:, None], index[None, :])
+    there = random_bits(
+        torch.from_numpy(keys.view(np.int64)).to(device)[:, None], torch.from_numpy(index).to(device)[None, :]
+    )
     assert np.array_equal(here.view(np.int64), there.cpu().numpy())
-    assert here[7].tolist() == bits(int(keys[7]), index).tolist()
+    assert here[7].tolist() == random_bits(int(keys[7]), index).tolist()
 
 
 def test_numpy_and_torch_give_the_same_bits() -> None:
@@ -296,7 +298,7 @@ def test_nothing_here_touches_global_state() -> None:
 @pytest.mark.parametrize("last", [0, 2**24 - 1])
 def test_noise_is_finite_in_the_first_and_in_the_last_cell(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One in 2^24 draws falls there; infinite noise would win against any logit."""
-    monkeypatch.setattr(chance, "bits", lambda key, index: index * 0 + (last << 40))
+    monkeypatch.setattr(chance, "random_bits", lambda key, index: index * 0 + (last << 40))
     for index in (np.arange(3, dtype=np.uint64), torch.arange(3)):
         noise = chance.gumbel(0, index)
         assert bool((abs(noise) < 17.4).all())

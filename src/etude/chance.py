@@ -42,23 +42,23 @@ def _number(part: int | str) -> int:
     return part
 
 
-def folds(*parts: int | str | np.ndarray) -> np.ndarray:
+def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
     """`fold` of every element at once, uint64: some parts are arrays of one shape."""
     state: Any = 0
     for number, part in enumerate(parts):
         if isinstance(part, np.ndarray):
             if not isinstance(state, np.ndarray):
                 state = np.uint64(state)
-            state = mixes(state ^ mixes(part.astype(np.uint64) + np.uint64(_GOLDEN)))
+            state = mix_array(state ^ mix_array(part.astype(np.uint64) + np.uint64(_GOLDEN)))
         elif isinstance(state, np.ndarray):
             # what a plain part adds does not depend on those before it
-            state = mixes(state ^ np.uint64(mix(_number(part) + _GOLDEN)))
+            state = mix_array(state ^ np.uint64(mix(_number(part) + _GOLDEN)))
         else:
             state = fold(*parts[: number + 1])  # type: ignore[arg-type]
     return state
 
 
-def mixes(value: np.ndarray) -> np.ndarray:
+def mix_array(value: np.ndarray) -> np.ndarray:
     """`mix` of an array of uint64; writes to what it is given."""
     value ^= value >> np.uint64(30)
     value *= np.uint64(_FIRST)
@@ -74,7 +74,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def bits(key: Any, index: Any) -> Any:
+def random_bits(key: Any, index: Any) -> Any:
     """64 random bits for each index. numpy -> uint64, torch -> int64 with the same bits.
 
     `key` is an int, or an array (of the same backend) that broadcasts with `index`.
@@ -87,7 +87,7 @@ def bits(key: Any, index: Any) -> Any:
             x = np.asarray(x + key.astype(np.uint64, copy=False))
         else:
             x += np.uint64(key & _MASK)
-        return mixes(x)
+        return mix_array(x)
     x = (_signed(key) if isinstance(key, int) else key) + (index.long() + 1) * _signed(_GOLDEN)
     # torch shifts int64 arithmetically: the mask clears the copied sign bits
     x = (x ^ ((x >> 30) & (_MASK >> 30))) * _signed(_FIRST)
@@ -97,15 +97,15 @@ def bits(key: Any, index: Any) -> Any:
 
 def uniform(key: Any, index: Any) -> Any:
     """float32 in [0, 1): the top 24 bits, so every value is exact and equal on every device."""
-    x = bits(key, index)
+    x = random_bits(key, index)
     if isinstance(x, np.ndarray):
         return (x >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
     return ((x >> 40) & ((1 << 24) - 1)).float() * 2.0**-24
 
 
-def below(key: Any, index: Any, limit: Any) -> Any:
+def integers(key: Any, index: Any, limit: Any) -> Any:
     """Integers in [0, limit), limit < 2^31; the bias of the multiply-shift is under limit / 2^32."""
-    x = bits(key, index)
+    x = random_bits(key, index)
     if isinstance(x, np.ndarray):
         limit = np.asarray(limit).astype(np.uint64)
         return (((x >> np.uint64(32)) * limit) >> np.uint64(32)).astype(np.int64)
@@ -152,7 +152,7 @@ class Permutation:
         half, low = np.uint64(self.half), np.uint64((1 << self.half) - 1)
         left, right = value >> half, value & low
         for key in self.keys:
-            left, right = right, left ^ (bits(key, right) & low)
+            left, right = right, left ^ (random_bits(key, right) & low)
         return (left << half) | right
 
 
@@ -168,4 +168,4 @@ class Chance:
 
     def keys(self, purpose: str, rows: np.ndarray) -> np.ndarray:
         """One key a row, uint64 (R,)."""
-        return folds(self.seed, self.step, np.asarray(rows), purpose)
+        return fold_arrays(self.seed, self.step, np.asarray(rows), purpose)

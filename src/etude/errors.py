@@ -14,7 +14,7 @@ class UserError(Exception):
     """Bad input, said in one message: what, where, what to do."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: " Did you mean 'width'?", or the list of what there is."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

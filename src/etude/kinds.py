@@ -28,7 +28,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 
 # group -> the names that a module of it defines
 CONTRACTS: dict[str, tuple[str, ...]] = {
@@ -82,7 +82,9 @@ def find_module(group: str, name: str, also_known: Iterable[str] = ()) -> str:
 
 
 def _unknown(group: str, name: str, also_known: Iterable[str]) -> UserError:
-    return UserError(f"'{name}' is not a kind of {NOUNS[group]}.{nearest(name, [*list_kinds(group), *also_known])}")
+    return UserError(
+        f"'{name}' is not a kind of {NOUNS[group]}.{suggest_name(name, [*list_kinds(group), *also_known])}"
+    )
 
 
 def recipe_folders() -> list[Path]:

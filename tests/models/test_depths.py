@@ -1,4 +1,4 @@
-"""Layer-wise decay on a Transformer, at the rates of ELECTRA's paper and of its code; and borrowed embeddings."""
+"""Layer-wise decay on a Transformer, at the rates of ELECTRA's paper and of its code; and tied embeddings."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ def test_shared_layers_lie_where_they_are_used_last() -> None:
     assert depth_of("teacher.attention.0.qkv.weight") is None
 
 
-def test_what_is_borrowed_is_the_lenders() -> None:
-    """A model without tables of its own computes what it would with copies of the lender's."""
+def test_tied_embedding_parts_belong_to_the_other_model() -> None:
+    """A model without tables of its own computes what it would with copies of the owner's."""
     torch.manual_seed(0)
     changes = {"embedding_norm": True, "norm": "post"}
-    lender, whole = learner(**changes)["model"], learner(**changes, width=12)["model"]
-    borrowed = {"tokens", "positions", "segments", "norm"}
-    bare = transformer.Transformer(whole.settings, borrowed=borrowed)
+    owner, whole = learner(**changes)["model"], learner(**changes, width=12)["model"]
+    tied = {"tokens", "positions", "segments", "norm"}
+    bare = transformer.Transformer(whole.settings, tied=tied)
     own = {name for name, _ in bare.named_parameters()}
     assert {name for name in own if name.startswith("embedding")} == {
         "embedding.project.weight",
         "embedding.project.bias",
     }
-    nn.init.normal_(lender.embedding.norm.bias)
-    tables = {name: one for name, one in lender.state_dict().items() if name.split(".")[1] in borrowed}
+    nn.init.normal_(owner.embedding.norm.bias)
+    tables = {name: one for name, one in owner.state_dict().items() if name.split(".")[1] in tied}
     whole.load_state_dict({**whole.state_dict(), **bare.state_dict(), **tables})
     packed = pack([[1, 2, 3], [4, 5]])
     packed.segments = torch.tensor([0, 0, 1, 0, 1])
-    states = bare(packed, lender=lender.embedding)
+    states = bare(packed, tied_to=owner.embedding)
     assert torch.equal(states.last, whole(packed).last)
-    assert states.table is lender.embedding.tokens.weight
+    assert states.table is owner.embedding.tokens.weight
     states.last.sum().backward()
-    assert all(lender.get_parameter(name).grad is not None for name in tables)
+    assert all(owner.get_parameter(name).grad is not None for name in tables)

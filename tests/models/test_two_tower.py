@@ -15,7 +15,7 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.models import two_tower
 from etude.models.two_tower import Settings, TwoTower, reverse
-from etude.nn.packed import Layout, Packed, pack, positions_of
+from etude.nn.packed import Layout, Packed, pack, positions_from_bounds
 
 VOCAB, WIDTH, HEADS, CONTEXT = 23, 16, 2, 12
 LENGTHS = [3, 1, 4]
@@ -53,7 +53,9 @@ def batch_of(lengths: list[int] = LENGTHS, seed: int = 1) -> Packed:
     bounds = np.concatenate([[0], np.cumsum(lengths), [sum(lengths)] * 2])
     tokens = torch.from_numpy(draw.integers(0, VOCAB, sum(lengths)))
     segments = torch.from_numpy(draw.integers(0, 2, sum(lengths)))
-    return Packed(tokens, torch.from_numpy(positions_of(bounds)), segments, Layout.of(bounds, max(lengths) + 1))
+    return Packed(
+        tokens, torch.from_numpy(positions_from_bounds(bounds)), segments, Layout.from_bounds(bounds, max(lengths) + 1)
+    )
 
 
 # --- the formulas, one token at a time --------------------------------------------------------------
@@ -302,7 +304,7 @@ def test_company_changes_nothing() -> None:
 
 
 def test_reversed_layouts_are_the_same_sequences() -> None:
-    layout = Layout.of(np.array([0, 3, 3, 4, 9, 9]), 6)
+    layout = Layout.from_bounds(np.array([0, 3, 3, 4, 9, 9]), 6)
     turned = reverse(layout)
     assert turned.host.tolist() == [0, 0, 5, 6, 6, 9] == turned.bounds.tolist()
     assert reverse(layout) is turned and reverse(turned).host.tolist() == layout.host.tolist()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from etude.nn import activations as pointwise
-from etude.nn.activations import ACTIVATIONS, drop, gelu, gelu_tanh, keep_mask
+from etude.nn.activations import ACTIVATIONS, apply_dropout, draw_keep_mask, gelu, gelu_tanh
 
 EDGES = torch.tensor([-1e4, -40.0, -9.0, -1.0, -0.0, 0.0, 1e-8, 0.5, 9.0, 40.0, 1e4])
 
@@ -15,7 +15,7 @@ EDGES = torch.tensor([-1e4, -40.0, -9.0, -1.0, -0.0, 0.0, 1e-8, 0.5, 9.0, 40.0, 
 @pytest.fixture(params=["ours", "torch's"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which GELU trains on a CPU, whatever CPU this is."""
-    monkeypatch.setattr(pointwise, "gelu_is_fast", lambda: request.param != "ours")
+    monkeypatch.setattr(pointwise, "has_fast_gelu", lambda: request.param != "ours")
     return str(request.param)
 
 
@@ -53,18 +53,18 @@ def test_without_a_gradient_torch_s_kernels_run() -> None:
 def test_dropout_keeps_the_mean_and_can_be_turned_off(trains: bool) -> None:
     x = torch.ones(400, 500, requires_grad=trains)
     torch.manual_seed(0)
-    dropped = drop(x, 0.2, True).detach()
+    dropped = apply_dropout(x, 0.2, True).detach()
     assert abs((dropped == 0).float().mean().item() - 0.2) < 0.004
     assert dropped.unique().tolist() == pytest.approx([0.0, 1.25], rel=1e-4)
-    assert drop(x, 0.2, False) is x
-    assert drop(x, 0.0, True) is x
+    assert apply_dropout(x, 0.2, False) is x
+    assert apply_dropout(x, 0.0, True) is x
 
 
 def test_dropout_in_bf16_has_no_lean() -> None:
     """A scale of 10/9 is 1.1094 in bf16: multiplied by that, all would be 1.6 in a thousand too small."""
     torch.manual_seed(0)
     x = torch.rand(1_000_000).add_(1).bfloat16().requires_grad_()
-    dropped = drop(x, 0.1, True)
+    dropped = apply_dropout(x, 0.1, True)
     dropped.float().sum().backward()
     dropped, x_grad = dropped.detach(), x.grad
     kept, x = dropped != 0, x.detach()
@@ -77,7 +77,7 @@ def test_dropout_in_bf16_has_no_lean() -> None:
 def test_dropout_passes_the_gradient_of_what_it_kept() -> None:
     x = torch.randn(30, 7, requires_grad=True)
     torch.manual_seed(0)
-    out = drop(x, 0.5, True)
+    out = apply_dropout(x, 0.5, True)
     out.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad * x, out)
@@ -87,7 +87,7 @@ def test_dropout_passes_the_gradient_of_what_it_kept() -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9999999])
 def test_the_drawn_mask_keeps_its_share(rate: float) -> None:
     torch.manual_seed(0)
-    kept, scale = keep_mask((101, 37, 53), rate)
+    kept, scale = draw_keep_mask((101, 37, 53), rate)
     exact = 1 / scale
     assert abs(exact - (1 - rate)) <= 2**-16
     deviation = (exact * (1 - exact) / kept.numel()) ** 0.5

@@ -16,7 +16,7 @@ from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_f
 from etude.nn.embedding import Embedding, sinusoids
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, pack
-from etude.nn.rotary import rotate, rotation
+from etude.nn.rotary import compute_rotation, rotate
 
 
 def plain_norm(x: Tensor, norm: Norm) -> Tensor:
@@ -38,7 +38,7 @@ def stir(module: nn.Module) -> None:
 def test_attention_branch_is_the_plain_formula(placement: Placement) -> None:
     branch = AttentionBranch(8, 2, placement=placement, norm=Norm(8, 1e-5))
     stir(branch)
-    layout = Layout.of(np.array([0, 5]), 5)
+    layout = Layout.from_bounds(np.array([0, 5]), 5)
     x = torch.randn(5, 8)
 
     def inner(x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def test_no_biases_where_none_are_asked() -> None:
 
 @pytest.mark.parametrize("kind", ["attention", "feedforward"])
 def test_dropout_falls_on_the_branch_and_only_in_training(kind: str) -> None:
-    layout = Layout.of(np.array([0, 400]), 400)
+    layout = Layout.from_bounds(np.array([0, 400]), 400)
     x = torch.randn(400, 8)
     if kind == "attention":
         branch: nn.Module = AttentionBranch(8, 2, placement="pre", norm=Norm(8), dropout=0.5)
@@ -197,7 +197,10 @@ def test_rotation_keeps_lengths_and_tells_only_distance() -> None:
     query, key = torch.randn(1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 8, dtype=torch.float64)
 
     def score(at: int, other: int) -> float:
-        turned = rotate(query, rotation(torch.tensor([at]), 8)), rotate(key, rotation(torch.tensor([other]), 8))
+        turned = (
+            rotate(query, compute_rotation(torch.tensor([at]), 8)),
+            rotate(key, compute_rotation(torch.tensor([other]), 8)),
+        )
         assert abs(float(turned[0].norm() - query.norm())) < 1e-5
         return float((turned[0] * turned[1]).sum())
 
@@ -209,7 +212,7 @@ def test_rotation_keeps_lengths_and_tells_only_distance() -> None:
 def test_rotation_is_a_complex_product() -> None:
     x = torch.randn(4, 2, 6)
     positions = torch.tensor([0, 1, 5, 300])
-    turned = rotate(x, rotation(positions, 6, base=500.0))
+    turned = rotate(x, compute_rotation(positions, 6, base=500.0))
     for index in range(3):
         angle = positions.double() * 500.0 ** (-2 * index / 6)
         pair = torch.complex(x[..., index].double(), x[..., index + 3].double())

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.nn.crf import CRF, FORBIDDEN, Allowed
+from etude.nn.crf import CRF, FORBIDDEN, AllowedTransitions
 from etude.nn.packed import Layout
 
 
 def layout_of(lengths: list[int]) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), max(lengths, default=0))
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max(lengths, default=0))
 
 
-def crf_of(tags: int, seed: int = 0, allowed: Allowed | None = None, constrain: bool = False) -> CRF:
+def crf_of(tags: int, seed: int = 0, allowed: AllowedTransitions | None = None, constrain: bool = False) -> CRF:
     torch.manual_seed(seed)
     crf = CRF(tags, allowed, constrain).double()
     for parameter in crf.parameters():
@@ -25,15 +25,15 @@ def crf_of(tags: int, seed: int = 0, allowed: Allowed | None = None, constrain: 
     return crf
 
 
-def some_allowed(tags: int, seed: int) -> Allowed:
+def some_allowed(tags: int, seed: int) -> AllowedTransitions:
     chance = np.random.default_rng(seed)
     starts, ends = chance.random(tags) < 0.6, chance.random(tags) < 0.6
     transitions = chance.random((tags, tags)) < 0.6
     starts[0] = ends[0] = transitions[0, 0] = True  # so that there is an allowed path of every length
-    return Allowed(starts, transitions, ends)
+    return AllowedTransitions(starts, transitions, ends)
 
 
-def path_scores(crf: CRF, emissions: Tensor, paths: Tensor, allowed: Allowed | None = None) -> Tensor:
+def path_scores(crf: CRF, emissions: Tensor, paths: Tensor, allowed: AllowedTransitions | None = None) -> Tensor:
     """(P, n) -> (P,) the definition, term by term."""
     places = torch.arange(paths.shape[1])
     scores = crf.start[paths[:, 0]] + crf.end[paths[:, -1]] + emissions[places, paths].sum(1)
@@ -57,7 +57,7 @@ def test_it_equals_brute_force_over_all_paths(length: int, tags: int, limits: st
     paths = torch.tensor(list(product(range(tags), repeat=length)))
     scores = path_scores(crf, emissions, paths, allowed if limits == "training" else None)
     partition = scores.logsumexp(0)
-    torch.testing.assert_close(crf.partition(emissions, layout)[0], partition)
+    torch.testing.assert_close(crf.log_partition(emissions, layout)[0], partition)
     every = layout_of([length] * len(paths))
     found = crf.log_likelihood(emissions.repeat(len(paths), 1), paths.flatten(), every)
     torch.testing.assert_close(found, scores - partition, rtol=1e-9, atol=1e-9)
@@ -78,7 +78,7 @@ def test_a_batch_is_its_sequences_alone_and_empty_ones_are_nothing() -> None:
     layout = layout_of(LENGTHS)
     emissions = torch.randn(layout.total, 5, dtype=torch.float64)
     tags = torch.randint(5, (layout.total,))
-    together = crf.log_likelihood(emissions, tags, layout), crf.partition(emissions, layout)
+    together = crf.log_likelihood(emissions, tags, layout), crf.log_partition(emissions, layout)
     decoded, marginals = crf.decode(emissions, layout), crf.marginals(emissions, layout)
     for number, length in enumerate(LENGTHS):
         if not length:
@@ -87,7 +87,7 @@ def test_a_batch_is_its_sequences_alone_and_empty_ones_are_nothing() -> None:
         part = slice(int(layout.host[number]), int(layout.host[number + 1]))
         alone = layout_of([length])
         torch.testing.assert_close(crf.log_likelihood(emissions[part], tags[part], alone)[0], together[0][number])
-        torch.testing.assert_close(crf.partition(emissions[part], alone)[0], together[1][number])
+        torch.testing.assert_close(crf.log_partition(emissions[part], alone)[0], together[1][number])
         torch.testing.assert_close(crf.marginals(emissions[part], alone), marginals[part])
         assert crf.decode(emissions[part], alone).tolist() == decoded[part].tolist()
 
@@ -130,7 +130,7 @@ def test_the_gradient_of_the_partition_is_the_marginals() -> None:
     crf = crf_of(4)
     layout = layout_of(LENGTHS)
     emissions = torch.randn(layout.total, 4, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(crf.partition(emissions, layout).sum(), emissions)
+    (slope,) = torch.autograd.grad(crf.log_partition(emissions, layout).sum(), emissions)
     torch.testing.assert_close(slope, crf.marginals(emissions, layout))
 
 
@@ -156,9 +156,9 @@ def test_products_in_half_precision_leave_the_sums_in_float32() -> None:
     layout = layout_of([200])
     emissions = torch.randn(200, 3).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = crf.partition(emissions, layout)
+        found = crf.log_partition(emissions, layout)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, crf.partition(emissions.float(), layout))
+    torch.testing.assert_close(found, crf.log_partition(emissions.float(), layout))
 
 
 def test_no_forbidden_pair_is_decoded_whatever_the_emissions_say() -> None:

@@ -20,7 +20,7 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
 
 def fed(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
     """What a feed-forward branch gives, and its gradients: of x, and of what it learns."""
-    out = feedforward.fed_forward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
+    out = feedforward.feedforward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
     learnt = [weight for layer in (up, down) for weight in layer.parameters()]
     return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
 
@@ -71,7 +71,7 @@ def test_a_gelu_s_slope_within_the_product(
 
     for name, value in {"ROWS": 16, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
         monkeypatch.setattr(lowered_kernel, name, value)
-    monkeypatch.setattr(feedforward, "own_lowered", lambda *_: lowered_kernel)
+    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: lowered_kernel)
     calls: list[bool] = []
     back = lowered_kernel.gelu_lowered_backward
 
@@ -96,14 +96,14 @@ def test_a_gelu_s_slope_within_the_product(
 def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     from etude.nn.triton import gelu_linear as lowered_kernel
 
-    monkeypatch.setattr(feedforward, "own_lowered", lambda *_: lowered_kernel)
+    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: lowered_kernel)
     monkeypatch.setattr(lowered_kernel, "gelu_lowered", None)  # cannot be called
     torch.manual_seed(1)
     for tokens, inner, width, bias in [(5, 96, 64, True), (5, 128, 48, True), (5, 128, 64, False), (0, 128, 64, True)]:
         up, down = torch.nn.Linear(24, inner, bias=bias), torch.nn.Linear(inner, width)
         x = torch.randn(tokens, 24)
         expected = down(torch.nn.functional.gelu(up(x)))
-        torch.testing.assert_close(feedforward.fed_forward(x, up, down, pointwise.gelu, down.bias), expected)
+        torch.testing.assert_close(feedforward.feedforward(x, up, down, pointwise.gelu, down.bias), expected)
     assert lowered_kernel.fits(768, 3072) and not lowered_kernel.fits(768, 3000)
 
 
@@ -117,13 +117,13 @@ def test_a_gelu_on_a_gpu(name: pointwise.Activation) -> None:
     slope = torch.randn(301, 640, device="cuda", dtype=torch.bfloat16)
 
     def results(x: Tensor, projection: torch.nn.Linear) -> list[Tensor]:
-        out = feedforward.activated(x, projection, pointwise.ACTIVATIONS[name])
+        out = feedforward.linear_activation(x, projection, pointwise.ACTIVATIONS[name])
         return [
             out.detach().double(),
             *torch.autograd.grad(out, [projection.weight, projection.bias], slope.to(out.dtype)),
         ]
 
-    assert feedforward.own_gelu(x.device, x.dtype) is not None
+    assert feedforward.gelu_kernels(x.device, x.dtype) is not None
     ours, again = (results(x, projection) for _ in range(2))
     theirs = results(x.double(), projection.double())
     for one, same, other in zip(ours, again, theirs, strict=True):
@@ -140,11 +140,11 @@ def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> Non
     up, down = (torch.nn.Linear(*shape, device="cuda") for shape in ((192, 640), (640, 192)))
     x = torch.randn(1100, 192, device="cuda", requires_grad=True)  # 9 tiles of rows: a group of 8, and a part of one
     slope = torch.randn(1100, 192, device="cuda", dtype=torch.bfloat16)
-    if feedforward.own_lowered(x.device, torch.bfloat16) is None:
+    if feedforward.gelu_linear_kernels(x.device, torch.bfloat16) is None:
         pytest.skip("the kernel needs a Hopper card")
-    compiled = torch.compile(feedforward.fed_forward, fullgraph=True, dynamic=False)
+    compiled = torch.compile(feedforward.feedforward, fullgraph=True, dynamic=False)
 
-    def results(through: Any = feedforward.fed_forward) -> list[Tensor]:
+    def results(through: Any = feedforward.feedforward) -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a recording must not meet older copies
             out = through(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
         return [out.detach(), *torch.autograd.grad(out, [x, *up.parameters(), *down.parameters()], slope)]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from etude.nn.layer_mix import Mix
+from etude.nn.layer_mix import LayerMix
 
 
 def test_it_starts_as_the_plain_mean() -> None:
     layers = [torch.randn(7, 5) for _ in range(3)]
-    torch.testing.assert_close(Mix(3)(layers), torch.stack(layers).mean(0))
+    torch.testing.assert_close(LayerMix(3)(layers), torch.stack(layers).mean(0))
 
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_formula_by_hand(norm: bool) -> None:
     layers = [torch.randn(4, 6, dtype=torch.float64) * (number + 1) + number for number in range(3)]
-    mix = Mix(3, norm).double()
+    mix = LayerMix(3, norm).double()
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([0.3, -1.0, 2.0]))
         mix.gamma.fill_(1.7)
@@ -27,50 +27,50 @@ def test_formula_by_hand(norm: bool) -> None:
             layer = (layer - layer.mean(-1, keepdim=True)) / (layer.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
         wanted += 1.7 * share * layer
     torch.testing.assert_close(mix(layers), wanted)
-    torch.testing.assert_close(mix.shares.sum(), torch.tensor(1.0, dtype=torch.float64))
+    torch.testing.assert_close(mix.mixing_weights.sum(), torch.tensor(1.0, dtype=torch.float64))
 
 
 def test_it_learns_which_layer_to_read() -> None:
     layers = [torch.randn(50, 4) for _ in range(3)]
-    mix = Mix(3)
+    mix = LayerMix(3)
     optimizer = torch.optim.Adam(mix.parameters(), lr=0.2)
     for _ in range(150):
         loss = (mix(layers) - 2 * layers[1]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert mix.shares[1] > 0.9 and abs(float(mix.gamma.detach()) - 2) < 0.2
+    assert mix.mixing_weights[1] > 0.9 and abs(float(mix.gamma.detach()) - 2) < 0.2
 
 
 def test_half_precision_stays_half_and_is_summed_wide() -> None:
     layers = [torch.full((1, 2), value).bfloat16() for value in (256.0, 1.0, 1.0, 1.0)]
-    found = Mix(4)(layers)
+    found = LayerMix(4)(layers)
     assert found.dtype == torch.bfloat16
     assert found[0, 0] == torch.tensor(259 / 4).bfloat16()
 
 
 def test_a_wrong_number_of_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="2 layers for a mix of 3"):
-        Mix(3)([torch.zeros(1, 1)] * 2)
+        LayerMix(3)([torch.zeros(1, 1)] * 2)
     with pytest.raises(ValueError, match="nothing"):
-        Mix(0)
+        LayerMix(0)
 
 
 def test_the_released_norm_is_one_scalar_for_all_tokens() -> None:
     layers = [torch.randn(4, 6) * 3 + 1, torch.randn(4, 6) / 7]
     wanted = sum((one - one.mean()) / one.var(correction=0).sqrt() for one in layers) / 2
-    torch.testing.assert_close(Mix(2, "batch")(layers), wanted)
+    torch.testing.assert_close(LayerMix(2, "batch")(layers), wanted)
 
 
 def test_a_heavy_penalty_keeps_the_average() -> None:
     layers = [torch.randn(50, 4) for _ in range(3)]
     shares = []
     for weight in (0.0, 10.0):
-        mix = Mix(3)
+        mix = LayerMix(3)
         optimizer = torch.optim.Adam(mix.parameters(), lr=0.1)
         for _ in range(60):
             optimizer.zero_grad()
             ((mix(layers) - 2 * layers[1]).square().mean() + weight * mix.penalty).backward()
             optimizer.step()
-        shares.append(float(mix.shares.detach()[1]))
+        shares.append(float(mix.mixing_weights.detach()[1]))
     assert shares[0] > 0.7 and shares[1] < 0.4

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import losses
-from etude.nn.initialization import fill_normal, fresh_key, initialise, residual_scale
-from etude.nn.losses import IGNORE, chunk_of, cross_entropy_sum, linear_cross_entropy, linear_scores
+from etude.nn.initialization import draw_key, fill_normal, init_weights, residual_scale
+from etude.nn.losses import IGNORE, choose_chunk_size, cross_entropy_sum, linear_cross_entropy, linear_losses_and_argmax
 
 
 def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -105,7 +105,7 @@ def test_autocast_keeps_the_softmax_in_float32() -> None:
 
 def test_scores_of_every_slot() -> None:
     states, weight, bias, targets = example()
-    surprise, likeliest = linear_scores(states, weight, bias, targets, 4)
+    surprise, likeliest = linear_losses_and_argmax(states, weight, bias, targets, 4)
     logits = states @ weight.T + bias
     torch.testing.assert_close(surprise.sum(), cross_entropy_sum(logits, targets).detach())
     assert float(surprise[0]) == 0.0
@@ -114,12 +114,12 @@ def test_scores_of_every_slot() -> None:
 
 
 def test_a_chunk_fits_its_memory() -> None:
-    assert chunk_of(50_257) * 50_257 <= 2**25 < (chunk_of(50_257) + 1) * 50_257
-    assert chunk_of(10**9) == 1
+    assert choose_chunk_size(50_257) * 50_257 <= 2**25 < (choose_chunk_size(50_257) + 1) * 50_257
+    assert choose_chunk_size(10**9) == 1
 
 
 def test_on_a_gpu_all_chunks_have_one_size() -> None:
-    chunk = chunk_of(50_257, "cuda", 32_768)
+    chunk = choose_chunk_size(50_257, "cuda", 32_768)
     assert chunk % 64 == 0
     assert chunk * 50_257 <= 2**30
     assert 32_768 / chunk > 1, "one chunk fewer would not fit"
@@ -134,7 +134,7 @@ def test_the_form_for_a_gpu_is_that_of_a_cpu(columns: int, with_bias: bool) -> N
     said = bias if with_bias else None
     wide = torch.cat([weight, torch.zeros(columns - 31, 8, dtype=weight.dtype)])
     total, slope = losses._chunk(states, weight, said, targets, 31, True)
-    found, padded = losses._surprise_and_slope(states @ wide.T, said, targets, 31, True)
+    found, padded = losses._loss_and_grad(states @ wide.T, said, targets, 31, True)
     torch.testing.assert_close(found, total, rtol=1e-12, atol=1e-12)
     assert slope is not None
     assert padded is not None
@@ -208,20 +208,20 @@ def test_residual_scaling_of_the_three_notes() -> None:
 
 def test_a_further_module_does_not_move_the_others() -> None:
     first, second = nn.ModuleDict({"a": nn.Linear(4, 4)}), nn.ModuleDict({"b": nn.Linear(9, 9), "a": nn.Linear(4, 4)})
-    initialise(first, key=5)
-    initialise(second, key=5)
+    init_weights(first, key=5)
+    init_weights(second, key=5)
     assert torch.equal(first["a"].weight, second["a"].weight)
     assert second["b"].bias.abs().sum().item() == 0.0
 
 
 def test_a_factor_for_no_parameter_is_refused() -> None:
     with pytest.raises(ValueError, match="no parameter named"):
-        initialise(nn.Linear(2, 2), key=1, factors={"wieght": 0.5})
+        init_weights(nn.Linear(2, 2), key=1, factors={"wieght": 0.5})
 
 
 def test_the_global_seed_decides_the_key_and_a_second_model_gets_another() -> None:
     torch.manual_seed(11)
-    keys = fresh_key(), fresh_key()
+    keys = draw_key(), draw_key()
     torch.manual_seed(11)
-    assert (fresh_key(), fresh_key()) == keys
+    assert (draw_key(), draw_key()) == keys
     assert keys[0] != keys[1]

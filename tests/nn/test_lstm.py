@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from etude.nn.lstm import LSTM, Path, State
+from etude.nn.lstm import LSTM, LSTMState, Path
 from etude.nn.packed import Layout
 
 LENGTHS = [3, 7, 1, 0, 5, 7]  # ties, a single token, an empty sequence in the middle
 
 
 def layout_of(lengths: list[int]) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), max(lengths, default=0))
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max(lengths, default=0))
 
 
 def build(projection: int | None, clip: float | None = None, scale: float = 1.0) -> LSTM:
@@ -66,7 +66,7 @@ def test_equals_torch_without_clipping(projection: int | None, reverse: bool) ->
     layer, layout = build(projection), layout_of(LENGTHS)
     twin = torch_twin(layer)
     x = torch.randn(layout.total, 6)
-    carry = State(torch.randn(len(LENGTHS), layer.width), torch.randn(len(LENGTHS), 8))
+    carry = LSTMState(torch.randn(len(LENGTHS), layer.width), torch.randn(len(LENGTHS), 8))
     outputs, final = layer(x, layout, carry, reverse=reverse)
     for number, length in enumerate(LENGTHS):
         start = int(layout.host[number])
@@ -152,8 +152,8 @@ def test_flops_by_hand() -> None:
 
 def gradients(layer: LSTM, x: Tensor, layout: Layout, reverse: bool, path: Path) -> list[Tensor]:
     """Outputs, last states, and the gradients of everything that they depend on."""
-    carry = State(x.new_ones(len(layout.host) - 1, layer.width) / 3, x.new_ones(len(layout.host) - 1, 8) / 5)
-    carry = State(*(one.requires_grad_() for one in carry))
+    carry = LSTMState(x.new_ones(len(layout.host) - 1, layer.width) / 3, x.new_ones(len(layout.host) - 1, 8) / 5)
+    carry = LSTMState(*(one.requires_grad_() for one in carry))
     x = x.clone().requires_grad_()
     outputs, final = layer(x, layout, carry, reverse, path)
     total = outputs.square().sum() + final.hidden.sum() + 2 * final.cell.sum()

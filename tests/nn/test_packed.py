@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.nn.packed import Layout, Packed, pack, positions_of
+from etude.nn.packed import Layout, Packed, pack, positions_from_bounds
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=9))
@@ -29,7 +29,7 @@ def test_packing_loses_nothing(sequences: list[list[int]]) -> None:
 
 
 def test_positions_start_anew_in_each_sequence() -> None:
-    assert positions_of(np.array([0, 2, 2, 5])).tolist() == [0, 1, 0, 1, 2]
+    assert positions_from_bounds(np.array([0, 2, 2, 5])).tolist() == [0, 1, 0, 1, 2]
 
 
 def test_the_longest_is_a_constant_where_one_is_given() -> None:
@@ -62,7 +62,7 @@ def test_moving_takes_along_what_a_batch_adds_and_leaves_the_host_part() -> None
 def check_copy(pinned: bool) -> None:
     packed = pack([[1, 2], [3]])
     batch = Labelled(packed.tokens, packed.positions, None, packed.layout, torch.tensor([0.5, 2]), ["a"], np.arange(2))
-    copied = batch.copied(pinned)
+    copied = batch.clone(pinned)
     for old, new in [
         (batch.tokens, copied.tokens),
         (batch.labels, copied.labels),
@@ -96,7 +96,7 @@ def threads():
 torch.set_num_threads(4)
 packed = pack([list(range(2**17))])
 before = threads()
-packed.copied()
+packed.clone()
 after = threads()
 packed.tokens.clone()
 print(after - before, threads() - after)
@@ -113,6 +113,6 @@ def test_a_copy_wakes_no_other_thread() -> None:
 
 
 def test_a_layout_is_made_of_any_integers() -> None:
-    layout = Layout.of(np.array([0, 3, 5], dtype=np.int64), 4)
+    layout = Layout.from_bounds(np.array([0, 3, 5], dtype=np.int64), 4)
     assert layout.host.dtype == np.int32
     assert layout.to("cpu").longest == 4

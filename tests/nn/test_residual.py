@@ -84,8 +84,8 @@ def test_a_model(placement: Any, share: Any, few: bool, first_norm: bool, monkey
         calls.append(True)
         return add_norm(*values)
 
-    monkeypatch.setattr(residual, "own_norms", lambda *_: True)
-    monkeypatch.setattr(residual, "kernels", lambda _: SimpleNamespace(add_norm=counted))
+    monkeypatch.setattr(residual, "residual_norm_kernels", lambda *_: True)
+    monkeypatch.setattr(residual, "kernel_module", lambda _: SimpleNamespace(add_norm=counted))
     running = run()
     assert len(calls) == 6, "every sum of a branch is one of these"
     torch.testing.assert_close(running[0], plain[0])
@@ -102,9 +102,9 @@ def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: p
         rates.append(values[8])
         return add_norm(*values)
 
-    monkeypatch.setattr(residual, "own_norms", lambda *_: True)
-    monkeypatch.setattr(residual, "kernels", lambda _: SimpleNamespace(add_norm=noted))
-    monkeypatch.setattr(residual, "drop", None)  # cannot be called
+    monkeypatch.setattr(residual, "residual_norm_kernels", lambda *_: True)
+    monkeypatch.setattr(residual, "kernel_module", lambda _: SimpleNamespace(add_norm=noted))
+    monkeypatch.setattr(residual, "apply_dropout", None)  # cannot be called
     model = Transformer(Settings(layers=2, width=16, heads=2, vocab=30, context=16, norm=placement, dropout=0.2))
     packed = pack([[1, 2, 3], [4, 5]])
     model(packed).last.sum().backward()
@@ -115,13 +115,13 @@ def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: p
 
 def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     module, norm, shape = SimpleNamespace(pieces=lambda width: width == 768), Norm(768), torch.Size((8, 768))
-    monkeypatch.setattr(residual, "kernels", lambda _: module)
-    monkeypatch.setattr(card, "has_flash", lambda _: True)
+    monkeypatch.setattr(residual, "kernel_module", lambda _: module)
+    monkeypatch.setattr(card, "supports_flash", lambda _: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     cuda, half = torch.device("cuda", 0), torch.bfloat16
-    assert residual.own_norms(cuda, half, shape, norm) is module
+    assert residual.residual_norm_kernels(cuda, half, shape, norm) is module
     with torch.no_grad():
-        assert residual.own_norms(cuda, half, shape, norm) is None
+        assert residual.residual_norm_kernels(cuda, half, shape, norm) is None
     for refused in (
         (torch.device("cpu"), half, shape, norm),
         (cuda, torch.float32, shape, norm),
@@ -130,6 +130,6 @@ def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatc
         (cuda, half, shape, Norm(768, kind="rms")),
         (cuda, half, shape, Norm(768, bias=False)),
     ):
-        assert residual.own_norms(*refused) is None
-    monkeypatch.setattr(residual, "alone", lambda: False)
-    assert residual.own_norms(cuda, half, shape, norm) is None
+        assert residual.residual_norm_kernels(*refused) is None
+    monkeypatch.setattr(residual, "is_single_process", lambda: False)
+    assert residual.residual_norm_kernels(cuda, half, shape, norm) is None

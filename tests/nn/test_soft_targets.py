@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.nn.soft_targets import Output, soft_divergence
+from etude.nn.soft_targets import OutputLayer, soft_divergence
 
 
-def output(tokens: int, vocab: int, width: int, seed: int) -> Output:
+def output(tokens: int, vocab: int, width: int, seed: int) -> OutputLayer:
     chance = torch.Generator().manual_seed(seed)
     made = (torch.randn(*shape, generator=chance) for shape in ((tokens, width), (vocab, width), (vocab,)))
-    return Output(*(one.requires_grad_() for one in made))
+    return OutputLayer(*(one.requires_grad_() for one in made))
 
 
-def plain(student: Output, teacher: Output, temperature: float) -> Tensor:
+def plain(student: OutputLayer, teacher: OutputLayer, temperature: float) -> Tensor:
     """As DistilBERT's code has it: torch.nn.KLDivLoss of logits over the temperature, times its square."""
     said, known = (one.hidden @ one.table.t() + one.bias for one in (student, teacher))
     soft = F.kl_div((said / temperature).log_softmax(-1), (known / temperature).softmax(-1), reduction="batchmean")

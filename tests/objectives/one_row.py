@@ -46,7 +46,7 @@ class Draws:
     def bits(self) -> int:
         for value in self.ready:
             return value
-        self.ready = iter(chance.bits(self.key, np.arange(self.taken, self.taken + self.block)).tolist())
+        self.ready = iter(chance.random_bits(self.key, np.arange(self.taken, self.taken + self.block)).tolist())
         self.taken += self.block
         return next(self.ready)
 

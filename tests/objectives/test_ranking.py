@@ -11,7 +11,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static
 from etude.nn.packed import Layout
-from etude.nn.window_layer import Window
+from etude.nn.window_layer import WindowLayer
 from etude.objectives.ranking import Ranking, Settings, build
 from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus
 
@@ -31,10 +31,10 @@ def text(seed: int = 0) -> list[list[list[int]]]:
 
 
 def test_another_word_in_the_middle_is_the_window_with_that_word() -> None:
-    window = Window(6, 5, 7)
+    window = WindowLayer(6, 5, 7)
     torch.nn.init.normal_(window.edge)
-    layout, x, others = Layout.of(np.array([0, 3, 4]), 3), torch.randn(4, 6), torch.randn(4, 2, 6)
-    found = window.swap(window(x, layout), x, others)
+    layout, x, others = Layout.from_bounds(np.array([0, 3, 4]), 3), torch.randn(4, 6), torch.randn(4, 2, 6)
+    found = window.replace_middle(window(x, layout), x, others)
     for place in range(4):
         for number in range(2):
             changed = x.clone()

@@ -30,7 +30,7 @@ from tests.objectives.small_corpus import SPECIAL
 def test_draws_have_the_frequencies_of_the_softmax(temperature: float) -> None:
     torch.manual_seed(1)
     table, bias, state = torch.randn(9, 4), torch.randn(9), torch.randn(4)
-    keys = torch.from_numpy(hashes.bits(5, np.arange(40_000)).view(np.int64))
+    keys = torch.from_numpy(hashes.random_bits(5, np.arange(40_000)).view(np.int64))
     drawn = sampling.sample(state.expand(len(keys), 4), table, bias, keys, temperature)
     share = F.softmax((table @ state + bias) / temperature, -1).double().numpy()
     counts = np.bincount(drawn.numpy(), minlength=9)
@@ -228,10 +228,10 @@ def test_the_small_discriminator_has_14_million_parameters() -> None:
 # --- the same numbers by a slow way -------------------------------------------------------------------
 
 
-def slow_states(net: Any, lender: Any, tokens: np.ndarray, kinds: np.ndarray) -> Tensor:
+def slow_states(net: Any, owner: Any, tokens: np.ndarray, kinds: np.ndarray) -> Tensor:
     """One sequence through a post-norm encoder, written out from its weights in float64."""
     p = {name: one.detach().double() for name, one in net.named_parameters()}
-    e = {name: one.detach().double() for name, one in lender.embedding.named_parameters()}
+    e = {name: one.detach().double() for name, one in owner.embedding.named_parameters()}
 
     def normed(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -281,7 +281,7 @@ def slow_losses(net: Any, made: Any, rows: list[Any], chance: Chance, batch: Any
             x = F.layer_norm(x, x.shape, head["generator_head.norm.weight"], head["generator_head.norm.bias"], 1e-5)
             logits = table @ x + head["generator_head.bias"]
             spoken -= float(logits.log_softmax(-1)[places[place]])
-            key = hashes.bits(chance.key("sample", row.index), np.array([place % made.making.row_tokens]))
+            key = hashes.random_bits(chance.key("sample", row.index), np.array([place % made.making.row_tokens]))
             noise = hashes.gumbel(int(key[0]), np.arange(VOCAB))
             text[place - start] = int((logits.numpy() + noise).argmax())
             fake[place - start] = text[place - start] != places[place]

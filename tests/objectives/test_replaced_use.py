@@ -73,7 +73,7 @@ def test_all_tokens_mlm_copies_or_restores(monkeypatch: pytest.MonkeyPatch) -> N
     loss, chances = plain()
     expected = torch.autograd.grad(loss, parameters)
     monkeypatch.setattr(
-        "etude.objectives.parts.discriminator.chunk_of", lambda vocab: 100
+        "etude.objectives.parts.discriminator.choose_chunk_size", lambda vocab: 100
     )  # 256 tokens in three pieces
     term, found = made.loss(net, batch)["mlm"], made.metrics(net, batch)
     torch.testing.assert_close(term.sum, loss, rtol=1e-5, atol=1e-4)

@@ -90,7 +90,7 @@ def test_the_rate_of_the_head_is_that_of_the_mix(base: Bases, reviews: Files, tm
     }  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
     tuned, before = Tuned.open(run.folder), Run.open(base("bert")).build()[0].state_dict()
-    shares = tuned.model.mix.shares
+    shares = tuned.model.mix.mixing_weights
     assert shares.shape == (3,) and shares.sum().item() == pytest.approx(1.0) and shares.std() > 0.01
     assert tuned.model.mix is tuned.task.mix and tuned.model.mix.norm == "token"
     after = tuned.model.wrapped.state_dict()

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from etude.chance import fold, gumbel
 from etude.errors import UserError
-from etude.nn.attention.kv_cache import Cache
+from etude.nn.attention.kv_cache import KVCache
 from etude.nn.packed import pack
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Reader:
         self.sequences = [list(map(int, sequence)) for sequence in sequences]
         self.starts = np.zeros(len(self.sequences), np.int64)
         self.slides = np.zeros(len(self.sequences), np.int64)
-        self.cache = Cache() if cached else None
+        self.cache = KVCache() if cached else None
         self.nameless = loaded.nameless
 
     @torch.no_grad()
@@ -152,7 +152,7 @@ class Reader:
         self.starts = starts
         kept = np.zeros_like(starts)
         if self.cache is not None and self.cache.keys:
-            self.cache.forget(moved)
+            self.cache.reset(moved)
             kept = self.cache.lengths
         new = [sequence[start:] for sequence, start in zip(self.sequences, starts + kept, strict=True)]
         if self.cache is None:
@@ -162,7 +162,7 @@ class Reader:
             packed = self.cache.pack(new).to(self.device)
             states = self.model(packed, cache=self.cache)
         states.last = states.last.index_select(0, packed.layout.bounds[1:].long() - 1)  # (S, D)
-        scores = wide(self.objective.logits(self.model, states))
+        scores = upcast(self.objective.logits(self.model, states))
         return scores if self.nameless is None else scores.masked_fill(self.nameless, float("-inf"))
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -176,7 +176,7 @@ class Reader:
         self.sequences = [list(self.sequences[row]) for row in rows]
         self.starts, self.slides = self.starts[index], self.slides[index]
         if self.cache is not None and len(rows):
-            self.cache.keep(index)
+            self.cache.select(index)
 
 
 # --- writing ----------------------------------------------------------------------------------------

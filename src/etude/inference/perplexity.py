@@ -30,9 +30,9 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.inference.generation import is_causal, window_start
-from etude.nn.losses import chunk_of
+from etude.nn.losses import choose_chunk_size
 from etude.nn.packed import Packed
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 from etude.objectives.causal import Stream
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer import characters
@@ -240,12 +240,12 @@ def nats_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.ndarr
 def judged_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
     """(M,) the nats of some tokens at some places, and whether each is the likeliest; a chunk of scores at a time."""
     states = loaded.objective.generate(loaded.model, packed)
-    chunk = chunk_of(loaded.model.vocab)
+    chunk = choose_chunk_size(loaded.model.vocab)
     nats, likeliest = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)]
     for start in range(0, len(index), chunk):
         place, target = (torch.from_numpy(part[start : start + chunk]).to(loaded.device) for part in (index, targets))
         scores = loaded.objective.logits(loaded.model, replace(states, last=states.last.index_select(0, place)))
-        nats.append(F.cross_entropy(wide(scores), target, reduction="none").cpu())
+        nats.append(F.cross_entropy(upcast(scores), target, reduction="none").cpu())
         likeliest.append((scores.argmax(-1) == target).cpu())
     return torch.cat(nats), torch.cat(likeliest)
 

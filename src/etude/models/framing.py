@@ -26,7 +26,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.nn.packed import Layout
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
 Pooling = Literal["start", "mean", "last", "max", "ends"]
 
@@ -107,4 +107,4 @@ def pool(last: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     if pooling == "ends":
         return torch.cat([last[bounds[:-1]], last[bounds[1:] - 1]], dim=-1)  # (S, 2D)
     # unsafe: without a check on the host that would wait for the device
-    return torch.segment_reduce(wide(last), pooling, lengths=bounds.diff(), unsafe=True)
+    return torch.segment_reduce(upcast(last), pooling, lengths=bounds.diff(), unsafe=True)

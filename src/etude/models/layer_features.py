@@ -24,8 +24,8 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.models.transfer_settings import Combine, Layers, TransferSettings
-from etude.nn.layer_mix import Mix, Norm
-from etude.nn.packed import Layout, Packed, positions_of
+from etude.nn.layer_mix import LayerMix, MixNorm
+from etude.nn.packed import Layout, Packed, positions_from_bounds
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ class LayerFeatures(Model):
         combine: Combine = "concat",
         frozen: bool = True,
         cache_bytes: int = 1 << 31,
-        mix_norm: Norm = "none",
+        mix_norm: MixNorm = "none",
     ) -> None:
         super().__init__(wrapped.settings)
         self.wrapped, self.combine, self.frozen = wrapped, combine, frozen
@@ -70,7 +70,7 @@ class LayerFeatures(Model):
         self.last_only = self.chosen == [wrapped.state_count - 1]
         self.width = self.state_width * (len(self.chosen) if combine == "concat" else 1)
         # in a tuple, where it is no part of this module: its parameters have their one name in the task
-        self._mix = (Mix(len(self.chosen), mix_norm),) if combine == "mix" else ()
+        self._mix = (LayerMix(len(self.chosen), mix_norm),) if combine == "mix" else ()
         self.cache: dict[bytes, Tensor] = {}
         self.free_bytes = cache_bytes
         if frozen:
@@ -78,7 +78,7 @@ class LayerFeatures(Model):
             wrapped.eval()
 
     @property
-    def mix(self) -> Mix | None:
+    def mix(self) -> LayerMix | None:
         return self._mix[0] if self._mix else None
 
     def train(self, mode: bool = True) -> Self:
@@ -194,7 +194,7 @@ def _select(packed: Packed, numbers: Sequence[int]) -> Packed:
     index = torch.from_numpy(places.astype(np.int64)).to(packed.tokens.device)
     return Packed(
         tokens=packed.tokens[index],
-        positions=torch.from_numpy(positions_of(bounds)).to(packed.tokens.device),
+        positions=torch.from_numpy(positions_from_bounds(bounds)).to(packed.tokens.device),
         segments=None if packed.segments is None else packed.segments[index],
-        layout=Layout.of(bounds, packed.layout.longest),
+        layout=Layout.from_bounds(bounds, packed.layout.longest),
     )

@@ -25,9 +25,9 @@ from etude.models.base import Model, ModelSettings
 from etude.models.depth import numbered_depth
 from etude.models.framing import Framing
 from etude.nn import char_cnn
-from etude.nn.char_embedding import Spelled, share_speller
+from etude.nn.char_embedding import CharEmbedding, share_speller
 from etude.nn.embedding import Embedding
-from etude.nn.lstm import LSTM, State
+from etude.nn.lstm import LSTM, LSTMState
 from etude.nn.packed import Packed
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
@@ -89,10 +89,10 @@ class Recurrent(Model):
         self.forwards = self._stack("forward")
         self.backwards = self._stack("backward")
 
-    def _words(self) -> Embedding | Spelled:
+    def _words(self) -> Embedding | CharEmbedding:
         settings = self.settings
         if settings.characters is not None:
-            return Spelled(settings.characters, settings.width)
+            return CharEmbedding(settings.characters, settings.width)
         table = Embedding(self.vocab, settings.width, positions="none")
         # of length about 1: the table may also be the output layer, and that scale suits both uses
         nn.init.normal_(table.tokens.weight, std=settings.width**-0.5)
@@ -111,7 +111,7 @@ class Recurrent(Model):
             for _ in range(settings.layers if direction in self.directions else 0)
         )
 
-    def words(self, direction: Direction) -> Embedding | Spelled:
+    def words(self, direction: Direction) -> Embedding | CharEmbedding:
         """What a direction reads words with."""
         own = self.backward_embedding if direction == "backward" else None
         return self.embedding if own is None else own
@@ -145,7 +145,7 @@ class Recurrent(Model):
         states, ends = [x], []
         for number, lstm in enumerate(self.forwards if direction == "forward" else self.backwards):
             x = F.dropout(x, self.settings.dropout, self.training)
-            start = None if carry is None else State(carry.hidden[:, number], carry.cell[:, number])
+            start = None if carry is None else LSTMState(carry.hidden[:, number], carry.cell[:, number])
             y, end = lstm(x, packed.layout, start, reverse)
             x = y + x if self.settings.residual and number else y
             states.append(x)
@@ -154,7 +154,7 @@ class Recurrent(Model):
 
     def _look_up(self, packed: Packed, direction: Direction) -> Tensor:
         words = self.words(direction)
-        if isinstance(words, Spelled):
+        if isinstance(words, CharEmbedding):
             return words(packed.tokens)
         x: Tensor = words(packed.tokens, packed.positions, None)[0]
         return x  # (N, D)
@@ -166,9 +166,9 @@ class Recurrent(Model):
         return recurrent + sum(part.network.flops(tokens if words is None else words) for part in self._spelled)
 
     @property
-    def _spelled(self) -> list[Spelled]:
+    def _spelled(self) -> list[CharEmbedding]:
         """The character networks that words are read with, where there are any."""
-        return [part for part in (self.embedding, self.backward_embedding) if isinstance(part, Spelled)]
+        return [part for part in (self.embedding, self.backward_embedding) if isinstance(part, CharEmbedding)]
 
     # --- what kind of model it is -------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from etude.nn.combiner import Mask
-from etude.nn.layer_mix import Norm
+from etude.nn.combiner import MaskKind
+from etude.nn.layer_mix import MixNorm
 from etude.settings import Strict
 
 Layers = Literal["last", "last4", "all"] | list[int]
@@ -18,14 +18,14 @@ class TransferSettings(Strict):
     frozen: bool = Field(default=False, description="features: the model is read, not trained")
     layers: Layers = Field(default="last", description="which layers the task reads: last, last4, all or [numbers]")
     combine: Combine = Field(default="concat", description="of several layers: side by side, or a learned mix")
-    mix_norm: Norm = Field(
+    mix_norm: MixNorm = Field(
         default="none", description="each layer to deviation 1 before the mix: by token, or by batch as released"
     )
     freeze: int | None = Field(default=None, ge=0, description="layers from below that stay, the embedding with them")
     gradual: float = Field(default=0.0, ge=0, description="epochs until one layer more thaws, from above; 0: all learn")
     fresh: int = Field(default=0, ge=0, description="layers from above that start from new values, for small data")
     cache_mb: int = Field(default=2048, ge=0, description="memory for frozen states")
-    mask: Mask | None = Field(
+    mask: MaskKind | None = Field(
         default=None, description="of a two-tower model's combiner; if None, none in fine-tuning and full when frozen"
     )
     dropout: float | None = Field(

@@ -27,14 +27,14 @@ from etude.models.base import Model, ModelSettings
 from etude.models.framing import Framing
 from etude.nn import residual
 from etude.nn.activations import Activation
-from etude.nn.attention.kv_cache import Cache
+from etude.nn.attention.kv_cache import KVCache
 from etude.nn.block import AttentionBranch, FeedForwardBranch
 from etude.nn.embedding import Embedding, Positions
-from etude.nn.initialization import Scaling, fresh_key, initialise, residual_scale
-from etude.nn.norm import Kind, Norm
+from etude.nn.initialization import Scaling, draw_key, init_weights, residual_scale
+from etude.nn.norm import Norm, NormKind
 from etude.nn.packed import Layout, Packed
-from etude.nn.precision import narrow
-from etude.nn.rotary import Rotation, rotation
+from etude.nn.precision import to_autocast_dtype
+from etude.nn.rotary import Rotation, compute_rotation
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 
@@ -58,7 +58,7 @@ class Settings(ModelSettings):
     embedding_norm: bool = False
 
     norm: residual.Placement = "pre"
-    norm_kind: Kind = "layer"
+    norm_kind: NormKind = "layer"
     first_norm: bool = Field(default=True, description="False: no norm before the first attention (ModernBERT)")
     epsilon: float = Field(default=1e-5, gt=0)
     activation: Activation = "gelu"
@@ -110,8 +110,8 @@ class Transformer(Model):
     settings: Settings
     context: int
 
-    def __init__(self, settings: Settings, borrowed: Collection[str] = ()) -> None:
-        """`borrowed` names parts of the embedding that belong to another model (nn/embedding.py)."""
+    def __init__(self, settings: Settings, tied: Collection[str] = ()) -> None:
+        """`tied` names parts of the embedding that belong to another model (nn/embedding.py)."""
         super().__init__(settings)
         self.width, self.context = settings.width, settings.context
         self.inner = settings.feedforward or 4 * settings.width
@@ -128,7 +128,7 @@ class Transformer(Model):
             dropout=settings.embedding_dropout,
             drop_table=settings.embedding_dropout_on == "table",
             bias=settings.bias,
-            borrowed=borrowed,
+            tied=tied,
         )
         own_attention = 1 if settings.share in ("attention", "all") else settings.layers
         own_feedforward = 1 if settings.share in ("feedforward", "all") else settings.layers
@@ -174,9 +174,9 @@ class Transformer(Model):
                 factors[f"{kind}.{layer}.{last}.weight"] = scale
         if self.embedding.positions is not None and settings.position_deviation is not None:
             factors["embedding.positions.weight"] = settings.position_deviation / settings.init_deviation
-        initialise(
+        init_weights(
             self,
-            key=fresh_key() if key is None else key,
+            key=draw_key() if key is None else key,
             deviation=settings.init_deviation,
             truncated=settings.init_truncated,
             factors=factors,
@@ -191,14 +191,14 @@ class Transformer(Model):
         packed: Packed,
         layers: bool = False,
         weights: bool = False,
-        lender: Embedding | None = None,
-        cache: Cache | None = None,
+        tied_to: Embedding | None = None,
+        cache: KVCache | None = None,
         only: Tensor | None = None,
         queries: bool = False,
     ) -> States:
         """States of all tokens; of all layers, queries and keys, and attention weights by the slow path, on request.
 
-        `lender` is the embedding of another model, for the parts that are borrowed. With `cache`, the tokens go
+        `tied_to` is the embedding of another model, for the parts that are tied. With `cache`, the tokens go
         on where its sequences stopped (`cache.pack` makes such a batch). With `only` (M,), `last` are the states at
         these places alone, (M, D), and the last layer computes no others: a masked model needs one in seven.
         """
@@ -206,17 +206,17 @@ class Transformer(Model):
             raise ValueError("`only` leaves out states of the last layer, and `layers` or `queries` ask for all")
         self._check(packed.layout, cache)
         if cache is not None:
-            cache.begin(packed.layout, self.path)
+            cache.start_step(packed.layout, self.path)
         settings, layout = self.settings, packed.layout
-        x, table = self.embedding(packed.tokens, packed.positions, packed.segments, lender)  # (N, D)
-        x = narrow(x)
+        x, table = self.embedding(packed.tokens, packed.positions, packed.segments, tied_to)  # (N, D)
+        x = to_autocast_dtype(x)
         turns = self._turns(packed.positions)
         kept: list[Tensor] = [x]
         record: list[list[Tensor]] | None = [] if weights else None
         asked: list[Tensor] | None = [] if queries else None
         stream: residual.Stream = x
         if not layers:
-            stream = residual.stream_of(x, self.feedforward[0].norm)  # type: ignore[arg-type]
+            stream = residual.start_stream(x, self.feedforward[0].norm)  # type: ignore[arg-type]
         for layer in range(settings.layers):
             window = self.window_of(layer)
             attention = self.attention[layer % len(self.attention)]
@@ -226,21 +226,21 @@ class Transformer(Model):
                 layout,
                 causal=self.causal,
                 window=window,
-                turn=turns[0 if window is None else 1],
+                rotation=turns[0 if window is None else 1],
                 path=self.path,
-                record=record,
+                record_weights=record,
                 cache=cache,
                 layer=layer,
                 only=only if layer == settings.layers - 1 else None,
-                asked=asked,
+                record_query_key=asked,
             )
             stream = feedforward(stream)
             if layers:
                 assert isinstance(stream, Tensor)
                 kept.append(stream)
         if cache is not None:
-            cache.finish()
-        x = kept[-1] = residual.state(stream, self.norm)
+            cache.finish_step()
+        x = kept[-1] = residual.final_state(stream, self.norm)
         return States(last=x, layers=kept if layers else None, table=table, weights=record, queries=asked)
 
     def _turns(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
@@ -249,12 +249,12 @@ class Transformer(Model):
         if settings.positions != "rotary":
             return None, None
         size = settings.width // settings.heads
-        dense = rotation(positions, size, settings.rotary_base)
+        dense = compute_rotation(positions, size, settings.rotary_base)
         if settings.window is None or settings.rotary_window_base is None:
             return dense, dense
-        return dense, rotation(positions, size, settings.rotary_window_base)
+        return dense, compute_rotation(positions, size, settings.rotary_window_base)
 
-    def _check(self, layout: Layout, cache: Cache | None) -> None:
+    def _check(self, layout: Layout, cache: KVCache | None) -> None:
         if cache is not None and not self.causal:
             raise UserError("a model that looks both ways cannot go on from a cache: build it with direction='causal'")
         if torch.compiler.is_compiling() or len(layout.host) < 2:

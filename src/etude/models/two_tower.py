@@ -32,16 +32,16 @@ from etude.models.depth import numbered_depth
 from etude.models.framing import Framing
 from etude.models.transfer_settings import TransferSettings
 from etude.nn import char_cnn
-from etude.nn.activations import Activation, drop
-from etude.nn.attention.multi_set import Keys, Slot, SlotKind, as_one_step, attend_union
+from etude.nn.activations import Activation, apply_dropout
+from etude.nn.attention.multi_set import KeySet, NullSlot, SlotKind, allow_in_graph, attend_multi_set
 from etude.nn.block import AttentionBranch, FeedForwardBranch
-from etude.nn.char_embedding import Spelled, share_speller
-from etude.nn.combiner import Combiner, LinearCombiner, Mask, Query
+from etude.nn.char_embedding import CharEmbedding, share_speller
+from etude.nn.combiner import Combiner, LinearCombiner, MaskKind, QueryKind
 from etude.nn.embedding import Embedding, sinusoids
-from etude.nn.initialization import fresh_key, initialise
+from etude.nn.initialization import draw_key, init_weights
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
-from etude.nn.precision import narrow
+from etude.nn.precision import to_autocast_dtype
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ class Settings(ModelSettings):
 
     combiner: Literal["attention", "linear", "none"] = "attention"
     combiner_heads: int | None = Field(default=None, ge=1, description="as many as the towers have if None")
-    combiner_query: Query = Field(default="sum", description="sum in base, concat in large")
+    combiner_query: QueryKind = Field(default="sum", description="sum in base, concat in large")
     combiner_scaled: bool = Field(default=True, description="scores over sqrt(head size); the released code never does")
     combiner_slot: SlotKind = "none"
 
@@ -101,7 +101,7 @@ class Words(nn.Module):
 
     def __init__(self, characters: char_cnn.Settings, settings: Settings) -> None:
         super().__init__()
-        self.words = Spelled(characters, settings.width)
+        self.words = CharEmbedding(characters, settings.width)
         self.scale, self.waves, self.dropout = settings.width**0.5, settings.positions != "none", settings.dropout
 
     def forward(self, tokens: Tensor, positions: Tensor, vectors: Tensor | None) -> Tensor:
@@ -109,7 +109,7 @@ class Words(nn.Module):
         x = self.scale * (self.words(tokens) if vectors is None else vectors)
         if self.waves:
             x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
-        return drop(x, self.dropout, self.training)
+        return apply_dropout(x, self.dropout, self.training)
 
 
 class TowerAttention(AttentionBranch):
@@ -124,17 +124,17 @@ class TowerAttention(AttentionBranch):
             dropout=settings.dropout,
             attention_dropout=settings.attention_dropout,
         )
-        self.slot = None if settings.slot == "none" else Slot(self.heads, self.size, settings.slot)
+        self.slot = None if settings.slot == "none" else NullSlot(self.heads, self.size, settings.slot)
 
     def read(self, x: Tensor, layout: Layout, path: str | None) -> Tensor:
         """(N, D) -> (N, D)"""
         if self.slot is None:
             return self(x, layout, causal=True, path=path)
-        query, key, value = self.project(self.norm(x), None)
+        query, key, value = self.project_qkv(self.norm(x), None)
         dropout = self.attention_dropout if self.training else 0.0
-        parts = [Keys(key, value, "past")]
-        mixed = attend_union(query, parts, layout, slot=self.slot(), dropout=dropout, path=path)
-        result = self.join(x, mixed)
+        parts = [KeySet(key, value, "past")]
+        mixed = attend_multi_set(query, parts, layout, slot=self.slot(), dropout=dropout, path=path)
+        result = self.project_output(x, mixed)
         assert isinstance(result, Tensor)
         return result
 
@@ -180,7 +180,7 @@ class TwoTower(Model):
         self.context = settings.context
         self.width = settings.width if settings.combiner != "none" else 2 * settings.width
         self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
-        self.mask: Mask = "full"  # of the combiner: what a token sees of itself
+        self.mask: MaskKind = "full"  # of the combiner: what a token sees of itself
         inner = settings.feedforward or 4 * settings.width
         self.embedding: Embedding | Words
         if settings.characters is not None:
@@ -222,7 +222,7 @@ class TwoTower(Model):
         Matrices by Glorot and Bengio 2010; tables so that, times sqrt(width), they are about as large as the sinusoids.
         A network of letters keeps the values it began with.
         """
-        key = fresh_key() if key is None else key
+        key = draw_key() if key is None else key
         for name, part in self.named_children():
             if isinstance(part, Words):
                 continue
@@ -231,10 +231,10 @@ class TwoTower(Model):
                 for inside, parameter in part.named_parameters()
                 if parameter.dim() > 1
             }
-            initialise(part, key=fold(key, name), deviation=1.0, factors=factors)
+            init_weights(part, key=fold(key, name), deviation=1.0, factors=factors)
 
     def compile(self, *args: object, **options: object) -> None:
-        as_one_step()
+        allow_in_graph()
         super().compile(*args, **options)
 
     def forward(self, packed: Packed, layers: bool = False, vectors: Tensor | None = None) -> TowerStates:
@@ -245,7 +245,7 @@ class TwoTower(Model):
             x, table = self.embedding(packed.tokens, packed.positions, vectors), None
         else:
             x, table = self.embedding(packed.tokens, packed.positions, packed.segments)
-        x = narrow(x)  # (N, D)
+        x = to_autocast_dtype(x)  # (N, D)
         ahead = self.forwards(x, layout, self.path)
         tower = self.forwards if self.backwards is None else self.backwards
         back = tower(x.flip(0), reversed_layout, self.path)

@@ -27,13 +27,13 @@ _LANES = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale 
 
 def gelu(x: Tensor) -> Tensor:
     """x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
-    result: Tensor = _Gelu.apply(x) if _trains_on_cpu(x) and not gelu_is_fast() else F.gelu(x)
+    result: Tensor = _Gelu.apply(x) if _trains_on_cpu(x) and not has_fast_gelu() else F.gelu(x)
     return result
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """Its approximation, which GPT-1, GPT-2 and BERT's own code compute."""
-    result: Tensor = _GeluTanh.apply(x) if _trains_on_cpu(x) and not gelu_is_fast() else F.gelu(x, approximate="tanh")
+    result: Tensor = _GeluTanh.apply(x) if _trains_on_cpu(x) and not has_fast_gelu() else F.gelu(x, approximate="tanh")
     return result
 
 
@@ -46,19 +46,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def drop(x: Tensor, rate: float, training: bool) -> Tensor:
+def apply_dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """Dropout from torch's global generator."""
     if not training or rate == 0:
         return x
     if not _trains_on_cpu(x, (*_EXACT, torch.bfloat16)):
         return F.dropout(x, rate)
-    kept, scale = keep_mask(tuple(x.shape), rate)
+    kept, scale = draw_keep_mask(tuple(x.shape), rate)
     if x.dtype == torch.bfloat16:
         return x * kept.to(x.dtype) * scale  # the scale apart: in bf16 it is 1.1094 for 1.1111
     return x * kept.to(x.dtype).mul_(scale)
 
 
-def keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
+def draw_keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
     """True where an element stays, on the CPU; and what the kept ones are multiplied by."""
     count = math.prod(shape)
     cut = min(round(rate * _LANES), _LANES - 1)
@@ -67,7 +67,7 @@ def keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
     return lanes >= cut - _LANES // 2, _LANES / (_LANES - cut)
 
 
-def gelu_is_fast() -> bool:
+def has_fast_gelu() -> bool:
     """Whether torch's own GELU is: it is written for the vectors of x86."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 

@@ -19,14 +19,14 @@ from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
-class Letters(NamedTuple):
+class WordCharacters(NamedTuple):
     """The words of a batch: different ones once, and which of them each token is."""
 
     rows: Tensor  # (U, length) int64
     words: Tensor  # (N,) int64
 
     @classmethod
-    def of(cls, words: Sequence[bytes | int], settings: char_cnn.Settings) -> Letters:
+    def from_words(cls, words: Sequence[bytes | int], settings: char_cnn.Settings) -> WordCharacters:
         """Of words in order, and of numbers for the marks around sentences (text/tokenizer/char_ids.py)."""
         numbers: dict[bytes | int, int] = {}
         index = [numbers.setdefault(word, len(numbers)) for word in words]
@@ -34,7 +34,7 @@ class Letters(NamedTuple):
         return cls(torch.from_numpy(rows), torch.from_numpy(np.array(index, np.int64)))
 
 
-class Spelled(nn.Module):
+class CharEmbedding(nn.Module):
     """The place of a token table."""
 
     def __init__(self, settings: char_cnn.Settings, width: int) -> None:
@@ -54,7 +54,7 @@ class Spelled(nn.Module):
         return self.network(torch.from_numpy(rows).to(tokens.device))[words]
 
 
-def share_speller(parts: Sequence[Spelled], tokenizer: Tokenizer) -> Tokenizer:
+def share_speller(parts: Sequence[CharEmbedding], tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer to use with a model that reads words by these parts: one speller, known to all of them."""
     if not parts:
         return tokenizer

@@ -20,14 +20,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from etude.nn.activations import Activation, drop
-from etude.nn.attention.multi_set import Keys, Slot, SlotKind, attend_union, shift
+from etude.nn.activations import Activation, apply_dropout
+from etude.nn.attention.multi_set import KeySet, NullSlot, SlotKind, attend_multi_set, shift
 from etude.nn.block import FeedForwardBranch
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout
 
-Query = Literal["sum", "concat"]
-Mask = Literal["full", "current", "none"]
+QueryKind = Literal["sum", "concat"]
+MaskKind = Literal["full", "current", "none"]
 
 
 class Combiner(nn.Module):
@@ -37,7 +37,7 @@ class Combiner(nn.Module):
         heads: int,
         inner: int,
         *,
-        query: Query = "sum",
+        query: QueryKind = "sum",
         scaled: bool = True,
         slot: SlotKind = "none",
         activation: Activation = "relu",
@@ -52,7 +52,7 @@ class Combiner(nn.Module):
         self.norm_forward, self.norm_backward = Norm(width, epsilon), Norm(width, epsilon)
         self.query = nn.Linear(2 * width if self.joined else width, width)
         self.keys = nn.Linear(width, 2 * width)  # rows in the order key, value
-        self.slot = None if slot == "none" else Slot(heads, width // heads, slot)
+        self.slot = None if slot == "none" else NullSlot(heads, width // heads, slot)
         self.out = nn.Linear(width, width)
         self.feedforward = FeedForwardBranch(
             width,
@@ -64,7 +64,7 @@ class Combiner(nn.Module):
             inner_dropout=inner_dropout,
         )
 
-    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: Mask, path: str | None = None) -> Tensor:
+    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: MaskKind, path: str | None = None) -> Tensor:
         """(N, D) the tops of both towers -> (N, D)."""
         ahead, back = self.norm_forward(ahead), self.norm_backward(back)
         left, right = shift(ahead, layout, 1), shift(back, layout, -1)
@@ -78,7 +78,7 @@ class Combiner(nn.Module):
             parts = [self._keys(ahead, "past"), self._keys(back, "future")]
         else:
             parts = [self._keys(ahead, "all"), self._keys(back, "all")]
-        mixed = attend_union(
+        mixed = attend_multi_set(
             query,
             parts,
             layout,
@@ -87,12 +87,12 @@ class Combiner(nn.Module):
             path=path,
         )
         mixed = self.out(mixed.reshape(-1, self.heads * self.size))
-        result: Tensor = self.feedforward(drop(mixed, self.dropout, self.training))
+        result: Tensor = self.feedforward(apply_dropout(mixed, self.dropout, self.training))
         return result
 
-    def _keys(self, x: Tensor, reach: Literal["past", "future", "all"], edge: bool = True) -> Keys:
+    def _keys(self, x: Tensor, reach: Literal["past", "future", "all"], edge: bool = True) -> KeySet:
         key, value = self.keys(x).view(-1, 2, self.heads, self.size).unbind(1)
-        return Keys(key, value, reach, edge)
+        return KeySet(key, value, reach, edge)
 
     def flops(self, tokens: int, pairs: int) -> int:
         """Forward only: matrix products x2; 2 keys a pair of places, whatever the mask leaves of them."""
@@ -109,7 +109,7 @@ class LinearCombiner(nn.Module):
         super().__init__()
         self.project = nn.Linear(2 * width, width)
 
-    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: Mask, path: str | None = None) -> Tensor:
+    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: MaskKind, path: str | None = None) -> Tensor:
         """Neighbours alone: no mask changes what it sees."""
         result: Tensor = self.project(torch.cat([shift(ahead, layout, 1), shift(back, layout, -1)], dim=-1))
         return result

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from etude.nn.lstm import Schedule
 from etude.nn.packed import Layout
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
 # Not -inf: a logsumexp over nothing but -inf has no gradient, and where no allowed path exists (a sentence of one
 # word, and tags that only begin or end chunks) the least forbidden one is still an answer.
@@ -29,7 +29,7 @@ FORBIDDEN = -1e4
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedTransitions:
     """Which tags may begin, follow each other and end."""
 
     starts: np.ndarray  # (K,) bool
@@ -44,14 +44,14 @@ class CRF(nn.Module):
     transition_penalty: Tensor
     end_penalty: Tensor
 
-    def __init__(self, tags: int, allowed: Allowed | None = None, constrain_training: bool = False) -> None:
+    def __init__(self, tags: int, allowed: AllowedTransitions | None = None, constrain_training: bool = False) -> None:
         super().__init__()
         self.tags, self.constrain_training = tags, constrain_training
         self.start = nn.Parameter(torch.zeros(tags))
         self.transitions = nn.Parameter(torch.zeros(tags, tags))  # [from, to]
         self.end = nn.Parameter(torch.zeros(tags))
         if allowed is None:
-            allowed = Allowed(np.ones(tags, bool), np.ones((tags, tags), bool), np.ones(tags, bool))
+            allowed = AllowedTransitions(np.ones(tags, bool), np.ones((tags, tags), bool), np.ones(tags, bool))
         for name, permitted in (
             ("start_penalty", allowed.starts),
             ("transition_penalty", allowed.transitions),
@@ -64,7 +64,7 @@ class CRF(nn.Module):
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, layout: Layout) -> Tensor:
         """(N, K), (N,) -> (S,) log p(tags | emissions) of each sequence, 0 where it is empty."""
-        emissions = wide(emissions)
+        emissions = upcast(emissions)
         start, transitions, end = self._scores(self.constrain_training)
         forward, norms = self._forward(emissions, layout, start, transitions)
         ends = _ends(layout)
@@ -75,9 +75,9 @@ class CRF(nn.Module):
         left = end[tags[last]] - (forward[last] + end).logsumexp(-1)
         return _sum(terms, layout).index_add(0, ends.sequences, left)
 
-    def partition(self, emissions: Tensor, layout: Layout) -> Tensor:
+    def log_partition(self, emissions: Tensor, layout: Layout) -> Tensor:
         """(N, K) -> (S,) log of the sum over all paths of exp(score), 0 where a sequence is empty."""
-        emissions = wide(emissions)
+        emissions = upcast(emissions)
         start, transitions, end = self._scores(self.constrain_training)
         forward, norms = self._forward(emissions, layout, start, transitions)
         ends = _ends(layout)
@@ -85,14 +85,14 @@ class CRF(nn.Module):
 
     def marginals(self, emissions: Tensor, layout: Layout, constrained: bool = True) -> Tensor:
         """(N, K) -> (N, K) the probability of each tag at each token, over all (allowed) paths."""
-        emissions = wide(emissions)
+        emissions = upcast(emissions)
         start, transitions, end = self._scores(constrained)
         forward, _ = self._forward(emissions, layout, start, transitions)
         backward, _ = self._forward(emissions, layout, end, transitions.t(), reverse=True)
         return (forward + backward - emissions).softmax(-1)  # both have the token's own emission in them
 
     def _scores(self, constrained: bool) -> tuple[Tensor, Tensor, Tensor]:
-        start, transitions, end = wide(self.start), wide(self.transitions), wide(self.end)
+        start, transitions, end = upcast(self.start), upcast(self.transitions), upcast(self.end)
         if constrained:
             return start + self.start_penalty, transitions + self.transition_penalty, end + self.end_penalty
         return start, transitions, end
@@ -102,36 +102,36 @@ class CRF(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Forward variables (N, K), each normalised to sum to 1 as probabilities, and the logs of what they summed
         to (N,); from the other end with `reverse`."""
-        schedule = Schedule.of(layout, reverse)
-        if not schedule.running:
+        schedule = Schedule.from_layout(layout, reverse)
+        if not schedule.batch_sizes:
             return emissions, emissions.sum(-1)
-        read = emissions[schedule.read]
+        read = emissions[schedule.sorted_tokens]
         variables: list[Tensor] = []
         norms: list[Tensor] = []
         place = 0
-        for running in schedule.running:
+        for running in schedule.batch_sizes:
             entered = start if not variables else _reach(variables[-1][:running], transitions)
             reached = read[place : place + running] + entered  # (running, K)
             norm = reached.logsumexp(-1, keepdim=True)
             variables.append(reached - norm)
             norms.append(norm[:, 0])
             place += running
-        return torch.cat(variables)[schedule.unread], torch.cat(norms)[schedule.unread]
+        return torch.cat(variables)[schedule.unsorted_tokens], torch.cat(norms)[schedule.unsorted_tokens]
 
     # --- decoding -----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def decode(self, emissions: Tensor, layout: Layout) -> Tensor:
         """(N, K) -> (N,) the tags of the best allowed path of each sequence (Viterbi 1967)."""
-        schedule = Schedule.of(layout, reverse=False)
-        if not schedule.running:
+        schedule = Schedule.from_layout(layout, reverse=False)
+        if not schedule.batch_sizes:
             return torch.zeros(0, dtype=torch.long, device=emissions.device)
         start, transitions, end = self._scores(constrained=True)
-        read = wide(emissions)[schedule.read]
+        read = upcast(emissions)[schedule.sorted_tokens]
         pointers: list[Tensor] = []
         finals: list[Tensor] = []  # of the sequences that are over, the shortest first
-        best, place = read[: schedule.running[0]] + start, schedule.running[0]
-        for running in schedule.running[1:]:
+        best, place = read[: schedule.batch_sizes[0]] + start, schedule.batch_sizes[0]
+        for running in schedule.batch_sizes[1:]:
             if running < len(best):
                 finals.append(best[running:])
                 best = best[:running]
@@ -142,13 +142,13 @@ class CRF(nn.Module):
             place += running
         finals.append(best)
         current = (torch.cat(finals[::-1]) + end).argmax(-1)  # (S,) the last tag of each, longest sequence first
-        paths = [current[: schedule.running[-1]]]
+        paths = [current[: schedule.batch_sizes[-1]]]
         for running, running_before, came_from in zip(
-            schedule.running[:0:-1], schedule.running[-2::-1], reversed(pointers), strict=True
+            schedule.batch_sizes[:0:-1], schedule.batch_sizes[-2::-1], reversed(pointers), strict=True
         ):
             previous = came_from.gather(1, paths[-1][:, None])[:, 0]
             paths.append(torch.cat([previous, current[running:running_before]]))
-        return torch.cat(paths[::-1])[schedule.unread]
+        return torch.cat(paths[::-1])[schedule.unsorted_tokens]
 
 
 @dataclass

@@ -4,7 +4,7 @@
 
 Every part is optional but the first. Sinusoidal positions: Vaswani et al. 2017, section 3.5. The factorised
 form, a narrow table and a projection behind norm and dropout: ALBERT, section 3.1, and ELECTRA-small.
-Parts may be borrowed from another embedding (ELECTRA, section 3.2): tied by use, they exist once, with the lender.
+Parts may be tied from another embedding (ELECTRA, section 3.2): tied by use, they exist once, with the tied_to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.activations import drop
+from etude.nn.activations import apply_dropout
 from etude.nn.norm import Norm
 
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
@@ -59,15 +59,15 @@ class Embedding(nn.Module):
         drop_table: bool = False,
         scale: float = 1.0,
         bias: bool = True,
-        borrowed: Collection[str] = (),
+        tied: Collection[str] = (),
     ) -> None:
-        """`borrowed` names the parts (tokens, positions, segments, norm) that `forward` takes from its lender."""
+        """`tied` names the parts (tokens, positions, segments, norm) that `forward` takes from its tied_to."""
         super().__init__()
         table_width = table_width or width
-        self.borrowed = frozenset(borrowed)
+        self.tied = frozenset(tied)
 
         def own(name: str, make: Callable[[], nn.Module | None]) -> Any:
-            return None if name in borrowed else make()
+            return None if name in tied else make()
 
         self.kind, self.dropout, self.drop_table, self.scale = positions, dropout, drop_table, scale
         self.tokens = own("tokens", lambda: nn.Embedding(vocab, table_width))
@@ -78,7 +78,7 @@ class Embedding(nn.Module):
         self.project = nn.Linear(table_width, width, bias=bias) if table_width != width else None
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, segments: Tensor | None, lender: Embedding | None = None
+        self, tokens: Tensor, positions: Tensor, segments: Tensor | None, tied_to: Embedding | None = None
     ) -> tuple[Tensor, Tensor]:
         """(N,) each -> the first states (N, D), and the token table as used, (V, E), for a tied output.
 
@@ -86,7 +86,7 @@ class Embedding(nn.Module):
         the elements of the tables before the look-up, and the output layer uses the same dropped table.
         """
         part = {
-            name: getattr(lender if name in self.borrowed else self, name)
+            name: getattr(tied_to if name in self.tied else self, name)
             for name in ("tokens", "positions", "segments", "norm")
         }
         table = self._dropped(part["tokens"].weight)
@@ -103,8 +103,8 @@ class Embedding(nn.Module):
         if part["norm"] is not None:
             x = part["norm"](x)
         if not self.drop_table:
-            x = drop(x, self.dropout, self.training)
+            x = apply_dropout(x, self.dropout, self.training)
         return x if self.project is None else self.project(x), table
 
     def _dropped(self, table: Tensor) -> Tensor:
-        return drop(table, self.dropout, self.training) if self.drop_table else table
+        return apply_dropout(table, self.dropout, self.training) if self.drop_table else table

@@ -17,33 +17,33 @@ from torch import Tensor
 
 Result = TypeVar("Result")
 
-_plain: list[bool] = []  # not empty: within plain()
+_disabled: list[bool] = []  # not empty: within plain()
 
 
 @contextlib.contextmanager
-def plain(wanted: bool = True) -> Iterator[None]:
+def disable_fusion(wanted: bool = True) -> Iterator[None]:
     """Nothing is compiled here: for `train.compile=false`, and to compare with."""
     if not wanted:
         yield
         return
-    _plain.append(True)
+    _disabled.append(True)
     try:
         yield
     finally:
-        _plain.pop()
+        _disabled.pop()
 
 
-def is_plain() -> bool:
-    return bool(_plain)
+def is_fusion_disabled() -> bool:
+    return bool(_disabled)
 
 
-def fused(function: Callable[..., Result]) -> Callable[..., Result]:
+def fuse(function: Callable[..., Result]) -> Callable[..., Result]:
     """The first argument, a tensor, says where it runs."""
     compiled: list[Callable[..., Result]] = []
 
     @functools.wraps(function)
     def call(first: Tensor, *rest: object) -> Result:
-        if not first.is_cuda or _plain or torch.compiler.is_compiling():
+        if not first.is_cuda or _disabled or torch.compiler.is_compiling():
             return function(first, *rest)
         if not compiled:
             compiled.append(torch.compile(function, dynamic=False))

@@ -32,7 +32,7 @@ def residual_scale(scaling: Scaling, layer: int, layers: int) -> float:
     return 1.0
 
 
-def fresh_key() -> int:
+def draw_key() -> int:
     """A key drawn from torch's global generator: `torch.manual_seed` decides it, a second model gets another."""
     return int(torch.randint(2**62, (), device="cpu"))
 
@@ -51,7 +51,7 @@ def fill_normal(parameter: Tensor, key: int, deviation: float, truncated: bool) 
         parameter.copy_(drawn)
 
 
-def initialise(
+def init_weights(
     module: nn.Module,
     *,
     key: int,

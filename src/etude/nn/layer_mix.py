@@ -18,38 +18,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
-Norm = Literal["none", "token", "batch"]
+MixNorm = Literal["none", "token", "batch"]
 EPSILON = 1e-12  # added to a variance [code]
 
 
-class Mix(nn.Module):
-    def __init__(self, layers: int, norm: bool | Norm = False) -> None:
+class LayerMix(nn.Module):
+    def __init__(self, layers: int, norm: bool | MixNorm = False) -> None:
         """`norm` True is "token"."""
         super().__init__()
         if layers < 1:
             raise ValueError(f"a mix of {layers} layers is nothing")
-        self.norm: Norm = norm if isinstance(norm, str) else "token" if norm else "none"
+        self.norm: MixNorm = norm if isinstance(norm, str) else "token" if norm else "none"
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
 
     @property
-    def shares(self) -> Tensor:
+    def mixing_weights(self) -> Tensor:
         """(layers,) which sum to 1."""
-        return wide(self.weights).softmax(0)
+        return upcast(self.weights).softmax(0)
 
     @property
     def penalty(self) -> Tensor:
-        return wide(self.weights).square().sum()
+        return upcast(self.weights).square().sum()
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """(N, D) each -> (N, D)."""
         if len(layers) != len(self.weights):
             raise ValueError(f"{len(layers)} layers for a mix of {len(self.weights)}")
-        mixed = torch.zeros_like(layers[0], dtype=wide(layers[0][:0]).dtype)
-        for share, layer in zip(self.shares, layers, strict=True):
-            mixed = mixed + share * self._normed(wide(layer))
+        mixed = torch.zeros_like(layers[0], dtype=upcast(layers[0][:0]).dtype)
+        for share, layer in zip(self.mixing_weights, layers, strict=True):
+            mixed = mixed + share * self._normed(upcast(layer))
         return (self.gamma * mixed).to(layers[0].dtype)
 
     def _normed(self, layer: Tensor) -> Tensor:

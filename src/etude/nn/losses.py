@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.fusion import is_plain
-from etude.nn.precision import product_dtype, wide
+from etude.nn.fusion import is_fusion_disabled
+from etude.nn.precision import matmul_dtype, upcast
 
 IGNORE = -100  # torch's own default for "no target"
 # Logits held at once, on a CPU 128 MiB in float32. On a GPU two GiB in bf16: each further chunk adds once more to the
@@ -30,7 +30,7 @@ _COLUMNS = 64  # on a GPU columns are padded to a multiple of this, and slots cu
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
     """(M, V), (M,) -> the sum over used slots, in float32."""
-    return F.cross_entropy(wide(logits), targets, ignore_index=IGNORE, reduction="sum")
+    return F.cross_entropy(upcast(logits), targets, ignore_index=IGNORE, reduction="sum")
 
 
 def linear_cross_entropy(
@@ -40,15 +40,15 @@ def linear_cross_entropy(
 
     (M, D), (V, D), (V,), (M,) -> (). Under autocast the products run in its precision, the softmax in float32.
     """
-    chunk = chunk or chunk_of(weight.shape[0], states.device.type, states.shape[0])
-    return _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, product_dtype(states))
+    chunk = chunk or choose_chunk_size(weight.shape[0], states.device.type, states.shape[0])
+    return _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, matmul_dtype(states))
 
 
-def linear_scores(
+def linear_losses_and_argmax(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """For evaluation: the loss of every slot (M,), 0 where unused, and the most likely token of every slot (M,)."""
-    chunk, dtype = chunk or chunk_of(weight.shape[0], states.device.type), product_dtype(states)
+    chunk, dtype = chunk or choose_chunk_size(weight.shape[0], states.device.type), matmul_dtype(states)
     losses, likeliest = [], []
     with torch.no_grad():
         for part, target in zip(states.split(chunk), targets.split(chunk), strict=True):
@@ -58,7 +58,7 @@ def linear_scores(
     return torch.cat(losses), torch.cat(likeliest)
 
 
-def chunk_of(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
+def choose_chunk_size(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
     """How many slots fit into the memory set aside for logits; on a GPU `slots` are cut into chunks of one size."""
     if device == "cpu":
         return max(1, _LOGITS // vocab)
@@ -70,11 +70,11 @@ def chunk_of(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    logits = wide(states @ weight.t())
+    logits = upcast(states @ weight.t())
     return logits if bias is None else logits.add_(bias.to(logits.dtype))
 
 
-def table_for(weight: Tensor, dtype: torch.dtype) -> Tensor:
+def cast_table(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(V, D) -> (V', D) in the precision of the product; on a GPU with rows of zeros up to a multiple of _COLUMNS."""
     missing = -weight.shape[0] % _COLUMNS
     if not weight.is_cuda or not missing:
@@ -85,14 +85,14 @@ def table_for(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return table
 
 
-def _surprise_and_slope(
+def _loss_and_grad(
     product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
 ) -> tuple[Tensor, Tensor | None]:
     """(C, V') products and (C,) targets -> the sum of losses, and its derivative by the logits (C, V').
 
     That is softmax - one-hot, 0 in unused slots and behind the vocabulary; in the precision of the product.
     """
-    logits = wide(product)
+    logits = upcast(product)
     column = torch.arange(product.shape[1], device=product.device)
     if bias is not None:
         logits = logits + F.pad(bias.to(logits.dtype), (0, product.shape[1] - vocab))
@@ -122,7 +122,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wants, vocab = ctx.needs_input_grad, weight.shape[0]
         grad_states = torch.empty_like(states) if wants[0] else None
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        table = table_for(weight, dtype)
+        table = cast_table(weight, dtype)
         empty = torch.empty_like if states.shape[0] else torch.zeros_like  # the first chunk is not added, but written
         grad_weight = empty(table, dtype=wide) if wants[1] else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wants[2] else None
@@ -184,7 +184,7 @@ def _chunk(
     wants_slope: bool,
     grad_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """`_surprise_and_slope`, and the slope's sum over slots added to `grad_bias`, where that is wanted."""
+    """`_loss_and_grad`; the sum of the gradient over slots is added to `grad_bias` where that is given."""
     if not states.is_cuda:
         return _chunk_by_blocks(states @ table.t(), bias, targets, wants_slope, grad_bias)
     total, slope = _chunk_at_once(states, table, bias, targets, vocab, wants_slope)
@@ -197,14 +197,14 @@ def _chunk_at_once(
     states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
 ) -> tuple[Tensor, Tensor | None]:
     """On a GPU: by a kernel, in the memory of the logits themselves."""
-    if is_plain() or not wants_slope or states.dtype == torch.float64:
-        return _surprise_and_slope(states @ table.t(), bias, targets, vocab, wants_slope)
-    from etude.nn.triton.cross_entropy import surprise_and_slope_  # brings Triton along
+    if is_fusion_disabled() or not wants_slope or states.dtype == torch.float64:
+        return _loss_and_grad(states @ table.t(), bias, targets, vocab, wants_slope)
+    from etude.nn.triton.cross_entropy import loss_and_grad_  # brings Triton along
 
     # the product adds a bias for nothing; a kernel would read it anew for every slot
     said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
     product = F.linear(states, table, said)
-    return surprise_and_slope_(product, targets, vocab).sum(), product
+    return loss_and_grad_(product, targets, vocab).sum(), product
 
 
 def _chunk_by_blocks(
@@ -213,11 +213,11 @@ def _chunk_by_blocks(
     """On a CPU: step by step, in the memory of the logits themselves, (C, V), while a core's cache holds them."""
     used = (targets != IGNORE)[:, None]
     place = targets.clamp(min=0)[:, None]
-    surprise = torch.empty(len(targets), 1, dtype=wide(product[:0]).dtype)
+    surprise = torch.empty(len(targets), 1, dtype=upcast(product[:0]).dtype)
     rows = max(1, _BLOCK // product.shape[1])
     for start in range(0, len(targets), rows):
         piece = slice(start, start + rows)
-        logits = wide(product[piece])
+        logits = upcast(product[piece])
         if bias is not None:
             logits = logits.add_(bias.to(logits.dtype))
         highest, true = logits.amax(-1, keepdim=True), logits.gather(1, place[piece])

@@ -38,7 +38,7 @@ Path = Literal["scan", "torch"]
 SWITCH: Any = torch.backends.cudnn.rnn  # `fp32_precision` of cuDNN's recurrent networks; torch tells no types
 
 
-class State(NamedTuple):
+class LSTMState(NamedTuple):
     """What a layer carries from token to token, in the precision of the weights even where products have less."""
 
     hidden: Tensor  # (S, D)
@@ -49,25 +49,25 @@ class State(NamedTuple):
 class Schedule:
     """The order in which tokens are read: all first tokens, then all second ones, longest sequences first."""
 
-    sequences: Tensor  # (S,) longest first
-    back: Tensor  # (S,) its inverse
-    read: Tensor  # (N,) token at each place of the schedule
-    unread: Tensor  # (N,) its inverse
-    before: Tensor  # (N,) place of the same sequence's token a step before, among [first states (S,) ; places (N,)]
-    last: Tensor  # (S,) place of each sequence's last token, among the same, in the order of `sequences`
-    running: list[int]  # at each step, how many sequences still have a token
+    sorted_sequences: Tensor  # (S,) longest first
+    unsorted_sequences: Tensor  # (S,) its inverse
+    sorted_tokens: Tensor  # (N,) the token at each position of the schedule
+    unsorted_tokens: Tensor  # (N,) its inverse
+    previous: Tensor  # (N,) position of the same sequence's previous token in [initial states (S,) ; schedule (N,)]
+    last: Tensor  # (S,) position of each sequence's last token in the same, in the order of `sorted_sequences`
+    batch_sizes: list[int]  # at each step, how many sequences still have a token
 
     @classmethod
-    def of(cls, layout: Layout, reverse: bool) -> Schedule:
+    def from_layout(cls, layout: Layout, reverse: bool) -> Schedule:
         """Worked out once a batch and direction; every layer uses it again."""
         key = ("lstm", reverse)
         if key not in layout.cache:
-            layout.cache[key] = cls._work_out(layout, reverse)
+            layout.cache[key] = cls._build(layout, reverse)
         found: Schedule = layout.cache[key]
         return found
 
     @classmethod
-    def _work_out(cls, layout: Layout, reverse: bool) -> Schedule:
+    def _build(cls, layout: Layout, reverse: bool) -> Schedule:
         lengths = layout.lengths.astype(np.int64)
         count = len(lengths)
         sequences = np.argsort(-lengths, kind="stable")
@@ -121,41 +121,43 @@ class LSTM(nn.Module):
             # The forget gate starts open (Jozefowicz et al. 2015). TensorFlow adds 1 at run time; here it is stored.
             self.input.bias[cells : 2 * cells] = 1.0
 
-    def start(self, sequences: int, device: torch.device) -> State:
+    def zero_state(self, sequences: int, device: torch.device) -> LSTMState:
         """The state before any token: zeros."""
         kind = self.input.weight.dtype
         hidden = torch.zeros(sequences, self.width, dtype=kind, device=device)
-        return State(hidden, torch.zeros(sequences, self.cells, dtype=kind, device=device))
+        return LSTMState(hidden, torch.zeros(sequences, self.cells, dtype=kind, device=device))
 
     def forward(
         self,
         inputs: Tensor,
         layout: Layout,
-        carry: State | None = None,
+        carry: LSTMState | None = None,
         reverse: bool = False,
         path: Path | None = None,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, LSTMState]:
         """(N, inputs) -> (N, D) and the state after each sequence's last token (its first, if `reverse`)."""
-        schedule = Schedule.of(layout, reverse)
-        carry = carry or self.start(len(layout.host) - 1, inputs.device)
-        if not schedule.running:
+        schedule = Schedule.from_layout(layout, reverse)
+        carry = carry or self.zero_state(len(layout.host) - 1, inputs.device)
+        if not schedule.batch_sizes:
             return inputs.new_zeros(0, self.width), carry
-        hidden, cell = carry.hidden[schedule.sequences], carry.cell[schedule.sequences]
+        hidden, cell = carry.hidden[schedule.sorted_sequences], carry.cell[schedule.sorted_sequences]
         clips = self.cell_clip is not None or self.projection_clip is not None
         path = path or ("torch" if inputs.is_cuda and not clips else "scan")
         if path == "torch":
             if clips:
                 raise ValueError("torch's own LSTM does not clip")
-            outputs, hidden, cell = self._by_torch(inputs[schedule.read], hidden, cell, schedule.running)
+            outputs, hidden, cell = self._by_torch(inputs[schedule.sorted_tokens], hidden, cell, schedule.batch_sizes)
         else:
-            driven = self.input(inputs)[schedule.read]  # (N, 4C)
+            driven = self.input(inputs)[schedule.sorted_tokens]  # (N, 4C)
             outputs, cells = _Scan.apply(
                 driven, hidden, cell, self.recurrent.weight, None if self.project is None else self.project.weight,
-                schedule.running, schedule.before, self.cell_clip, self.projection_clip, _dtype_of(driven),
+                schedule.batch_sizes, schedule.previous, self.cell_clip, self.projection_clip, _dtype_of(driven),
             )  # fmt: skip
             hidden = torch.cat([hidden, outputs])[schedule.last]
             cell = torch.cat([cell, cells])[schedule.last]
-        return outputs[schedule.unread], State(hidden[schedule.back], cell[schedule.back])
+        return outputs[schedule.unsorted_tokens], LSTMState(
+            hidden[schedule.unsorted_sequences], cell[schedule.unsorted_sequences]
+        )
 
     def _by_torch(self, x: Tensor, hidden: Tensor, cell: Tensor, running: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens of a schedule, (N, inputs) -> (N, D), and the last states; those without a token keep theirs."""

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
-Kind = Literal["layer", "rms"]
+NormKind = Literal["layer", "rms"]
 
 
 class Norm(nn.Module):
-    def __init__(self, width: int, epsilon: float = 1e-5, bias: bool = True, kind: Kind = "layer") -> None:
+    def __init__(self, width: int, epsilon: float = 1e-5, bias: bool = True, kind: NormKind = "layer") -> None:
         super().__init__()
         self.width, self.epsilon, self.kind = width, epsilon, kind
         self.weight = nn.Parameter(torch.ones(width))
@@ -29,7 +29,7 @@ class Norm(nn.Module):
         if self.kind == "layer" and _is_mixed_on_cpu(x, self.weight):
             result: Tensor = _Mixed.apply(x, self.weight, self.bias, self.epsilon)
             return result
-        inner = wide(x)
+        inner = upcast(x)
         weight = self.weight.to(inner.dtype)
         if self.kind == "rms":
             return F.rms_norm(inner, (self.width,), weight, self.epsilon).to(x.dtype)
@@ -64,6 +64,6 @@ class _Mixed(torch.autograd.Function):
         x, weight, bias, mean, scale = ctx.saved_tensors
         wanted = [*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[2]]
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-            wide(grad), wide(x), weight.shape, mean, scale, weight, bias, wanted
+            upcast(grad), upcast(x), weight.shape, mean, scale, weight, bias, wanted
         )
         return None if grad_x is None else grad_x.to(x.dtype), grad_weight, grad_bias, None

@@ -31,7 +31,7 @@ class Layout:
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, bounds: np.ndarray, longest: int) -> Self:
+    def from_bounds(cls, bounds: np.ndarray, longest: int) -> Self:
         bounds = np.ascontiguousarray(bounds, dtype=np.int32)
         return cls(torch.from_numpy(bounds), bounds, longest, longest > 0 and bool((np.diff(bounds) == longest).all()))
 
@@ -47,8 +47,8 @@ class Layout:
     def to(self, device: torch.device | str) -> Self:
         return replace(self, bounds=self.bounds.to(device, non_blocking=True))
 
-    def copied(self, pinned: bool) -> Self:
-        return replace(self, bounds=copied_alone(self.bounds, pinned))
+    def clone(self, pinned: bool) -> Self:
+        return replace(self, bounds=copy_single_threaded(self.bounds, pinned))
 
 
 @dataclass
@@ -62,13 +62,13 @@ class Packed:
 
     def to(self, device: torch.device | str) -> Self:
         """Moves every tensor and layout; what lives on the host stays there."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True), lambda part: part.to(device))
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True), lambda part: part.to(device))
 
-    def copied(self, pinned: bool = False) -> Self:
+    def clone(self, pinned: bool = False) -> Self:
         """Tensors with memory of their own; `pinned`, page-locked: a copy to a GPU from there waits for nobody."""
-        return self._each(lambda tensor: copied_alone(tensor, pinned), lambda part: part.copied(pinned))
+        return self._map(lambda tensor: copy_single_threaded(tensor, pinned), lambda part: part.clone(pinned))
 
-    def _each(self, tensor: Callable[[Tensor], Tensor], part: Callable[[Any], Any]) -> Self:
+    def _map(self, tensor: Callable[[Tensor], Tensor], part: Callable[[Any], Any]) -> Self:
         changed: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -79,7 +79,7 @@ class Packed:
         return replace(self, **changed)
 
 
-def positions_of(bounds: np.ndarray) -> np.ndarray:
+def positions_from_bounds(bounds: np.ndarray) -> np.ndarray:
     """(N,) the place of each token in its own sequence."""
     lengths = np.diff(bounds)
     return np.arange(int(bounds[-1]), dtype=np.int64) - np.repeat(bounds[:-1].astype(np.int64), lengths)
@@ -90,11 +90,11 @@ def pack(sequences: list[list[int]] | list[np.ndarray], longest: int | None = No
     lengths = [len(sequence) for sequence in sequences]
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     flat = np.concatenate([np.asarray(s, dtype=np.int64) for s in sequences]) if sequences else np.zeros(0, np.int64)
-    layout = Layout.of(bounds, longest or max(lengths, default=0))
-    return Packed(torch.from_numpy(flat), torch.from_numpy(positions_of(bounds)), None, layout)
+    layout = Layout.from_bounds(bounds, longest or max(lengths, default=0))
+    return Packed(torch.from_numpy(flat), torch.from_numpy(positions_from_bounds(bounds)), None, layout)
 
 
-def copied_alone(tensor: Tensor, pinned: bool) -> Tensor:
+def copy_single_threaded(tensor: Tensor, pinned: bool) -> Tensor:
     """By this thread alone, and so not by torch, which shares a copy of more than 32,768 numbers among its threads.
 
     Where processes that build batches have the cores, such a copy waits until each of those threads had one: 19 ms for

@@ -4,7 +4,7 @@ Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
 Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
 
 The stream is a tensor, and the formulas are as they stand there. Where a GPU trains a compiled model in half precision
-it is `Running`: a sum and the norm behind it are then one kernel (nn/triton/residual_norm.py), and the sums over all tokens of
+it is a `FusedStream`: a sum and the norm behind it are then one kernel (nn/triton/residual_norm.py), and the sums over all tokens of
 the gradients, of the norm's weight and bias and of the bias of the branch, come along. In the pre-LN order the sum has
 to wait for the norm of the next branch. In the post-LN order a branch and the sum behind it both read the same normed
 state, and a compiler would add their two gradients in a pass of its own; so the sum goes on from the state *before*
@@ -19,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.activations import drop
+from etude.nn.activations import apply_dropout
 from etude.nn.norm import Norm
-from etude.nn.triton.availability import alone, kernels, serves
+from etude.nn.triton.availability import is_single_process, kernel_module, supports_half_kernels
 
 Placement = Literal["pre", "post"]
 
 
-class Running(NamedTuple):
+class FusedStream(NamedTuple):
     """A stream between two kernels."""
 
     total: Tensor  # (N, D)
@@ -37,25 +37,30 @@ class Running(NamedTuple):
     dropout: float = 0.0  # of that branch
 
 
-Stream = Tensor | Running
+Stream = Tensor | FusedStream
 
 
-def stream_of(x: Tensor, norm: Norm) -> Stream:
+def start_stream(x: Tensor, norm: Norm) -> Stream:
     """The first state (N, D), to be read and added to by branches that have norms of this kind."""
-    return Running(x) if own_norms(x.device, x.dtype, x.shape, norm) is not None else x
+    return FusedStream(x) if residual_norm_kernels(x.device, x.dtype, x.shape, norm) is not None else x
 
 
-def own_norms(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
+def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
     """The module of our kernels, where they serve."""
     # without a compiler there are so many kernels that it does not matter
-    learns = serves(device, dtype) and torch.compiler.is_compiling() and torch.is_grad_enabled() and alone()
+    learns = (
+        supports_half_kernels(device, dtype)
+        and torch.compiler.is_compiling()
+        and torch.is_grad_enabled()
+        and is_single_process()
+    )
     if not learns or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None
-    module = kernels("residual_norm")
+    module = kernel_module("residual_norm")
     return module if module is not None and module.pieces(shape[1]) else None
 
 
-def read(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tensor]:
+def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tensor]:
     """The stream that passes a branch, and what the branch works on, (N, D)."""
     if isinstance(x, Tensor):
         return x, norm(x) if placement == "pre" else x
@@ -65,35 +70,37 @@ def read(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tens
         return x, norm(x.total)
     assert isinstance(norm, Norm)
     total, normed = _add_norm(x, x.branch, x.bias, x.dropout, norm, post=False)
-    return Running(total), normed
+    return FusedStream(total), normed
 
 
-def lent(x: Stream, bias: Tensor | None) -> Tensor | None:
+def branch_bias(x: Stream, bias: Tensor | None) -> Tensor | None:
     """The bias of a branch, as a constant where `add` is to find its gradient."""
     return bias if bias is None or isinstance(x, Tensor) else bias.detach()
 
 
-def projected(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
+def project_branch(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
     """The last product of a branch, (N, I) -> (N, D)."""
-    result: Tensor = linear(inner) if isinstance(x, Tensor) else F.linear(inner, linear.weight, lent(x, linear.bias))
+    result: Tensor = (
+        linear(inner) if isinstance(x, Tensor) else F.linear(inner, linear.weight, branch_bias(x, linear.bias))
+    )
     return result
 
 
 def add(
     x: Stream, branch: Tensor, bias: Tensor | None, dropout: float, norm: nn.Module, placement: Placement
 ) -> Stream:
-    """The stream behind a branch, which is dropped first. `bias` is in `branch` already, as `lent` gave it."""
+    """The stream behind a branch, which is dropped first. `bias` is in `branch` already, as `branch_bias` gave it."""
     if isinstance(x, Tensor):
-        branch = drop(branch, dropout, training=True)
+        branch = apply_dropout(branch, dropout, training=True)
         return x + branch if placement == "pre" else norm(x + branch)
     if placement == "pre":
-        return Running(x.total, branch=branch, bias=bias, dropout=dropout)
+        return FusedStream(x.total, branch=branch, bias=bias, dropout=dropout)
     assert isinstance(norm, Norm)
     total, normed = _add_norm(x, branch, bias, dropout, norm, post=True)
-    return Running(total, norm=norm, normed=normed)
+    return FusedStream(total, norm=norm, normed=normed)
 
 
-def at(x: Stream, places: Tensor) -> Stream:
+def select_tokens(x: Stream, places: Tensor) -> Stream:
     """The stream of these tokens alone, (M, D); nothing waits to be added."""
     if isinstance(x, Tensor):
         return x.index_select(0, places)
@@ -101,7 +108,7 @@ def at(x: Stream, places: Tensor) -> Stream:
     return x._replace(total=x.total.index_select(0, places), normed=None)
 
 
-def state(x: Stream, norm: Norm | None) -> Tensor:
+def final_state(x: Stream, norm: Norm | None) -> Tensor:
     """What the stream comes to, (N, D): in the pre-LN order behind its last norm."""
     if isinstance(x, Tensor):
         return x if norm is None else norm(x)
@@ -111,12 +118,12 @@ def state(x: Stream, norm: Norm | None) -> Tensor:
 
 
 def _add_norm(
-    x: Running, branch: Tensor, bias: Tensor | None, dropout: float, norm: Norm, post: bool
+    x: FusedStream, branch: Tensor, bias: Tensor | None, dropout: float, norm: Norm, post: bool
 ) -> tuple[Tensor, Tensor]:
     assert x.norm is None or x.norm.epsilon == norm.epsilon
     old = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
     seed = torch.randint(2**31, (1,), device=branch.device) if dropout else None
-    total, normed, *_ = kernels("residual_norm").add_norm(
+    total, normed, *_ = kernel_module("residual_norm").add_norm(
         x.total, *old, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post
     )
     return total, normed

@@ -12,7 +12,7 @@ from torch import Tensor
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (N, 1, d/2) each, float32
 
 
-def rotation(positions: Tensor, head_size: int, base: float = 10_000.0) -> Rotation:
+def compute_rotation(positions: Tensor, head_size: int, base: float = 10_000.0) -> Rotation:
     """The turn of each token: angle = position / base^(2i/d). Made once a batch, used by every layer."""
     # float64 on the host side of the power, then float32: far positions keep their phase
     exponent = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size

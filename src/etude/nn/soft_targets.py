@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.losses import chunk_of
-from etude.nn.precision import product_dtype, wide
+from etude.nn.losses import choose_chunk_size
+from etude.nn.precision import matmul_dtype, upcast
 
 
-class Output(NamedTuple):
+class OutputLayer(NamedTuple):
     """What is multiplied to logits: hidden @ table.T + bias."""
 
     hidden: Tensor  # (N, E)
@@ -24,17 +24,19 @@ class Output(NamedTuple):
     bias: Tensor  # (V,)
 
     def logits(self, part: slice, dtype: torch.dtype) -> Tensor:
-        return wide(self.hidden[part].to(dtype) @ self.table.to(dtype).t()) + self.bias
+        return upcast(self.hidden[part].to(dtype) @ self.table.to(dtype).t()) + self.bias
 
 
-def soft_divergence(student: Output, teacher: Output, temperature: float, chunk: int | None = None) -> Tensor:
+def soft_divergence(student: OutputLayer, teacher: OutputLayer, temperature: float, chunk: int | None = None) -> Tensor:
     """The sum over tokens of KL(teacher || student), both softmaxes at a temperature, times its square; a float32.
 
     The square keeps the gradient's size when the temperature changes (Hinton et al., section 2). Nothing flows into
     the teacher.
     """
-    chunk = chunk or max(1, chunk_of(student.table.shape[0], student.hidden.device.type) // 2)  # two sets of logits
-    return _SoftDivergence.apply(*student, *teacher, temperature, chunk, product_dtype(student.hidden))
+    chunk = chunk or max(
+        1, choose_chunk_size(student.table.shape[0], student.hidden.device.type) // 2
+    )  # two sets of logits
+    return _SoftDivergence.apply(*student, *teacher, temperature, chunk, matmul_dtype(student.hidden))
 
 
 class _SoftDivergence(torch.autograd.Function):
@@ -51,9 +53,9 @@ class _SoftDivergence(torch.autograd.Function):
         chunk: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        student, teacher = Output(hidden, table, bias), Output(taught, taught_table, taught_bias)
-        total = torch.zeros((), dtype=wide(hidden[:0]).dtype, device=hidden.device)
-        gradients = Output(*(torch.zeros_like(one, dtype=wide(one[:0]).dtype) for one in student))
+        student, teacher = OutputLayer(hidden, table, bias), OutputLayer(taught, taught_table, taught_bias)
+        total = torch.zeros((), dtype=upcast(hidden[:0]).dtype, device=hidden.device)
+        gradients = OutputLayer(*(torch.zeros_like(one, dtype=upcast(one[:0]).dtype) for one in student))
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
             said = (student.logits(part, dtype) / temperature).log_softmax(-1)  # (C, V)

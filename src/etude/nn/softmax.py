@@ -20,62 +20,62 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.chance import bits
+from etude.chance import random_bits
 from etude.nn.losses import linear_cross_entropy
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
-Kind = Literal["full", "sampled", "adaptive"]
+SoftmaxKind = Literal["full", "sampled", "adaptive"]
 BLOCK = 4096  # draws at once
 
 
-class Order:
+class FrequencyOrder:
     """Words by falling frequency, and how likely each place is drawn: log((r + 2) / (r + 1)) / log(V + 1)."""
 
     def __init__(self, counts: np.ndarray) -> None:
-        self.words = np.argsort(-counts, kind="stable")  # (V,) the word of each place
-        self.places = np.argsort(self.words)  # (V,) and the other way round
+        self.words_by_rank = np.argsort(-counts, kind="stable")  # (V,) the word of each place
+        self.ranks = np.argsort(self.words_by_rank)  # (V,) and the other way round
         ranks = np.arange(len(counts))
-        self.chances = np.log1p(1 / (ranks + 1)) / np.log(len(counts) + 1)
+        self.probs = np.log1p(1 / (ranks + 1)) / np.log(len(counts) + 1)
 
     def draw(self, key: int, count: int) -> tuple[np.ndarray, int]:
         """`count` different words, and how many draws that took."""
-        vocab = len(self.words)
+        vocab = len(self.words_by_rank)
         if count > vocab:
             raise ValueError(f"{count} different words of {vocab}")
         seen: np.ndarray = np.zeros(0, np.int64)
         while True:
             index = np.arange(len(seen), len(seen) + max(BLOCK, 2 * count))
-            uniform = (bits(key, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            uniform = (random_bits(key, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
             drawn = np.exp(uniform * np.log(vocab + 1)).astype(np.int64) - 1
             seen = np.concatenate([seen, drawn.clip(0, vocab - 1)])
             _, first = np.unique(seen, return_index=True)
             if len(first) >= count:
                 chosen = np.sort(first)[:count]
-                return self.words[seen[chosen]], int(chosen[-1]) + 1
+                return self.words_by_rank[seen[chosen]], int(chosen[-1]) + 1
 
-    def expected(self, words: np.ndarray, draws: int) -> np.ndarray:
+    def expected_counts(self, words: np.ndarray, draws: int) -> np.ndarray:
         """How often each word is expected among the candidates after so many draws: at most once each."""
-        return -np.expm1(draws * np.log1p(-self.chances[self.places[words]]))
+        return -np.expm1(draws * np.log1p(-self.probs[self.ranks[words]]))
 
 
 class Candidates(NamedTuple):
     """What the sampled softmax needs beside the states, made on the host."""
 
     words: Tensor  # (K,) int64
-    expected: Tensor  # (K,) float32, the logarithm of how often
-    of_targets: Tensor  # (...) float32, the same of the true words
+    log_expected: Tensor  # (K,) float32, the logarithm of how often
+    log_expected_targets: Tensor  # (...) float32, the same of the true words
 
     @classmethod
-    def draw(cls, order: Order, key: int, count: int, targets: np.ndarray) -> Self:
+    def draw(cls, order: FrequencyOrder, key: int, count: int, targets: np.ndarray) -> Self:
         words, draws = order.draw(key, count)
 
         def logarithm(of: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.log(order.expected(of, draws)).astype(np.float32))
+            return torch.from_numpy(np.log(order.expected_counts(of, draws)).astype(np.float32))
 
         return cls(torch.from_numpy(words), logarithm(words), logarithm(targets))
 
 
-class Full(nn.Module):
+class FullSoftmax(nn.Module):
     """`table` is lent by the model where the layer is tied."""
 
     def __init__(self, width: int, vocab: int, tied: bool = False) -> None:
@@ -105,7 +105,7 @@ class Full(nn.Module):
         return 2 * targets.size * self.width * self.vocab
 
 
-class Sampled(Full):
+class SampledSoftmax(FullSoftmax):
     def loss(
         self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
     ) -> Tensor:
@@ -113,16 +113,18 @@ class Sampled(Full):
             return super().loss(states, targets, table)
         weight = self._table(table)
         others = F.linear(states, weight[candidates.words], self.bias[candidates.words])  # (N, K)
-        others = wide(others) - candidates.expected
+        others = upcast(others) - candidates.log_expected
         others = others.masked_fill(targets[:, None] == candidates.words, float("-inf"))
-        own = (wide(states) * wide(weight[targets])).sum(-1) + self.bias[targets] - candidates.of_targets  # (N,)
+        own = (
+            (upcast(states) * upcast(weight[targets])).sum(-1) + self.bias[targets] - candidates.log_expected_targets
+        )  # (N,)
         return (torch.logaddexp(others.logsumexp(-1), own) - own).sum()
 
     def sampled_flops(self, targets: np.ndarray, candidates: int) -> int:
         return 2 * targets.size * self.width * (candidates + 1)
 
 
-class Adaptive(nn.Module):
+class AdaptiveSoftmax(nn.Module):
     """torch's, over ids as they are: those of a word tokenizer fall in frequency."""
 
     def __init__(self, width: int, vocab: int, cutoffs: list[int], division: float) -> None:
@@ -134,11 +136,11 @@ class Adaptive(nn.Module):
         self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
     ) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):  # its parts are indexed into one float32 tensor
-            return -self.layer(wide(states), targets).output.sum()
+            return -self.layer(upcast(states), targets).output.sum()
 
     def logits(self, states: Tensor, table: Tensor | None = None) -> Tensor:
         """Logarithms of probabilities, which are scores too."""
-        return self.layer.log_prob(wide(states))
+        return self.layer.log_prob(upcast(states))
 
     def flops(self, targets: np.ndarray) -> int:
         """A rare word costs its own cluster beside the head."""
@@ -151,7 +153,7 @@ class Adaptive(nn.Module):
         return int(2 * total)
 
 
-def usual_cutoffs(vocab: int) -> list[int]:
+def default_cutoffs(vocab: int) -> list[int]:
     """Where clusters end unless told: a fifteenth and a third of the words (about 90 % of a text in the first)."""
     found = sorted({max(1, vocab // 15), max(2, vocab // 3)})
     return [one for one in found if one < vocab]

@@ -2,7 +2,7 @@
 
     h_t = W [x_{t-k} ; ... ; x_t ; ... ; x_{t+k}] + b
 
-Beyond the ends of a sequence stands one learnt vector, Collobert's padding word. `swap` is the same layer with another
+Beyond the ends of a sequence stands one learnt vector, Collobert's padding word. `replace_middle` is the same layer with another
 word in the middle, which changes one block of W: many words can be tried for little more than the price of one.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from etude.nn.packed import Layout
 
 
-class Window(nn.Module):
+class WindowLayer(nn.Module):
     def __init__(self, width: int, window: int, hidden: int) -> None:
         super().__init__()
         if window % 2 == 0:
@@ -35,7 +35,7 @@ class Window(nn.Module):
         with_edge = torch.cat([x, self.edge[None].to(x.dtype)])
         return self.layer(with_edge[places.masked_fill(outside, total)].flatten(1))
 
-    def swap(self, hidden: Tensor, x: Tensor, others: Tensor) -> Tensor:
+    def replace_middle(self, hidden: Tensor, x: Tensor, others: Tensor) -> Tensor:
         """(N, hidden), (N, D), (N, K, D) -> (N, K, hidden): what `forward` gave, with other words in the middle."""
         middle = self.layer.weight.view(-1, self.window, self.width)[:, self.window // 2]  # (hidden, D)
         return hidden[:, None] + (others - x[:, None]) @ middle.t()

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.nn.losses import IGNORE
-from etude.nn.packed import Layout, Packed, positions_of
+from etude.nn.packed import Layout, Packed, positions_from_bounds
 
 __all__ = ["IGNORE", "Batch", "Objective", "Row", "Rows", "Stat", "Term", "join", "rows_of"]
 
@@ -191,9 +191,9 @@ def join(rows: Sequence[Row], sequences: int, longest: int) -> dict[str, Any]:
         segments = torch.from_numpy(np.concatenate([row.segments for row in rows]).astype(np.int64))
     return {
         "tokens": torch.from_numpy(tokens),
-        "positions": torch.from_numpy(positions_of(bounds)),
+        "positions": torch.from_numpy(positions_from_bounds(bounds)),
         "segments": segments,
-        "layout": Layout.of(bounds, longest),
+        "layout": Layout.from_bounds(bounds, longest),
         "rows": np.array([row.index for row in rows]),
         "slots": np.array([row.slot for row in rows]),
     }

@@ -25,9 +25,17 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.recurrent import Carry, Direction, Recurrent
-from etude.nn.char_embedding import Letters, Spelled
+from etude.nn.char_embedding import CharEmbedding, WordCharacters
 from etude.nn.packed import Packed
-from etude.nn.softmax import Adaptive, Candidates, Full, Kind, Order, Sampled, usual_cutoffs
+from etude.nn.softmax import (
+    AdaptiveSoftmax,
+    Candidates,
+    FrequencyOrder,
+    FullSoftmax,
+    SampledSoftmax,
+    SoftmaxKind,
+    default_cutoffs,
+)
 from etude.nn.states import States
 from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
@@ -42,7 +50,7 @@ class Settings(Strict):
     unroll: int = Field(default=20, ge=1, description="tokens of a lane in one step: how far gradients go back")
     marker: Literal["sentence", "document"] = Field(default="sentence", description="what the end token stands between")
     tied: bool = Field(default=False, description="the output layer is the token table")
-    softmax: Kind = Field(default="full", description="the output layer; sampled and adaptive for many words")
+    softmax: SoftmaxKind = Field(default="full", description="the output layer; sampled and adaptive for many words")
     candidates: int = Field(default=8192, ge=1, description="words of the sampled softmax in each step")
     cutoffs: list[int] | None = Field(default=None, description="first ids of the adaptive softmax's clusters")
     division: float = Field(default=4.0, gt=1, description="how much narrower each further cluster is")
@@ -83,7 +91,7 @@ class BiLM(Objective):
         self.backward_output = self._layer(model) if apart else None
         self.lanes = Lanes(0, self.shape)
 
-    def _layer(self, model: Recurrent) -> Full | Sampled | Adaptive:
+    def _layer(self, model: Recurrent) -> FullSoftmax | SampledSoftmax | AdaptiveSoftmax:
         settings, width, vocab = self.settings, self.shape.width, model.vocab
         if settings.tied and (self.shape.characters is not None or settings.softmax == "adaptive"):
             raise UserError(
@@ -91,7 +99,7 @@ class BiLM(Objective):
                 "adaptive softmax brings its own. Set objective.tied=false."
             )
         if settings.softmax == "adaptive":
-            cutoffs = settings.cutoffs or usual_cutoffs(vocab)
+            cutoffs = settings.cutoffs or default_cutoffs(vocab)
             if cutoffs != sorted(set(cutoffs)) or not 0 < cutoffs[0] <= cutoffs[-1] < vocab:
                 raise UserError(
                     f"objective.cutoffs={cutoffs}: they are ids that rise, above 0 and below the vocabulary of {vocab}."
@@ -101,17 +109,17 @@ class BiLM(Objective):
                     f"objective.division={settings.division:g} leaves nothing of model.width={width} in cluster "
                     f"{len(cutoffs)}: lower it, or take fewer objective.cutoffs."
                 )
-            return Adaptive(width, vocab, cutoffs, settings.division)
+            return AdaptiveSoftmax(width, vocab, cutoffs, settings.division)
         if settings.softmax == "sampled":
             if 2 * settings.candidates > vocab:
                 raise UserError(
                     f"objective.candidates={settings.candidates} are more than half of the {vocab} words: "
                     "lower it, or set objective.softmax=full."
                 )
-            return Sampled(width, vocab, settings.tied)
-        return Full(width, vocab, settings.tied)
+            return SampledSoftmax(width, vocab, settings.tied)
+        return FullSoftmax(width, vocab, settings.tied)
 
-    def _output(self, direction: Direction) -> Full | Sampled | Adaptive:
+    def _output(self, direction: Direction) -> FullSoftmax | SampledSoftmax | AdaptiveSoftmax:
         other = self.backward_output if direction == "backward" else None
         return self.output if other is None else other
 
@@ -121,7 +129,9 @@ class BiLM(Objective):
         order = None
         if self.settings.softmax == "sampled":
             counts = corpus.token_counts()
-            order = Order(np.pad(counts, (0, self.output.vocab - len(counts))))  # the model may have rows for more
+            order = FrequencyOrder(
+                np.pad(counts, (0, self.output.vocab - len(counts)))
+            )  # the model may have rows for more
         stream = Stream(corpus, self._parts(corpus), self.marker, self.start)
         return LaneRows(stream, self.settings.unroll, self.shape.characters is not None, order)
 
@@ -143,7 +153,7 @@ class BiLM(Objective):
         )
         if self.shape.characters is not None:
             words = [word for way in (0, 1) for row in lanes if row.words is not None for word in row.words[way]]
-            letters = Letters.of(words, self.shape.characters)
+            letters = WordCharacters.from_words(words, self.shape.characters)
             batch.rows_of_letters, batch.words = letters.rows, letters.words.view(2, -1)
         if self.settings.softmax == "sampled":
             assert lanes[0].order is not None
@@ -186,7 +196,7 @@ class BiLM(Objective):
         found: list[Tensor | None] = [None, None]
         for direction in self.shape.directions:
             words, way = model.words(direction), STREAMS.index(direction)
-            assert isinstance(words, Spelled)
+            assert isinstance(words, CharEmbedding)
             if words not in read:
                 read[words] = words.network(batch.rows_of_letters)  # (U, D)
             found[way] = read[words][batch.words[way]]
@@ -219,7 +229,7 @@ class BiLM(Objective):
         total = model.flops(batch.layout.lengths, None if batch.rows_of_letters is None else len(batch.rows_of_letters))
         for direction in self.shape.directions:
             layer, targets = self._output(direction), batch.host_targets[STREAMS.index(direction)]
-            if isinstance(layer, Sampled) and self.training:
+            if isinstance(layer, SampledSoftmax) and self.training:
                 total += layer.sampled_flops(targets, self.settings.candidates)
             else:
                 total += layer.flops(targets)

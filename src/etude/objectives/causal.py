@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
-from etude.nn.losses import linear_cross_entropy, linear_scores
+from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Objective, Row, Stat, Term, join
 from etude.objectives.parts.heads import CausalHead
@@ -215,7 +215,7 @@ class Causal(Objective):
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
         last, table = self.head(model, model(batch))
-        losses, likeliest = linear_scores(last, table, self.head.bias, batch.targets)
+        losses, likeliest = linear_losses_and_argmax(last, table, self.head.bias, batch.targets)
         count = batch.counts["loss"]
         return {
             "loss": Stat(losses.sum(), count, 1.0),

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.two_tower import TowerStates, TwoTower
-from etude.nn.char_embedding import Letters
-from etude.nn.losses import linear_scores
-from etude.nn.precision import wide
-from etude.nn.softmax import Adaptive, Full, usual_cutoffs
+from etude.nn.char_embedding import WordCharacters
+from etude.nn.losses import linear_losses_and_argmax
+from etude.nn.precision import upcast
+from etude.nn.softmax import AdaptiveSoftmax, FullSoftmax, default_cutoffs
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Objective, Stat, Term, join
 from etude.objectives.rows.boundaries import Stream, WrappedRow, WrappedRows
@@ -81,11 +81,11 @@ class Cloze(Objective):
         self.characters = shape.characters
         self.output = self._layer(shape.width, model.vocab)
 
-    def _layer(self, width: int, vocab: int) -> Full | Adaptive:
+    def _layer(self, width: int, vocab: int) -> FullSoftmax | AdaptiveSoftmax:
         settings = self.settings
         if settings.softmax == "adaptive":
             cutoffs = [
-                one for one in settings.cutoffs or usual_cutoffs(vocab) if one < vocab
+                one for one in settings.cutoffs or default_cutoffs(vocab) if one < vocab
             ]  # fewer words, fewer bands
             if not cutoffs or cutoffs != sorted(set(cutoffs)) or cutoffs[0] < 1:
                 raise UserError(
@@ -97,13 +97,13 @@ class Cloze(Objective):
                     f"objective.division={settings.division:g} leaves nothing of model.width={width} in cluster "
                     f"{len(cutoffs)}: lower it, or take fewer objective.cutoffs."
                 )
-            return Adaptive(width, vocab, cutoffs, settings.division)
+            return AdaptiveSoftmax(width, vocab, cutoffs, settings.division)
         if settings.tied and self.characters is not None:
             raise UserError(
                 "objective.tied takes the token table as output layer, and a model that reads letters has none: set "
                 "objective.softmax=adaptive, or objective.tied=false."
             )
-        return Full(width, vocab, settings.tied)
+        return FullSoftmax(width, vocab, settings.tied)
 
     # --- text to batches ----------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Cloze(Objective):
             inside=torch.from_numpy(inside),
         )
         if self.characters is not None:
-            letters = Letters.of([word for row in rows for word in row.words], self.characters)
+            letters = WordCharacters.from_words([word for row in rows for word in row.words], self.characters)
             batch.rows_of_letters, batch.words = letters
         return batch
 
@@ -174,7 +174,7 @@ class Cloze(Objective):
         }
 
     def _sum(self, states: Tensor, targets: Tensor, table: Tensor | None) -> Tensor:
-        if isinstance(self.output, Adaptive):
+        if isinstance(self.output, AdaptiveSoftmax):
             used = targets != IGNORE
             return self.output.loss(states[used], targets[used])
         return self.output.loss(states, targets, table)
@@ -195,13 +195,13 @@ class Cloze(Objective):
 
     def _scores(self, states: Tensor, targets: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss of every place (N,), 0 where nothing is predicted, and the likeliest token of every place (N,)."""
-        if isinstance(self.output, Adaptive):
-            states = wide(states)
+        if isinstance(self.output, AdaptiveSoftmax):
+            states = upcast(states)
             likelihoods = self.output.layer(states, targets.clamp(min=0)).output
             return -likelihoods.masked_fill(targets == IGNORE, 0.0), self.output.layer.predict(states)
         weight = table if self.output.weight is None else self.output.weight
         assert weight is not None
-        return linear_scores(states, weight, self.output.bias, targets)
+        return linear_losses_and_argmax(states, weight, self.output.bias, targets)
 
     def logits(self, model: Any, states: States) -> Tensor:
         """(N, V): of each token from all others; of a bilm what follows each."""

@@ -25,9 +25,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from etude.nn.losses import linear_cross_entropy, linear_scores
-from etude.nn.precision import wide
-from etude.nn.soft_targets import Output, soft_divergence
+from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
+from etude.nn.precision import upcast
+from etude.nn.soft_targets import OutputLayer, soft_divergence
 from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.objectives.distillation.matching import MATCHING, Inside, Matching
@@ -88,7 +88,9 @@ class Distill(Masked):
         }
         if spoken is None:  # nothing that it would say was learnt
             return found
-        losses, likeliest = linear_scores(self._chosen(spoken, batch), spoken.table, spoken.bias, batch.targets)
+        losses, likeliest = linear_losses_and_argmax(
+            self._chosen(spoken, batch), spoken.table, spoken.bias, batch.targets
+        )
         count = batch.counts["mlm"]
         right = Stat((likeliest == batch.targets).sum(), count)
         return {**found, "mlm": Stat(losses.sum(), count, self.ways.mlm_weight), "accuracy": right}
@@ -97,20 +99,20 @@ class Distill(Masked):
         states: States = model(batch) if self.matching is None else self.matching.read(model, batch)
         return states
 
-    def _says(self, model: Any, states: States, batch: Any) -> Output:
+    def _says(self, model: Any, states: States, batch: Any) -> OutputLayer:
         """At every token, or at the chosen ones where nothing is asked of the others."""
         last = states.last if self.ways.soft_weight else states.last.index_select(0, batch.index)
         return self._said(self, model, states, last)
 
     @staticmethod
-    def _said(objective: Masked, model: Any, states: States, last: Tensor) -> Output:
+    def _said(objective: Masked, model: Any, states: States, last: Tensor) -> OutputLayer:
         """What the logits are made of, at these states."""
-        return Output(objective.head(last), token_table(model, states), objective.head.bias)
+        return OutputLayer(objective.head(last), token_table(model, states), objective.head.bias)
 
-    def _chosen(self, spoken: Output, batch: Any) -> Tensor:
+    def _chosen(self, spoken: OutputLayer, batch: Any) -> Tensor:
         return spoken.hidden.index_select(0, batch.index) if self.ways.soft_weight else spoken.hidden
 
-    def _lessons(self, states: States, spoken: Output | None, batch: Any) -> dict[str, Term]:
+    def _lessons(self, states: States, spoken: OutputLayer | None, batch: Any) -> dict[str, Term]:
         """What is learnt from the teacher."""
         with torch.no_grad():
             taught = self._read(self.teacher.at(batch.tokens.device), batch)
@@ -122,7 +124,7 @@ class Distill(Masked):
             apart = soft_divergence(spoken, known, self.ways.temperature)
             terms["soft"] = Term(apart, batch.counts["soft"], self.ways.soft_weight)
         if self.ways.cosine_weight:
-            alike = F.cosine_similarity(wide(states.last), wide(taught.last), dim=-1)  # (N,)
+            alike = F.cosine_similarity(upcast(states.last), upcast(taught.last), dim=-1)  # (N,)
             terms["cosine"] = Term((1 - alike).sum(), batch.counts["cosine"], self.ways.cosine_weight)
         if self.matching is not None:
             terms |= self.matching.terms(states, taught, batch.layout, batch.counts)

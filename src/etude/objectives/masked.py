@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.nn.block import Activation, first_places
-from etude.nn.initialization import fresh_key, initialise
-from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_scores
+from etude.nn.block import Activation, first_token_indices
+from etude.nn.initialization import draw_key, init_weights
+from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Objective, Stat, Term
 from etude.objectives.parts.heads import MaskedHead, token_table
@@ -73,7 +73,7 @@ class Masked(Objective):
         if settings.sentence != "none":
             self.sentence = nn.Linear(model.width, 2)
             sizes = model.settings
-            initialise(self.sentence, key=fresh_key(), deviation=sizes.init_deviation, truncated=sizes.init_truncated)
+            init_weights(self.sentence, key=draw_key(), deviation=sizes.init_deviation, truncated=sizes.init_truncated)
 
     def rows(self, corpus: Any, seed: int) -> segments.SegmentRows:
         return self.corruption.rows(corpus, seed)
@@ -103,7 +103,7 @@ class Masked(Objective):
     def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
         states = self._states(model, batch)
         hidden, table = self._hidden(model, states, batch)
-        losses, likeliest = linear_scores(hidden, table, self.head.bias, batch.targets)
+        losses, likeliest = linear_losses_and_argmax(hidden, table, self.head.bias, batch.targets)
         count = batch.counts["mlm"]
         stats = {
             "mlm": Stat(losses.sum(), count, 1.0),
@@ -122,7 +122,7 @@ class Masked(Objective):
         """Of the slots (M, D), and behind them of the first tokens (S, D) where a sentence task reads those."""
         only = batch.index
         if self.sentence is not None:
-            only = torch.cat([only, first_places(batch.layout, len(batch.tokens))])
+            only = torch.cat([only, first_token_indices(batch.layout, len(batch.tokens))])
         states: States = model(batch, only=only)
         return states
 

@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from etude.chance import Chance, below
+from etude.chance import Chance, integers
 from etude.errors import UserError
 from etude.models.static import Static
 from etude.nn.packed import Layout, Packed
-from etude.nn.precision import wide
-from etude.nn.window_layer import Window
+from etude.nn.precision import upcast
+from etude.nn.window_layer import WindowLayer
 from etude.objectives.base import Batch, Objective, Row, Stat, Term, join
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
@@ -78,7 +78,7 @@ class Ranking(Objective):
         self.settings, self.unknown = settings, special.unknown
         self._shape = [model]  # in a list: the model is no part of the objective
         self.row_tokens = settings.row_tokens
-        self.window = Window(model.width, settings.window, settings.hidden)
+        self.window = WindowLayer(model.width, settings.window, settings.hidden)
         self.output = nn.Linear(settings.hidden, 1)
         known = np.setdiff1d(np.arange(model.vocab), special.ids())
         if len(known) < 2:
@@ -106,7 +106,7 @@ class Ranking(Objective):
         """(n, K) words of the dictionary, each as likely; a draw may be the word itself, which then adds the margin."""
         shape = (len(row.tokens), self.settings.negatives)
         index = np.arange(shape[0] * shape[1])
-        return self.words[below(chance.key("negative", row.index), index, len(self.words))].reshape(shape)
+        return self.words[integers(chance.key("negative", row.index), index, len(self.words))].reshape(shape)
 
     def scores(self, model: nn.Module, batch: RankBatch) -> tuple[Tensor, Tensor]:
         """(N,) of the windows as they are, (N, K) with other words in their middle."""
@@ -114,8 +114,8 @@ class Ranking(Objective):
         x = model(batch).last  # (N, D)
         others = model(_flat(batch, batch.others)).last.view(*batch.others.shape, -1)  # (N, K, D)
         hidden = self.window(x, batch.layout)
-        swapped = self.window.swap(hidden, x, others)
-        return wide(self.output(F.hardtanh(hidden)))[:, 0], wide(self.output(F.hardtanh(swapped)))[..., 0]
+        swapped = self.window.replace_middle(hidden, x, others)
+        return upcast(self.output(F.hardtanh(hidden)))[:, 0], upcast(self.output(F.hardtanh(swapped)))[..., 0]
 
     def loss(self, model: nn.Module, batch: RankBatch) -> dict[str, Term]:
         assert batch.scored is not None
@@ -144,7 +144,7 @@ class Ranking(Objective):
 def _flat(batch: RankBatch, tokens: Tensor) -> Packed:
     """Words that stand alone, for a model that looks at nothing else."""
     flat = tokens.reshape(-1)
-    layout = Layout.of(np.array([0, len(flat)]), len(flat))
+    layout = Layout.from_bounds(np.array([0, len(flat)]), len(flat))
     device = flat.device
     layout = layout if device.type == "cpu" else replace(layout, bounds=layout.bounds.to(device, non_blocking=True))
     return Packed(flat, torch.zeros_like(flat), None, layout)

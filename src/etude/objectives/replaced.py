@@ -33,9 +33,9 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import transformer
 from etude.nn.block import Activation
-from etude.nn.losses import linear_cross_entropy, linear_scores
+from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Packed
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import Objective, Stat, Term
 from etude.objectives.parts.discriminator import Detector, Restorer, Text
@@ -45,7 +45,7 @@ from etude.objectives.rows import segments
 from etude.objectives.rows.masked_rows import Corruption, Masking, SlotBatch
 
 # what the generator takes from the model's embedding
-BORROWED = {"embeddings": ("tokens", "positions", "segments", "norm"), "tokens": ("tokens",), "none": ()}
+TIED = {"embeddings": ("tokens", "positions", "segments", "norm"), "tokens": ("tokens",), "none": ()}
 HEAD_WIDTH = 64  # of the generator's attention: it has as many heads as fit, and at least one
 
 
@@ -102,9 +102,7 @@ class Replaced(Objective):
         self.corruption = Corruption(settings, model, special, kind="replaced")
         self.making, self.slots = self.corruption.making, self.corruption.slots
         activation = settings.activation or model.settings.activation
-        self.generator = transformer.Transformer(
-            generator_settings(settings, model.settings), borrowed=BORROWED[settings.tie]
-        )
+        self.generator = transformer.Transformer(generator_settings(settings, model.settings), tied=TIED[settings.tie])
         self.generator_head = MaskedHead(self._speaker(model), activation)
         if settings.variant == "electra":
             everywhere = settings.loss_on == "all"
@@ -114,9 +112,9 @@ class Replaced(Objective):
 
     def _speaker(self, model: Any) -> SimpleNamespace:
         """The generator with the table it speaks from, in the form that heads ask for."""
-        lender = self.generator if self.settings.tie == "none" else model
+        owner = self.generator if self.settings.tie == "none" else model
         return SimpleNamespace(
-            embedding=lender.embedding,
+            embedding=owner.embedding,
             settings=self.generator.settings,
             width=self.generator.width,
             vocab=self.generator.vocab,
@@ -156,7 +154,7 @@ class Replaced(Objective):
 
     def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
         hidden, table = self._predict(model, batch)
-        losses, likeliest = linear_scores(hidden, table, self.generator_head.bias, batch.targets)
+        losses, likeliest = linear_losses_and_argmax(hidden, table, self.generator_head.bias, batch.targets)
         text, count = self._corrupt(hidden, table, batch), batch.counts["generator"]
         states = model(replace(batch, tokens=text.tokens))
         return {
@@ -167,7 +165,7 @@ class Replaced(Objective):
 
     def generate(self, model: Any, packed: Packed, only: Tensor | None = None) -> States:
         """The generator's states: those that `logits` is read from; of all tokens, or of some."""
-        return self.generator(packed, lender=model.embedding, only=only)
+        return self.generator(packed, tied_to=model.embedding, only=only)
 
     def _predict(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the generator's logits of the slots."""
@@ -192,7 +190,7 @@ class Replaced(Objective):
     def logits(self, model: Any, states: States) -> Tensor:
         """The generator's scores of the vocabulary, from the states of `generate`; the discriminator has none."""
         assert states.table is not None
-        return wide(F.linear(self.generator_head(states.last), states.table)) + self.generator_head.bias
+        return upcast(F.linear(self.generator_head(states.last), states.table)) + self.generator_head.bias
 
     def flops(self, model: Any, batch: Any) -> int:
         lengths, slots = batch.layout.lengths, batch.counts["generator"]

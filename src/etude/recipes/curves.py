@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.recipes.document import FOLDER
 
 PLACE = FOLDER / "curves"
@@ -89,7 +89,7 @@ def recorded() -> list[str]:
 def load(recipe: str) -> Reference:
     file = PLACE / f"{recipe}.json"
     if not file.is_file():
-        raise UserError(f"There is no reference curve of '{recipe}'.{nearest(recipe, recorded())}")
+        raise UserError(f"There is no reference curve of '{recipe}'.{suggest_name(recipe, recorded())}")
     values = json.loads(file.read_text(encoding="utf-8"))
     curves = {
         name: Curve(**{**values[name], "text": Text(**values[name]["text"])})  # strict: an unknown key is an error

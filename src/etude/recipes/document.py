@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.kinds import recipe_folders
 from etude.train.settings import BUDGETS
 
@@ -224,7 +224,9 @@ def find(name: str | File, beside: File | None = None) -> File:
         file = folder / f"{text}.yaml"
         if file.is_file():
             return file
-    raise UserError(f"There is no recipe named '{text}'.{nearest(text, recipe_names())} A file needs its .yaml ending.")
+    raise UserError(
+        f"There is no recipe named '{text}'.{suggest_name(text, recipe_names())} A file needs its .yaml ending."
+    )
 
 
 def read(file: File, seen: tuple[File, ...] = ()) -> Document:

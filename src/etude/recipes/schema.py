@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.kinds import find_kind, list_kinds
 from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
 from etude.settings import Strict
@@ -88,7 +88,7 @@ class Recipe:
         known = [*TEXTS, *PARTS, "train", "distill"]
         for key in document.values:
             if key not in known:
-                raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{nearest(key, known)}")
+                raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{suggest_name(key, known)}")
         texts: dict[str, Any] = {key: _text(document, key) for key in TEXTS if document.values.get(key) is not None}
         for key in ("name", "tokenizer"):
             if not texts.get(key):
@@ -219,7 +219,9 @@ def _kind(document: Document, group: str, kind: Any) -> ModuleType:
     if kind is None:
         raise _fault(document, (group,), f"'{group}' names no kind. There are: {', '.join(kinds(group))}.")
     if not isinstance(kind, str) or not kind.replace(".", "").isidentifier():
-        raise _fault(document, (group, "kind"), f"{kind!r} is not a kind of {group}.{nearest(str(kind), kinds(group))}")
+        raise _fault(
+            document, (group, "kind"), f"{kind!r} is not a kind of {group}.{suggest_name(str(kind), kinds(group))}"
+        )
     try:
         return find_kind(PARTS[group], kind)
     except UserError as error:
@@ -281,7 +283,7 @@ def _explain(settings: type[BaseModel], fault: dict[str, Any], document: Documen
     full = (group, *path)
     name = ".".join(full)
     if fault["type"] == "extra_forbidden":
-        message = f"there is no setting '{name}'.{nearest(path[-1], known)}"
+        message = f"there is no setting '{name}'.{suggest_name(path[-1], known)}"
     elif fault["type"] == "missing":
         message = f"'{name}' is missing, and nothing else says it."
     elif fault["type"] == "value_error":

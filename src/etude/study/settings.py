@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.recipes.document import Document, parse_file, value_of
 from etude.recipes.schema import Recipe, checked
 from etude.runs.task_plan import task_module
@@ -251,11 +251,11 @@ class Study(Strict):
             ):  # fmt: skip
                 if word not in known:
                     where = document.place(("claims", str(number), key))
-                    raise UserError(f"{where}: '{word}' is not in this study.{nearest(word, known)}")
+                    raise UserError(f"{where}: '{word}' is not in this study.{suggest_name(word, known)}")
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))
-                raise UserError(f"{where}: '{name}' is no contender.{nearest(name, self.contenders)}")
+                raise UserError(f"{where}: '{name}' is no contender.{suggest_name(name, self.contenders)}")
 
     # --- the grid -----------------------------------------------------------------------------------
 
@@ -365,7 +365,7 @@ def _checked(model: type[Study], document: Document) -> Any:
             checked(kind, content, document.rooted(f"{group}.{name}", (group, name)), f"{group}.{name}")
     for key in values:
         if key not in model.model_fields:
-            known = nearest(key, model.model_fields)
+            known = suggest_name(key, model.model_fields)
             raise UserError(f"{document.place((key,))}: '{key}' is not a part of a study.{known}")
     for group in ("contenders", "tasks", "text", "budget"):
         if group not in values:

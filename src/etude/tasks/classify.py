@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import nn
 
 from etude.chance import Chance
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Judged, Score, Task, bootstrap, bootstrap_counts
@@ -87,7 +87,9 @@ class Classify(Task):
             raise UserError(f"A classifier tells labels apart, and there is only {list(labels)}. Give two or more.")
         self.settings, self.labels, self.score = settings, list(labels), settings.score
         if settings.positive is not None and settings.positive not in self.labels:
-            raise UserError(f"task.positive={settings.positive} is no label.{nearest(settings.positive, self.labels)}")
+            raise UserError(
+                f"task.positive={settings.positive} is no label.{suggest_name(settings.positive, self.labels)}"
+            )
         self.positive = 1 if settings.positive is None else self.labels.index(settings.positive)
         if settings.score == "micro_f1" and settings.nothing is None:
             raise UserError("task.score=micro_f1 leaves a label out: say which with task.nothing; else it is accuracy.")

@@ -30,7 +30,7 @@ from etude.models.base import Model
 from etude.models.depth import training_flops
 from etude.models.framing import FramedText, Pooling, pool
 from etude.nn.losses import linear_cross_entropy
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.parts.heads import CausalHead
@@ -207,7 +207,7 @@ class Pooled(nn.Module):
         vectors = self._dropped(vectors, batch)
         if self.hidden is not None:
             vectors = F.dropout(F.relu(self.hidden(vectors)), self.settings.dropout, self.training)
-        return wide(self.head(vectors))
+        return upcast(self.head(vectors))
 
     def _dropped(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
         if not self.together or not self.training:

@@ -126,7 +126,7 @@ class Loader:
         """With memory of its own: what a process built lies where a later step will be written."""
         if not (self.pin or self.processes):
             return step
-        return replace(step, batches=[batch.copied(self.pin) for batch in step.batches])
+        return replace(step, batches=[batch.clone(self.pin) for batch in step.batches])
 
 
 class Threads:

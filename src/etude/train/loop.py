@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.nn.attention.dispatch import look_up_kernels
-from etude.nn.fusion import plain
+from etude.nn.attention.dispatch import load_kernels
+from etude.nn.fusion import disable_fusion
 from etude.objectives.base import Batch, Objective, Rows, Stat, Term
 from etude.train import checkpoint, compilation, evaluation, failures, malloc, memory, optim, schedule
 from etude.train.cpu_state import onednn_enabled
@@ -81,7 +81,7 @@ class Loop:
         self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
         self.compiled = settings.compile if settings.compile is not None else self.device.type == "cuda"
         if self.compiled:
-            look_up_kernels(self.device)
+            load_kernels(self.device)
             for trunk in (model, *objective.trunks()):
                 # rows are static, so one shape is compiled, once
                 trunk.compile(dynamic=False, options=compilation.compile_options(self.device, self._replays()))
@@ -139,7 +139,7 @@ class Loop:
         built = self.loader.steps(self.state.step, self.total)
         with (
             onednn_enabled(),
-            plain(not self.compiled),
+            disable_fusion(not self.compiled),
             self._signals(),
             contextlib.closing(
                 compilation.report_first_step(built, self.progress) if self.compiled else built

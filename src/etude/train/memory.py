@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from etude.models import transformer
-from etude.nn.losses import chunk_of
+from etude.nn.losses import choose_chunk_size
 from etude.train.optim import parameter_role
 from etude.train.peak import Precision, resolve_precision
 from etude.train.schedule import micro_rows
@@ -77,7 +77,7 @@ def estimate(
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
     vocab = (model.vocab or 0) if model else 0
-    slots = min(chunk_of(vocab, device), int(micro_tokens * predicted)) if vocab else 0
+    slots = min(choose_chunk_size(vocab, device), int(micro_tokens * predicted)) if vocab else 0
     return Estimate(
         parameters=stored,
         gradients=sum(parameter.nbytes for _, parameter in trained),

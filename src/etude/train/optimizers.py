@@ -53,7 +53,7 @@ def load_norm_kernel(device: torch.device) -> Any:
 
 
 def _own(name: str, device: torch.device) -> Any:
-    return card.kernels(name, "train") if device.type == "cuda" and card.has_flash(device.index) else None
+    return card.kernel_module(name, "train") if device.type == "cuda" and card.supports_flash(device.index) else None
 
 
 def compute_total_norm(gradients: list[Tensor]) -> Tensor:

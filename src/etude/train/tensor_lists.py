@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.nn.packed import copied_alone
+from etude.nn.packed import copy_single_threaded
 
 
 @functools.lru_cache(maxsize=16)  # parameters without a gradient are left out, so that sets of them may take turns
@@ -23,4 +23,4 @@ def cut(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
 
 def sent(values: np.ndarray, device: torch.device) -> Tensor:
     """On the device without a wait. Pinned memory is new each time: torch keeps it until the copy is done."""
-    return copied_alone(torch.from_numpy(values), device.type == "cuda").to(device, non_blocking=True)
+    return copy_single_threaded(torch.from_numpy(values), device.type == "cuda").to(device, non_blocking=True)

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.inference.likelihood import Rule
 from etude.recipes.document import parse_file
 from etude.recipes.schema import checked
@@ -67,7 +67,7 @@ class PromptFile(Strict):
         unknown = [name for name in named if name not in known]
         if unknown:
             raise ValueError(
-                f"template: the task {self.kind} has no field {{{unknown[0]}}}.{nearest(unknown[0], known)}"
+                f"template: the task {self.kind} has no field {{{unknown[0]}}}.{suggest_name(unknown[0], known)}"
             )
         if not named:
             raise ValueError(f"template: it names no field of an example: {', '.join(f'{{{name}}}' for name in known)}")

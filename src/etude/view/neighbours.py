@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.hub.word_vectors import Unknown, WordVectors
 
 Rule = Literal["add", "multiply"]
@@ -56,5 +56,5 @@ def _known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -> None
         if unknown == "refuse" and vectors.place(word) is None:
             ways = " --unknown subwords makes a vector of its n-grams." if vectors.grams else ""
             raise UserError(
-                f"'{word}' is not among the {len(vectors.words):,} words.{nearest(word, vectors.words[:50_000])}{ways}"
+                f"'{word}' is not among the {len(vectors.words):,} words.{suggest_name(word, vectors.words[:50_000])}{ways}"
             )

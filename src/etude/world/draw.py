@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from etude.chance import bits
+from etude.chance import random_bits
 
 Item = TypeVar("Item")
 _BLOCK = np.arange(48)  # draws made at once; most documents need fewer
@@ -23,13 +23,13 @@ class Draw:
 
     def __init__(self, key: int) -> None:
         self.key, self.place, self.block = key, 0, 0
-        self.tape: list[int] = (bits(key, _BLOCK) >> np.uint64(32)).tolist()
+        self.tape: list[int] = (random_bits(key, _BLOCK) >> np.uint64(32)).tolist()
 
     def _next(self) -> int:
         if self.place == len(self.tape):
             self.block += 1
             self.place = 0
-            self.tape = (bits(self.key, _BLOCK + self.block * len(_BLOCK)) >> np.uint64(32)).tolist()
+            self.tape = (random_bits(self.key, _BLOCK + self.block * len(_BLOCK)) >> np.uint64(32)).tolist()
         value = self.tape[self.place]
         self.place += 1
         return value

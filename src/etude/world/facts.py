@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etude.chance import Permutation, below, fold
+from etude.chance import Permutation, fold, integers
 from etude.world.lexicon import names
 from etude.world.lexicon.nouns import ANIMALS, NOUNS
 from etude.world.lexicon.trades import TRADES
@@ -127,7 +127,7 @@ class Town:
         for firm in self.firms:
             workers = [person for person in people if person.links["firm"] is firm]
             firm.links["owner"] = workers[
-                int(below(fold(self.seed, "owner", firm.key), np.zeros(1, np.int64), len(workers))[0])
+                int(integers(fold(self.seed, "owner", firm.key), np.zeros(1, np.int64), len(workers))[0])
             ]
         _spread(self.pets, "kind", NOUNS["pet"], self.seed)
         owners = _shuffled(people, self.seed, "owners")[: len(self.pets)]

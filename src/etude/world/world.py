@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.world.document import Document, make_document
 from etude.world.facts import Entity, Triple, town
 from etude.world.tasks import SPLITS, TASKS, make_task
@@ -32,7 +32,7 @@ Progress = Callable[[str, float], None]  # what is being written, and the share 
 class World:
     def __init__(self, seed: int = 0, language: str = "en") -> None:
         if language not in LANGUAGES:
-            raise UserError(f"The world speaks en and ko, not '{language}'.{nearest(language, LANGUAGES)}")
+            raise UserError(f"The world speaks en and ko, not '{language}'.{suggest_name(language, LANGUAGES)}")
         self.seed, self.language = seed, language
         self.town = town(seed)
 

@@ -13,7 +13,7 @@ WAYS = [(False, None), (True, None), (False, 3), (True, 3), (False, 0)]
 
 
 def layout_of(lengths: list[int]) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), max(lengths, default=0))
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), max(lengths, default=0))
 
 
 def drawn(layout: Layout, dtype: torch.dtype = torch.float64, heads: int = 2, size: int = 8) -> Tensor:

@@ -89,7 +89,7 @@ def test_dropped_weights_are_those_of_the_mask(dtype: torch.dtype, close: float,
     mask = ragged(dtype, causal) if "ragged" in masked else None
     low = torch.full((L, L), -1e9).triu(1) if masked == "causal" else mask
     torch.manual_seed(1)
-    kept, scale = dense.keep_mask((S * H, L, L), 0.25)
+    kept, scale = dense.draw_keep_mask((S * H, L, L), 0.25)
     assert not kept.all()
     torch.manual_seed(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast and dtype == torch.bfloat16):

@@ -27,7 +27,7 @@ WINDOWS = st.sampled_from([None, 1, 2, 5, 40])
 
 
 def layout_of(lengths: list[int], longest: int = 64) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), longest)
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), longest)
 
 
 def parts_of(layout: Layout, heads: int = 2, size: int = 4, seed: int = 0) -> Tensor:
@@ -242,7 +242,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
     recorder = Recorder()
     function = getattr(recorder, request.param)
     names = frozenset(inspect.signature(function).parameters)
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(function, names)])
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(function, names)])
     return recorder
 
 
@@ -281,7 +281,7 @@ def test_dropout_goes_to_the_kernel_that_has_it(monkeypatch: pytest.MonkeyPatch)
         return value, None
 
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
     for causal, window in ((False, None), (True, None), (True, 4)):
         attend(*parts_of(layout).unbind(1), layout, causal=causal, window=window, dropout=0.1, path="varlen")
     assert [rest[2:] for rest, _ in seen] == [(9, 9, 0.1, causal, False) for causal in (False, True, False)]
@@ -319,8 +319,8 @@ def test_an_unknown_path_is_named() -> None:
 def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cpu", torch.float32, 64) == "grouped"
     assert choose_path("cpu", torch.bfloat16, 64) == "grouped"
-    monkeypatch.setattr(card, "has_flash", lambda index: True)
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
+    monkeypatch.setattr(card, "supports_flash", lambda index: True)
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.float16, 64, window=128) == "varlen"
     assert choose_path("cuda", torch.float32, 64) == "grouped"
@@ -328,18 +328,18 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cuda", torch.bfloat16, 64, equal=True, window=8) == "varlen"
     assert choose_path("cuda", torch.bfloat16, 60) == "grouped"  # flash kernels want multiples of 8
     assert choose_path("cuda", torch.bfloat16, 512) == "grouped"
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"is_causal"}))])
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(lambda: None, frozenset({"is_causal"}))])
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.bfloat16, 64, window=128) == "grouped"
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(None, frozenset())])
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(None, frozenset())])
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
-    monkeypatch.setattr(card, "has_flash", lambda index: False)
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
+    monkeypatch.setattr(card, "supports_flash", lambda index: False)
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
 
 
 def test_a_torch_without_varlen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_FOUND", [attention._Varlen(None, frozenset())])
+    monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(None, frozenset())])
     layout = layout_of([3, 2])
     with pytest.raises(UserError, match="has no varlen attention: set path to 'grouped'"):
         attend(*parts_of(layout).unbind(1), layout, causal=True, path="varlen")
@@ -399,7 +399,7 @@ def test_a_compiled_model_keeps_one_graph_over_varlen(monkeypatch: pytest.Monkey
     stand_in = attention._Varlen(
         lambda query, key, value, *rest, window_size: query * 0 + value, frozenset({"window_size"})
     )
-    monkeypatch.setattr(attention, "_FOUND", [stand_in])
+    monkeypatch.setattr(attention, "_VARLEN", [stand_in])
     counter = torch._dynamo.testing.CompileCounter()
     torch._dynamo.reset()
     compiled = torch.compile(attend, backend=counter, fullgraph=True)

@@ -46,7 +46,7 @@ def test_every_token_fills_one_slot_of_its_sequence(lengths: list[int]) -> None:
 
 
 def test_equal_lengths_are_reshaped_and_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = Layout.of(bounds_of([8, 8, 0, 8, 0, 0]), 8)
+    layout = Layout.from_bounds(bounds_of([8, 8, 0, 8, 0, 0]), 8)
     parts = torch.randn(24, 3, 2, 4)
     seen = []
 
@@ -73,7 +73,7 @@ def test_the_plan_is_made_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     original = grouping.make_plan
     monkeypatch.setattr(grouping, "make_plan", lambda *given: calls.append(1) or original(*given))
-    layout = Layout.of(bounds_of([3, 5]), 8)
+    layout = Layout.from_bounds(bounds_of([3, 5]), 8)
     for _ in range(4):
         attend_grouped(torch.randn(8, 3, 1, 4), layout, causal=False)
     assert len(calls) == 1
@@ -82,7 +82,7 @@ def test_the_plan_is_made_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_masks_are_made_once_and_are_finite() -> None:
-    layout = Layout.of(bounds_of([3, 5, 5, 4]), 8)
+    layout = Layout.from_bounds(bounds_of([3, 5, 5, 4]), 8)
     plan = plan_of(layout, CPU)
     for causal in (False, True):
         for window in (None, 1):
@@ -101,7 +101,7 @@ def test_masks_are_made_once_and_are_finite() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_projection_of_equal_lengths_is_its_three_parts(dtype: torch.dtype, close: float, causal: bool) -> None:
     """Value and gradient, by plain products (bf16) and by torch's form, against the reference."""
-    layout = Layout.of(bounds_of([8, 8, 8]), 8)
+    layout = Layout.from_bounds(bounds_of([8, 8, 8]), 8)
     torch.manual_seed(0)
     exact = torch.randn(24, 3, 2, 4, dtype=torch.float64).bfloat16().double().requires_grad_()
     steep = torch.randn(24, 2, 4, dtype=torch.float64).bfloat16().double()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.models.transformer import Settings, Transformer, build
-from etude.nn.attention.kv_cache import Cache
+from etude.nn.attention.kv_cache import KVCache
 from etude.nn.packed import pack
 
 AXES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def check(model: Transformer, sequences: list[list[int]], cuts: list[list[int]])
     lengths = [len(sequence) for sequence in sequences]
     with torch.no_grad():
         whole = split(model(pack(sequences)).last, lengths)
-        cache = Cache()
+        cache = KVCache()
         found: list[list[torch.Tensor]] = [[] for _ in sequences]
         for number in range(len(cuts[0]) + 1):
             pieces = [
@@ -84,10 +84,10 @@ def test_the_buffer_grows() -> None:
 def test_sequences_can_be_dropped_doubled_and_reordered() -> None:
     model = model_of()
     sequences = sequences_of([4, 9, 6])
-    cache = Cache()
+    cache = KVCache()
     with torch.no_grad():
         model(cache.pack(sequences), cache=cache)
-        cache.keep(np.array([2, 0, 2]))
+        cache.select(np.array([2, 0, 2]))
         new = [[7], [8], [9]]
         found = model(cache.pack(new), cache=cache).last
         for row, source in enumerate((2, 0, 2)):
@@ -99,7 +99,7 @@ def test_a_hundred_prompts_together_are_one_by_one() -> None:
     model = model_of()
     prompts = sequences_of([1 + 7 * number % 23 for number in range(100)])
     with torch.no_grad():
-        cache = Cache()
+        cache = KVCache()
         states = model(cache.pack(prompts), cache=cache)
         ends = np.cumsum([len(prompt) for prompt in prompts]) - 1
         table = model.embedding.tokens.weight
@@ -117,8 +117,8 @@ def test_a_hundred_prompts_together_are_one_by_one() -> None:
 
 def test_what_a_cache_cannot_do_is_said() -> None:
     with pytest.raises(UserError, match="direction='causal'"):
-        model_of(direction="both")(pack([[1]]), cache=Cache())
-    model, cache = model_of(context=6), Cache()
+        model_of(direction="both")(pack([[1]]), cache=KVCache())
+    model, cache = model_of(context=6), KVCache()
     model(cache.pack([[1, 2, 3, 4], [5]]), cache=cache)
     with pytest.raises(ValueError, match="1 sequences, yet the cache keeps 2"):
         cache.pack([[1]])
@@ -129,10 +129,10 @@ def test_what_a_cache_cannot_do_is_said() -> None:
 def test_a_forgotten_sequence_starts_anew_beside_others() -> None:
     model = model_of()
     sequences = sequences_of([7, 4, 9])
-    cache = Cache()
+    cache = KVCache()
     with torch.no_grad():
         model(cache.pack(sequences), cache=cache)
-        cache.forget(np.array([0, 2]))
+        cache.reset(np.array([0, 2]))
         new = sequences_of([3, 1, 5])
         found = split(model(cache.pack(new), cache=cache).last, [3, 1, 5])
         whole = [new[0], sequences[1] + new[1], new[2]]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.nn.attention import multi_set as union
-from etude.nn.attention.multi_set import Keys, Slot, attend_union, ends, shift
+from etude.nn.attention.multi_set import KeySet, NullSlot, attend_multi_set, sequence_edges, shift
 from etude.nn.packed import Layout
 from tests.nn.attention import flash_emulation
 
@@ -30,7 +30,7 @@ VARIANTS: dict[str, list[tuple[union.Reach, bool]]] = {
 
 
 def layout_of(lengths: list[int]) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), max(lengths) + 1)
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max(lengths) + 1)
 
 
 def drawn(layout: Layout, parts: int, dtype: torch.dtype) -> list[Tensor]:
@@ -84,8 +84,8 @@ def outcome(
         out = by_hand([*leaves, slope], variant, slot, layout)
     else:
         flat = leaves[1:-2]
-        parts = [Keys(flat[2 * n], flat[2 * n + 1], *sight) for n, sight in enumerate(variant)]
-        out = attend_union(leaves[0], parts, layout, slot=(leaves[-2], leaves[-1]) if slot else None, path=path)
+        parts = [KeySet(flat[2 * n], flat[2 * n + 1], *sight) for n, sight in enumerate(variant)]
+        out = attend_multi_set(leaves[0], parts, layout, slot=(leaves[-2], leaves[-1]) if slot else None, path=path)
     wanted = leaves if slot else leaves[:-2]
     found = torch.autograd.grad(out, wanted, slope.detach(), allow_unused=True)
     zeros = (torch.zeros_like(one) if grad is None else grad for one, grad in zip(wanted, found, strict=True))
@@ -124,8 +124,8 @@ def test_the_derivative_of_the_joined_kernels_is_that_of_finite_differences(emul
     query, *flat, slot_key, slot_value, _ = (one.requires_grad_() for one in drawn(layout, 2, torch.float64))
 
     def mixed(*given: Tensor) -> Tensor:
-        parts = [Keys(given[1], given[2], "past", False), Keys(given[3], given[4], "future", False)]
-        return attend_union(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
+        parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
+        return attend_multi_set(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
 
     inputs = (query, *flat, slot_key, slot_value)
     assert torch.autograd.gradcheck(mixed, inputs, eps=1e-3, atol=2e-3, rtol=1e-2, fast_mode=True)
@@ -134,29 +134,30 @@ def test_the_derivative_of_the_joined_kernels_is_that_of_finite_differences(emul
 def test_dropout_keeps_the_mean_and_drops_the_slot_too() -> None:
     layout = layout_of([6, 3])
     query, *flat, slot_key, slot_value, _ = drawn(layout, 2, torch.float32)
-    parts = [Keys(flat[0], flat[1], "past", False), Keys(flat[2], flat[3], "future", False)]
+    parts = [KeySet(flat[0], flat[1], "past", False), KeySet(flat[2], flat[3], "future", False)]
     torch.manual_seed(0)
     for path in ("grouped", "reference"):
-        plain = attend_union(query, parts, layout, slot=(slot_key, slot_value), path=path)
+        plain = attend_multi_set(query, parts, layout, slot=(slot_key, slot_value), path=path)
         dropped = [
-            attend_union(query, parts, layout, slot=(slot_key, slot_value), dropout=0.3, path=path) for _ in range(150)
+            attend_multi_set(query, parts, layout, slot=(slot_key, slot_value), dropout=0.3, path=path)
+            for _ in range(150)
         ]
         assert not torch.equal(dropped[0], plain)
         torch.testing.assert_close(torch.stack(dropped).mean(0), plain, rtol=0, atol=0.35)
 
 
 def test_no_tokens_is_no_error() -> None:
-    layout = Layout.of(np.array([0, 0, 0]), 4)
+    layout = Layout.from_bounds(np.array([0, 0, 0]), 4)
     empty = torch.zeros(0, HEADS, SIZE)
-    assert attend_union(empty, [Keys(empty, empty, "past")], layout).shape == (0, HEADS, SIZE)
+    assert attend_multi_set(empty, [KeySet(empty, empty, "past")], layout).shape == (0, HEADS, SIZE)
 
 
 def test_an_unknown_path_is_told() -> None:
     layout, one = layout_of([2]), torch.zeros(2, HEADS, SIZE)
     with pytest.raises(UserError, match="reference"):
-        attend_union(one, [Keys(one, one, "past")], layout, path="flex")
+        attend_multi_set(one, [KeySet(one, one, "past")], layout, path="flex")
     with pytest.raises(ValueError, match="ends at"):
-        attend_union(one[:1], [Keys(one, one, "past")], layout)
+        attend_multi_set(one[:1], [KeySet(one, one, "past")], layout)
 
 
 def test_neighbours_are_of_the_same_sequence() -> None:
@@ -164,13 +165,13 @@ def test_neighbours_are_of_the_same_sequence() -> None:
     x = torch.arange(1.0, 7.0)[:, None]
     assert shift(x, layout, 1)[:, 0].tolist() == [0, 1, 2, 0, 0, 5]
     assert shift(x, layout, -1)[:, 0].tolist() == [2, 3, 0, 0, 6, 0]
-    first, last = ends(layout, 6)
+    first, last = sequence_edges(layout, 6)
     assert first.tolist() == [True, False, False, True, True, False]
     assert last.tolist() == [False, False, True, True, False, True]
 
 
 def test_a_zero_slot_is_a_constant() -> None:
-    learned, zero = Slot(2, 4, "learned"), Slot(2, 4, "zero")
+    learned, zero = NullSlot(2, 4, "learned"), NullSlot(2, 4, "zero")
     assert len(list(learned.parameters())) == 2 and not list(zero.parameters()) and not zero.state_dict()
     assert zero()[0].shape == (2, 4)
 
@@ -182,8 +183,8 @@ def test_torchs_kernels_are_called_as_they_want_it(dropout: float) -> None:
         query, *flat = (torch.zeros(13, HEADS, SIZE, dtype=torch.bfloat16, requires_grad=True) for _ in range(5))
         slot = tuple(torch.zeros(HEADS, SIZE, requires_grad=True) for _ in range(2))
         layout = Layout(torch.zeros(6, dtype=torch.int32), np.array([0, 5, 5, 6, 13, 13], np.int32), 8, False)
-        parts = [Keys(flat[0], flat[1], "past", False), Keys(flat[2], flat[3], "future", False)]
-        out = attend_union(query, parts, layout, slot=(slot[0], slot[1]), dropout=dropout, path="varlen")
+        parts = [KeySet(flat[0], flat[1], "past", False), KeySet(flat[2], flat[3], "future", False)]
+        out = attend_multi_set(query, parts, layout, slot=(slot[0], slot[1]), dropout=dropout, path="varlen")
         assert out.shape == query.shape and out.dtype == query.dtype
         found = torch.autograd.grad(out.float().sum(), [query, *flat, *slot])
     assert [one.shape for one in found] == [(13, HEADS, SIZE)] * 5 + [(HEADS, SIZE)] * 2
@@ -232,10 +233,10 @@ def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> No
     *leaves, slope = (one.requires_grad_() for one in drawn(layout, 2, torch.float32))
 
     def mixed(*given: Tensor) -> Tensor:
-        parts = [Keys(given[1], given[2], "past", False), Keys(given[3], given[4], "future", False)]
-        return attend_union(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
+        parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
+        return attend_multi_set(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
 
-    union.as_one_step()
+    union.allow_in_graph()
     compiled = torch.compile(mixed, backend="aot_eager", fullgraph=True, dynamic=False)
     for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
         torch.testing.assert_close(one, other)
@@ -248,10 +249,10 @@ def test_compiled_kernels_have_the_gradients_of_eager_ones() -> None:
     *leaves, slope = (one.to("cuda", torch.bfloat16).requires_grad_() for one in drawn(layout, 2, torch.float32))
 
     def mixed(*given: Tensor) -> Tensor:
-        parts = [Keys(given[1], given[2], "past", False), Keys(given[3], given[4], "future", False)]
-        return attend_union(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
+        parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
+        return attend_multi_set(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
 
-    union.as_one_step()
+    union.allow_in_graph()
     compiled = torch.compile(mixed, dynamic=False)
     for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
         torch.testing.assert_close(one, other, atol=0.02, rtol=0.05)

@@ -15,7 +15,7 @@ from etude.nn.packed import Layout
 
 
 def layout_of(lengths: list[int]) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), max([1, *lengths]))
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max([1, *lengths]))
 
 
 def drawn(tokens: int, heads: int, size: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -19,7 +19,7 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
 
 
 def layout_of(lengths: list[int], longest: int) -> Layout:
-    return Layout.of(np.concatenate([[0], np.cumsum(lengths)]), longest)
+    return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), longest)
 
 
 def attention_of(qkv: Tensor, layout: Layout, causal: bool, path: str, slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ def test_scores_beyond_any_sum(causal: bool, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("path", attention.OWN)
+@pytest.mark.parametrize("path", attention.KERNEL_PATHS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a reference with the mask that was drawn, read off from values that are the keys' unit vectors."""
@@ -171,7 +171,7 @@ def test_tiles_on_a_gpu(causal: bool) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", attention.OWN)
+@pytest.mark.parametrize("path", attention.KERNEL_PATHS)
 def test_dropout_on_a_gpu_keeps_the_mean(path: str) -> None:
     layout = layout_of([64, 3, 0, 17, 40, 1], 64).to("cuda")
     torch.manual_seed(1)

@@ -49,14 +49,18 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 
     driver.set_active(Hopper())
     device = torch.device("cuda", 0)
-    monkeypatch.setitem(card._CARDS, 0, (9, 0))
-    attention.look_up_kernels(device)
-    choose, choose_gelu, choose_lowered = attention.own_path, feedforward.own_gelu, feedforward.own_lowered
-    monkeypatch.setattr(attention, "own_path", lambda _, *rest: choose(device, *rest))
-    monkeypatch.setattr(feedforward, "own_gelu", lambda _, *rest: choose_gelu(device, *rest))
-    monkeypatch.setattr(feedforward, "own_lowered", lambda _, *rest: choose_lowered(device, *rest))
-    choose_norms = residual.own_norms
-    monkeypatch.setattr(residual, "own_norms", lambda _, *rest: choose_norms(device, *rest))
+    monkeypatch.setitem(card._CAPABILITIES, 0, (9, 0))
+    attention.load_kernels(device)
+    choose, choose_gelu, choose_lowered = (
+        attention.choose_kernel_path,
+        feedforward.gelu_kernels,
+        feedforward.gelu_linear_kernels,
+    )
+    monkeypatch.setattr(attention, "choose_kernel_path", lambda _, *rest: choose(device, *rest))
+    monkeypatch.setattr(feedforward, "gelu_kernels", lambda _, *rest: choose_gelu(device, *rest))
+    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda _, *rest: choose_lowered(device, *rest))
+    choose_norms = residual.residual_norm_kernels
+    monkeypatch.setattr(residual, "residual_norm_kernels", lambda _, *rest: choose_norms(device, *rest))
     found: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -102,7 +106,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_a_compiled_model_on_a_gpu(placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All our kernels at work: gradients in bf16 are those in float32, and the same to the bit again."""
-    attention.look_up_kernels(torch.device("cuda", 0))
+    attention.load_kernels(torch.device("cuda", 0))
     torch.manual_seed(1)
     settings = Settings(layers=3, width=384, heads=6, vocab=50, context=512, norm=placement, direction="both")
     model = Transformer(settings).cuda()
@@ -112,13 +116,13 @@ def test_a_compiled_model_on_a_gpu(placement: Any, monkeypatch: pytest.MonkeyPat
     only = torch.tensor([3, 1, 700, 1019, 820, 299], device="cuda")
     slope = torch.randn(6, 384, device="cuda")
     ran: list[bool] = []
-    choose = residual.own_norms
+    choose = residual.residual_norm_kernels
 
     def noted(*values: Any) -> Any:
         ran.append(choose(*values) is not None)
         return choose(*values)
 
-    monkeypatch.setattr(residual, "own_norms", noted)
+    monkeypatch.setattr(residual, "residual_norm_kernels", noted)
 
     def results(through: Any, half: bool) -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -146,8 +150,8 @@ def test_the_softmax_of_a_vocabulary(vocab: int, columns: int, monkeypatch: pyte
     logits, targets = torch.randn(7, columns) * 3, torch.randint(0, vocab, (7,))
     targets[[0, 4]] = losses.IGNORE
     targets[1], targets[2] = 0, vocab - 1
-    total, slope = losses._surprise_and_slope(logits, None, targets, vocab, True)
-    found = softmax_kernel.surprise_and_slope_(logits, targets, vocab)
+    total, slope = losses._loss_and_grad(logits, None, targets, vocab, True)
+    found = softmax_kernel.loss_and_grad_(logits, targets, vocab)
     torch.testing.assert_close(found.sum(), total, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits, slope, rtol=1e-5, atol=1e-6)
 
@@ -166,7 +170,7 @@ def test_one_program_learns_one_word_after_another(kind: str) -> None:
     words, place, reach = draw.integers(0, vocab, count), np.arange(count), draw.integers(1, 6, count)
     low = np.maximum(place - reach, 0).astype(np.int32)
     high = np.minimum(place + reach + 1, count).astype(np.int32)
-    keys = chance.bits(np.full(count, 123456789, np.uint64), place)
+    keys = chance.random_bits(np.full(count, 123456789, np.uint64), place)
     spelled = whole_words(vocab)
     if kind == "sub-words":
         rows = [np.r_[word, vocab + draw.integers(0, 30, draw.integers(0, 20))] for word in range(vocab)]

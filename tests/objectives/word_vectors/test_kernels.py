@@ -47,7 +47,7 @@ def test_noise_follows_counts_to_the_three_quarters() -> None:
     counts = np.zeros(40, np.int64)
     counts[6:] = 10_000 / np.arange(1, 35) ** 1.2
     noise, drawn = noise_table(counts**0.75), 200_000
-    hashes = draw.bits(7, np.arange(drawn))
+    hashes = draw.random_bits(7, np.arange(drawn))
     slots = ((hashes >> np.uint64(32)) * np.uint64(40) >> np.uint64(32)).astype(np.int64)
     words = np.where((hashes & np.uint64(0xFFFFFFFF)) < noise.accept[slots], slots, noise.alias[slots])
     found = np.bincount(words, minlength=40)

@@ -59,7 +59,7 @@ def slow_windows(row: Row, options: Any, text: Text, chance: Chance) -> list[tup
     for document in kept:
         for number, place in enumerate(document):
             reach = 1 + ((hashed(chance, row, place) & 0xFFFFFFFF) * options.window >> 32)
-            key = int(draw.bits(hashed(chance, row, place), np.array([0]))[0])
+            key = int(draw.random_bits(hashed(chance, row, place), np.array([0]))[0])
             before, behind = document[max(0, number - reach) : number], document[number + 1 : number + 1 + reach]
             words = row.tokens[[*before, place, *behind]].tolist()
             draws = range(options.negatives if len(text.noise.accept) else 0)
@@ -69,10 +69,10 @@ def slow_windows(row: Row, options: Any, text: Text, chance: Chance) -> list[tup
 
 
 def hashed(chance: Chance, row: Row, place: int) -> int:
-    return int(draw.bits(chance.key("windows", row.index), np.array([place]))[0])
+    return int(draw.random_bits(chance.key("windows", row.index), np.array([place]))[0])
 
 
 def slow_noise(key: int, index: int, text: Text) -> int:
-    drawn = int(draw.bits(key, np.array([index]))[0])
+    drawn = int(draw.random_bits(key, np.array([index]))[0])
     slot = (drawn >> 32) * len(text.noise.accept) >> 32
     return slot if drawn & 0xFFFFFFFF < int(text.noise.accept[slot]) else int(text.noise.alias[slot])

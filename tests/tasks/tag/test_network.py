@@ -76,7 +76,7 @@ def test_windows_by_hand() -> None:
     settings = NetworkSettings(kind="window", window=3, hidden=7, words=4, states=["input"], dropout=0.0)
     network = Network(settings, Tables(settings.features, ["a", "b"]), state_width=2, layers=1)
     torch.nn.init.normal_(network.window.edge)
-    layout = Layout.of(np.array([0, 3, 3, 4]), 3)
+    layout = Layout.from_bounds(np.array([0, 3, 3, 4]), 3)
     words, states = torch.tensor([1, 2, 0, 1]), torch.randn(4, 2)
     found = network([states], words, torch.zeros(4, 0, dtype=torch.long), None, layout)
     x = torch.cat([network.words(words), states], dim=1)
@@ -95,7 +95,7 @@ def test_states_come_in_where_they_are_asked(places: list[str]) -> None:
     """Against the layers called one after the other, as TagLM writes them down."""
     settings = NetworkSettings(kind="rnn", cells=5, words=4, states=places, dropout=0.0)
     network = Network(settings, Tables(settings.features, ["a", "b"]), state_width=3, layers=1)
-    layout, words, states = Layout.of(np.array([0, 3, 4]), 3), torch.tensor([1, 2, 0, 1]), torch.randn(4, 3)
+    layout, words, states = Layout.from_bounds(np.array([0, 3, 4]), 3), torch.tensor([1, 2, 0, 1]), torch.randn(4, 3)
     found = network([states], words, torch.zeros(4, 0, dtype=torch.long), None, layout)
     x = network.words(words)
     x = torch.cat([x, states], 1) if "input" in places else x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.hub.families import albert, bert, distilbert, electra, gpt, modern
 from etude.hub.family import Family
 from etude.recipes.schema import Recipe
@@ -61,7 +61,7 @@ def of_config(config: Mapping[str, Any], tensors: Iterable[str], where: str) -> 
     known = [family for family in FAMILIES if family.model_type == kind]
     if not known:
         types = {family.model_type for family in FAMILIES}
-        hint = nearest(str(kind), types) if kind else f" Known: {', '.join(sorted(types))}."
+        hint = suggest_name(str(kind), types) if kind else f" Known: {', '.join(sorted(types))}."
         raise UserError(f"{where}: models of the type {kind!r} cannot be read here.{hint}")
     judges = any(name.startswith("discriminator_predictions.") for name in tensors)
     return next((family for family in known if (family.objective == "replaced") == judges), known[0])

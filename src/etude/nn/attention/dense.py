@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.activations import keep_mask
-from etude.nn.precision import wide
+from etude.nn.activations import draw_keep_mask
+from etude.nn.precision import upcast
 
 
 def attend_dense(
@@ -45,7 +45,7 @@ def attend_dense(
 def attend_products(parts: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """The plain form of `attend_dense`, for queries, keys and values in one tensor: (3, S, H, L, d) -> (S, H, L, d)."""
     if causal and mask is None:
-        mask = hiding(np.tri(parts.shape[3], dtype=bool), wide(parts[:0]).dtype)
+        mask = hiding(np.tri(parts.shape[3], dtype=bool), upcast(parts[:0]).dtype)
     result: Tensor = _Products.apply(parts, mask, dropout)
     return result
 
@@ -95,7 +95,7 @@ def mix(
     for mask in masks:
         scores.unflatten(0, (-1, heads))[mask.sequences].add_(mask.added)
     weights = scores.softmax(-1).to(value.dtype)  # (S*H, P, L)
-    kept, scale = keep_mask(tuple(weights.shape), dropout) if dropout else (None, 1.0)
+    kept, scale = draw_keep_mask(tuple(weights.shape), dropout) if dropout else (None, 1.0)
     mixed = _product(weights if kept is None else weights * kept, flat_value, scale, out)
     return mixed.view(query.shape), Saved(weights, kept, scale)
 
@@ -118,7 +118,7 @@ def unmix(
     if kept is not None:
         slope.mul_(kept)
     # The derivative of a softmax, w * (g - sum(g w)), in one pass
-    slope = torch.ops.aten._softmax_backward_data(slope, wide(weights), -1, slope.dtype).to(query.dtype)
+    slope = torch.ops.aten._softmax_backward_data(slope, upcast(weights), -1, slope.dtype).to(query.dtype)
     grad_query, grad_key = _product(slope, key, 1.0, out[0]), _product(slope.transpose(1, 2), query, 1.0, out[1])
     return grad_query.view(shape), grad_key.view(lent), grad_value.view(lent)
 
@@ -163,7 +163,7 @@ def _wide_product(left: Tensor, right: Tensor, factor: float) -> Tensor:
     Factors that were bf16 lose nothing if a matrix unit takes them for bf16 again, and its sums are float32.
     """
     with _taken_for_bf16() if left.dtype == torch.bfloat16 else nullcontext():
-        return _product(wide(left), _turned(wide(right)), factor)
+        return _product(upcast(left), _turned(upcast(right)), factor)
 
 
 @contextmanager

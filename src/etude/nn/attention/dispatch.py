@@ -28,14 +28,20 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.nn.attention.grouped import attend_equal, attend_equal_packed, attend_grouped
 from etude.nn.packed import Layout
-from etude.nn.triton.availability import KERNELS, generation, has_flash, kernels, serves
+from etude.nn.triton.availability import (
+    KERNEL_MODULES,
+    compute_capability,
+    kernel_module,
+    supports_flash,
+    supports_half_kernels,
+)
 
 # Shapes of the grouped path change with the lengths of every batch, so a compiled model steps out of its graph for it.
 # torch.compiler.disable would do, and costs every program the seconds of importing the compiler.
 _grouped_outside_graph = torch._disable_dynamo(attend_grouped)
 
 Path = Literal["varlen", "grouped", "short", "tiled", "reference"]
-OWN = ("short", "tiled")  # those with kernels of our own
+KERNEL_PATHS = ("short", "tiled")  # those with kernels of our own
 
 
 class _Varlen(NamedTuple):
@@ -45,8 +51,8 @@ class _Varlen(NamedTuple):
     names: frozenset[str]
 
 
-_FOUND: list[_Varlen] = []
-Allowed = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
+_VARLEN: list[_Varlen] = []
+PairMask = Callable[[Tensor, Tensor], Tensor]  # (query index (L, 1), key index (1, L)) -> bool (L, L)
 
 
 def attend_packed(
@@ -60,8 +66,8 @@ def attend_packed(
 ) -> Tensor:
     """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): our own kernels take those."""
     if path is None and window is None and qkv.shape[0]:
-        path = own_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
-    if path not in OWN:
+        path = choose_kernel_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
+    if path not in KERNEL_PATHS:
         chosen = path or choose_path(qkv.device, qkv.dtype, qkv.shape[-1], window=window, equal=layout.equal)
         if chosen == "grouped":
             if layout.equal and window is None:
@@ -76,9 +82,9 @@ def attend_packed(
     seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
     mixed: Tensor
     if path == "short":
-        mixed = kernels("short_attention").attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+        mixed = kernel_module("short_attention").attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
     else:
-        tiled = kernels("tiled_attention").attend_tiled
+        tiled = kernel_module("tiled_attention").attend_tiled
         mixed, _ = tiled(qkv, layout.bounds, seed, layout.longest, causal, dropout)
     return mixed
 
@@ -104,7 +110,7 @@ def attend(
         if layout.equal and window is None:  # a reshape: static, so part of a graph
             return attend_equal(query, key, value, layout.longest, causal, dropout)
         return _attend_grouped(torch.stack([query, key, value], 1), layout, causal, window, dropout)
-    if path in OWN:
+    if path in KERNEL_PATHS:
         qkv = torch.stack([query, key, value], 1)
         return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
     if path == "reference":
@@ -135,41 +141,41 @@ def choose_path(
     """The path `attend` takes when none is named. Never "reference": that one is asked for."""
     device = torch.device(device)
     fits = head_size % 8 == 0 and head_size <= 256  # flash kernels
-    if not serves(device, dtype) or not fits or (equal and window is None):
+    if not supports_half_kernels(device, dtype) or not fits or (equal and window is None):
         return "grouped"
     varlen = _varlen()
     usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
     return "varlen" if usable else "grouped"
 
 
-def own_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int) -> Path | None:
+def choose_kernel_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int) -> Path | None:
     """Which of our own kernels serve best, if any does."""
-    if not serves(device, dtype) or kernels("short_attention") is None:
+    if not supports_half_kernels(device, dtype) or kernel_module("short_attention") is None:
         return None
-    if kernels("short_attention").fits(longest, head_size, dtype):
+    if kernel_module("short_attention").fits(longest, head_size, dtype):
         return "short"
-    hopper = generation(device.index) >= (9, 0)  # before it, flash kernels are at home
-    return "tiled" if hopper and kernels("tiled_attention").fits(head_size, dtype) else None
+    hopper = compute_capability(device.index) >= (9, 0)  # before it, flash kernels are at home
+    return "tiled" if hopper and kernel_module("tiled_attention").fits(head_size, dtype) else None
 
 
-def look_up_kernels(device: torch.device) -> None:
+def load_kernels(device: torch.device) -> None:
     """Does what is done once: a model that is compiled must not come upon an import (its graph would break there)."""
-    if device.type == "cuda" and has_flash(device.index):
+    if device.type == "cuda" and supports_flash(device.index):
         _varlen()
-        for name in KERNELS:
-            kernels(name)
+        for name in KERNEL_MODULES:
+            kernel_module(name)
 
 
 def _varlen() -> _Varlen:
     """Looked up once, and only where it may be used: importing it takes seconds, for it brings the compiler along."""
-    if not _FOUND:
+    if not _VARLEN:
         try:
             from torch.nn.attention.varlen import varlen_attn
         except ImportError:
-            _FOUND.append(_Varlen(None, frozenset()))
+            _VARLEN.append(_Varlen(None, frozenset()))
         else:
-            _FOUND.append(_Varlen(varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)))
-    return _FOUND[0]
+            _VARLEN.append(_Varlen(varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)))
+    return _VARLEN[0]
 
 
 def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) -> dict[str, Any]:
@@ -224,7 +230,7 @@ def attend_reference(
     causal: bool = False,
     window: int | None = None,
     dropout: float = 0.0,
-    allowed: Allowed | None = None,
+    allowed: PairMask | None = None,
     weights: bool = False,
 ) -> tuple[Tensor, list[Tensor] | None]:
     """One sequence after the other, with any mask; and the weights (H, L, L) of each sequence if asked.

@@ -4,10 +4,10 @@ Sequences of different lengths share one cache: a dense buffer a layer, (S, room
 fills its own part. A step may bring any number of new tokens for each sequence: whole prompts first, then one
 each, or none for a sequence that has ended. Positions go on where the sequence stopped; `pack` sees to that.
 
-    cache = Cache()
+    cache = KVCache()
     states = model(cache.pack([[5, 8, 2], [7]]), cache=cache)      # prompts
     states = model(cache.pack([[4], [9]]), cache=cache)            # one more token each
-    cache.keep(np.array([1]))                                      # the first sequence has ended
+    cache.select(np.array([1]))                                      # the first sequence has ended
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from etude.nn.packed import Layout, Packed, pack
 _ROOM = 64  # the buffer grows by doubling from here: few copies, little waste
 
 
-class Cache:
+class KVCache:
     def __init__(self) -> None:
         self.lengths = np.zeros(0, np.int64)  # (S,) tokens kept of each sequence, on the host
         self.keys: list[Tensor] = []  # a layer each: (S, room, H, d)
@@ -40,7 +40,7 @@ class Cache:
         past = self.lengths if self.keys else np.zeros(len(tokens), np.int64)
         return replace(packed, positions=packed.positions + torch.from_numpy(np.repeat(past, packed.layout.lengths)))
 
-    def begin(self, layout: Layout, path: str | None = None) -> None:
+    def start_step(self, layout: Layout, path: str | None = None) -> None:
         """Before the layers of one step."""
         if not self.keys:
             self.lengths = np.zeros(len(layout.lengths), np.int64)
@@ -51,7 +51,7 @@ class Cache:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         """Keeps the new keys and values of a layer, and attends to all that is kept. (N, H, d) -> (N, H, d)."""
         if self._step is None:
-            raise RuntimeError("a step of the cache starts with begin()")
+            raise RuntimeError("a step of the cache starts with start_step()")
         step = self._step
         if layer == len(self.keys):
             shape = (len(self.lengths), 0, *key.shape[1:])
@@ -65,20 +65,20 @@ class Cache:
             return attend(query, key, value, step.layout, causal=True, window=window, path=step.path)
         return step.attend(query, self.keys[layer], self.values[layer], window)
 
-    def finish(self) -> None:
+    def finish_step(self) -> None:
         """After the layers of one step: what is new becomes what is kept."""
         if self._step is not None:
             self.lengths = self.lengths + self._step.layout.lengths
         self._step = None
 
-    def keep(self, rows: np.ndarray) -> None:
+    def select(self, rows: np.ndarray) -> None:
         """Only these sequences, in this order; one may be named twice (beams)."""
         index = torch.from_numpy(np.asarray(rows, dtype=np.int64))
         self.lengths = self.lengths[rows]
         self.keys = [kept.index_select(0, index.to(kept.device)) for kept in self.keys]
         self.values = [kept.index_select(0, index.to(kept.device)) for kept in self.values]
 
-    def forget(self, rows: np.ndarray) -> None:
+    def reset(self, rows: np.ndarray) -> None:
         """These sequences start anew, at position 0; what they kept is overwritten."""
         self.lengths = self.lengths.copy()
         self.lengths[rows] = 0

@@ -42,7 +42,7 @@ SlotKind = Literal["none", "learned", "zero"]
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeySet:
     """One part of the union."""
 
     key: Tensor  # (N, H, d)
@@ -51,7 +51,7 @@ class Keys:
     edge: bool = True
 
 
-class Slot(nn.Module):
+class NullSlot(nn.Module):
     """The key and value that every query sees: learned, or zeros (fairseq's bias_kv and zero_attn [code])."""
 
     def __init__(self, heads: int, size: int, kind: Literal["learned", "zero"]) -> None:
@@ -66,9 +66,9 @@ class Slot(nn.Module):
         return self.key, self.value
 
 
-def attend_union(
+def attend_multi_set(
     query: Tensor,
-    parts: Sequence[Keys],
+    parts: Sequence[KeySet],
     layout: Layout,
     *,
     slot: tuple[Tensor, Tensor] | None = None,
@@ -94,7 +94,7 @@ def attend_union(
     raise UserError(f"no attention path '{path}'. Known: varlen, grouped, reference.")
 
 
-def ends(layout: Layout, tokens: int) -> tuple[Tensor, Tensor]:
+def sequence_edges(layout: Layout, tokens: int) -> tuple[Tensor, Tensor]:
     """(N,) bool each: is this the first, is this the last token of its sequence?"""
     marks = torch.zeros(tokens + 1, dtype=torch.bool, device=layout.bounds.device)
     marks = marks.index_fill(0, layout.bounds.long(), True)  # an empty sequence marks the start of the next one
@@ -103,7 +103,7 @@ def ends(layout: Layout, tokens: int) -> tuple[Tensor, Tensor]:
 
 def shift(x: Tensor, layout: Layout, by: Literal[1, -1]) -> Tensor:
     """(N, D) -> (N, D): what stands one place before (1) or behind (-1) in the same sequence, zeros at its end."""
-    first, last = ends(layout, x.shape[0])
+    first, last = sequence_edges(layout, x.shape[0])
     if by == 1:
         return torch.cat([torch.zeros_like(x[:1]), x[:-1]]).masked_fill(first[:, None], 0.0)
     return torch.cat([x[1:], torch.zeros_like(x[:1])]).masked_fill(last[:, None], 0.0)
@@ -113,9 +113,9 @@ def shift(x: Tensor, layout: Layout, by: Literal[1, -1]) -> Tensor:
 
 
 def _varlen(
-    query: Tensor, parts: Sequence[Keys], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
+    query: Tensor, parts: Sequence[KeySet], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
 ) -> Tensor:
-    first, last = ends(layout, query.shape[0])
+    first, last = sequence_edges(layout, query.shape[0])
     backwards = layout.bounds[-1] - layout.bounds.flip(0)
     ways, bounds, hidden, flat = [], [], [], []
     for part in parts:
@@ -127,19 +127,19 @@ def _varlen(
         ways.append(part.reach)
         flat += [part.key, part.value]
     key, value = slot if slot is not None else (None, None)
-    return _whole(query, key, value, tuple(ways), layout.longest, dropout, *bounds, *hidden, *flat)
+    return _apply_multi_set(query, key, value, tuple(ways), layout.longest, dropout, *bounds, *hidden, *flat)
 
 
-def _whole(*given: Any) -> Tensor:
-    """`_Union`, as one step of a graph: `as_one_step` keeps a compiler from looking into it."""
-    mixed: Tensor = _Union.apply(*given)
+def _apply_multi_set(*given: Any) -> Tensor:
+    """`_MultiSetAttention` as one node of a graph: `allow_in_graph` keeps the compiler from tracing into it."""
+    mixed: Tensor = _MultiSetAttention.apply(*given)
     return mixed
 
 
-def as_one_step() -> None:
+def allow_in_graph() -> None:
     """To be called before a model with this attention is compiled: torch 2.11 cannot trace a derivative of our own in
     which several arguments are not used. Not when this file is read, for it brings the compiler along."""
-    torch.compiler.allow_in_graph(_whole)
+    torch.compiler.allow_in_graph(_apply_multi_set)
 
 
 def _without_first(bounds: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple
     return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
-class _Union(torch.autograd.Function):
+class _MultiSetAttention(torch.autograd.Function):
     """Arguments behind `dropout`: P bounds, P flags (N,) of queries that see nothing of a part, P keys and values."""
 
     @staticmethod
@@ -295,7 +295,7 @@ def _slot_scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _grouped(
-    query: Tensor, parts: Sequence[Keys], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
+    query: Tensor, parts: Sequence[KeySet], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
 ) -> Tensor:
     plan = plan_of(layout, query.device)
     heads, size = query.shape[1:]
@@ -330,7 +330,7 @@ def _broadcast(one: Tensor, like: Tensor) -> Tensor:
 
 
 def _mask(
-    plan: Plan, number: int, parts: Sequence[Keys], slot: bool, dtype: torch.dtype
+    plan: Plan, number: int, parts: Sequence[KeySet], slot: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None]:
     """What is added to the scores of a bucket, (S|1, 1, L, K); and which of its queries see nothing, if any does."""
     wanted = tuple((part.reach, part.edge) for part in parts)
@@ -374,7 +374,7 @@ _grouped_outside_graph = torch._disable_dynamo(_grouped)
 
 
 def _reference(
-    query: Tensor, parts: Sequence[Keys], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
+    query: Tensor, parts: Sequence[KeySet], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
 ) -> Tensor:
     """One sequence after the other, all scores at once: what the others are tested against."""
     mixed = []

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from etude.nn.attention.grouped import Plan, plan_of, rearranged
 from etude.nn.packed import Layout
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
 _SCORES, _SCORES_GPU = 2**22, 2**26  # of one side at once: 16 MiB in float32, on a GPU 256
 
@@ -28,7 +28,7 @@ def score_distance(student: Tensor, teacher: Tensor, layout: Layout) -> Tensor:
     Queries and keys of both, (N, 2, H, d) and (N, 2, H, e). Nothing flows into the teacher.
     """
     plan = plan_of(layout, student.device)
-    total = wide(student[:0]).sum()  # zero, and a part of the graph
+    total = upcast(student[:0]).sum()  # zero, and a part of the graph
     for mine, its in zip(_dense(student, plan), _dense(teacher.detach(), plan), strict=True):
         total = total + _Distance.apply(mine, its)
     return total
@@ -49,7 +49,7 @@ def _dense(parts: Tensor, plan: Plan) -> list[Tensor]:
 class _Distance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor) -> Tensor:
-        mine, its = (wide(one).flatten(1, 2) for one in (student, teacher))  # (2, S*H, L, d)
+        mine, its = (upcast(one).flatten(1, 2) for one in (student, teacher))  # (2, S*H, L, d)
         scale, length = mine.shape[-1] ** -0.5, mine.shape[2]
         most = _SCORES if mine.device.type == "cpu" else _SCORES_GPU
         step = max(1, most // length**2)

@@ -72,7 +72,7 @@ def _kernel(rows, targets, losses, columns, vocab, lanes: tl.constexpr, stretche
     tl.store(rows + target, tl.exp2(truth * _PER_NAT - normaliser) - 1.0, mask=used)
 
 
-def surprise_and_slope_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
+def loss_and_grad_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
     """(C, V') logits become the derivative of the loss by them; returns the loss of every row (C,).
 
     Targets below 0 are unused: no loss, no slope. Columns from `vocab` on have neither.

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.nn.attention.score_distance import score_distance
-from etude.nn.initialization import fresh_key, initialise
+from etude.nn.initialization import draw_key, init_weights
 from etude.nn.packed import Layout
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import Term
 from etude.settings import Strict
@@ -65,7 +65,7 @@ class Matching(nn.Module):
         self.fit = nn.Linear(model.width, teacher.width) if learns_states else None
         two = ways.embedding_weight and ways.projections == "two"
         self.fit_embedding = nn.Linear(model.width, teacher.width) if two else None
-        initialise(self, key=fresh_key(), deviation=mine.init_deviation, truncated=mine.init_truncated)
+        init_weights(self, key=draw_key(), deviation=mine.init_deviation, truncated=mine.init_truncated)
 
     def read(self, model: Any, batch: Any) -> States:
         """The states that are compared, of either side."""
@@ -112,7 +112,7 @@ class Matching(nn.Module):
 def _apart(fit: nn.Linear | None, mine: Tensor, its: Tensor) -> Tensor:
     """The sum of squared differences, in float32."""
     assert fit is not None
-    return (wide(fit(mine)) - wide(its)).square().sum()
+    return (upcast(fit(mine)) - upcast(its)).square().sum()
 
 
 def matched_layers(student: int, teacher: int, given: list[int] | None) -> list[int]:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from etude.nn.block import ACTIVATIONS, Activation
-from etude.nn.initialization import fresh_key, initialise
-from etude.nn.losses import chunk_of, linear_cross_entropy, linear_scores
-from etude.nn.precision import wide
+from etude.nn.initialization import draw_key, init_weights
+from etude.nn.losses import choose_chunk_size, linear_cross_entropy, linear_losses_and_argmax
+from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Stat, Term
 from etude.objectives.parts.heads import MaskedHead, token_table
@@ -55,9 +55,9 @@ class Detector(nn.Module):
         self.activation = ACTIVATIONS[settings.activation]
         self.dense = nn.Linear(model.width, model.width)
         self.out = nn.Linear(model.width, 1)
-        initialise(self, key=fresh_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
+        init_weights(self, key=draw_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
         # the code leaves this matrix to TensorFlow's default, Glorot and Bengio's uniform
-        bound, generator = math.sqrt(6 / (model.width + 1)), torch.Generator().manual_seed(fresh_key())
+        bound, generator = math.sqrt(6 / (model.width + 1)), torch.Generator().manual_seed(draw_key())
         if not self.out.weight.is_meta:
             with torch.no_grad():
                 drawn = torch.empty(1, model.width, device="cpu").uniform_(-bound, bound, generator=generator)
@@ -65,7 +65,7 @@ class Detector(nn.Module):
 
     def forward(self, last: Tensor) -> Tensor:
         """(N, D) -> (N,): the log-odds that a token is replaced."""
-        return wide(self.out(self.activation(self.dense(last)))).squeeze(-1)
+        return upcast(self.out(self.activation(self.dense(last)))).squeeze(-1)
 
     def count(self, tokens: int, slots: int) -> int:
         return tokens if self.everywhere else slots
@@ -119,7 +119,9 @@ class Restorer(nn.Module):
         self.copy = None
         if everywhere:
             self.copy = nn.Linear(model.width, 1)
-            initialise(self.copy, key=fresh_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
+            init_weights(
+                self.copy, key=draw_key(), deviation=settings.init_deviation, truncated=settings.init_truncated
+            )
 
     def count(self, tokens: int, slots: int) -> int:
         return tokens if self.everywhere else slots
@@ -130,7 +132,7 @@ class Restorer(nn.Module):
         if self.copy is None:
             hidden = self.head(states.last.index_select(0, text.index))
             return Term(linear_cross_entropy(hidden, token_table(model, states), self.head.bias, text.targets), count)
-        total = states.last.new_zeros((), dtype=wide(states.last).dtype)
+        total = states.last.new_zeros((), dtype=upcast(states.last).dtype)
         for hidden, odds, given, truth in self._pieces(model, states, text):
             # scores of a piece are computed once more in the backward pass: all at once, they would not fit
             table = token_table(model, states)
@@ -143,7 +145,7 @@ class Restorer(nn.Module):
         count, table = self.count(len(text.tokens), text.slots), token_table(model, states)
         if self.copy is None:
             hidden = self.head(states.last.index_select(0, text.index))
-            losses, likeliest = linear_scores(hidden, table, self.head.bias, text.targets)
+            losses, likeliest = linear_losses_and_argmax(hidden, table, self.head.bias, text.targets)
             total, right = losses.sum(), (likeliest == text.targets).sum()
         else:
             total, right = torch.zeros((), device=table.device), torch.zeros((), device=table.device)
@@ -160,13 +162,13 @@ class Restorer(nn.Module):
     def _pieces(self, model: Any, states: States, text: Text) -> zip[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """States for the table, odds of a copy, given and true tokens, of as many tokens as logits fit memory."""
         assert self.copy is not None
-        hidden, odds = self.head(states.last), wide(self.copy(states.last)).squeeze(-1)
-        parts = (one.split(chunk_of(model.vocab)) for one in (hidden, odds, text.tokens, text.truth))
+        hidden, odds = self.head(states.last), upcast(self.copy(states.last)).squeeze(-1)
+        parts = (one.split(choose_chunk_size(model.vocab)) for one in (hidden, odds, text.tokens, text.truth))
         return zip(*parts, strict=True)
 
     def _scores(self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor) -> Tensor:
         """(C, V) log-probabilities."""
-        spoken = F.log_softmax(wide(F.linear(hidden, table)) + self.head.bias, -1) + F.logsigmoid(-odds)[:, None]
+        spoken = F.log_softmax(upcast(F.linear(hidden, table)) + self.head.bias, -1) + F.logsigmoid(-odds)[:, None]
         place = given[:, None]
         kept = torch.logaddexp(spoken.gather(1, place), F.logsigmoid(odds)[:, None])
         return spoken.scatter(1, place, kept)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.nn.block import ACTIVATIONS, Activation
-from etude.nn.initialization import fresh_key, initialise
+from etude.nn.initialization import draw_key, init_weights
 from etude.nn.norm import Norm
 from etude.nn.states import States
 
@@ -52,7 +52,7 @@ class MaskedHead(nn.Module):
         self.dense = nn.Linear(model.width, narrow, bias=settings.bias)
         self.norm = Norm(narrow, settings.epsilon, settings.bias, settings.norm_kind)
         self.bias = nn.Parameter(torch.zeros(model.vocab))
-        initialise(self, key=fresh_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
+        init_weights(self, key=draw_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
 
     def forward(self, last: Tensor) -> Tensor:
         """(M, D) -> (M, E), to be multiplied by the table."""

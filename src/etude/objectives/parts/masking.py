@@ -59,13 +59,13 @@ class Places:
         return self.chance.keys(purpose, self.rows)[self.row[at]]
 
     def bits(self, purpose: str, at: np.ndarray) -> np.ndarray:
-        return chance.bits(self._keys(purpose, at), self.place[at])
+        return chance.random_bits(self._keys(purpose, at), self.place[at])
 
     def uniform(self, purpose: str, at: np.ndarray) -> np.ndarray:
         return chance.uniform(self._keys(purpose, at), self.place[at])
 
     def below(self, purpose: str, at: np.ndarray, limit: int) -> np.ndarray:
-        return chance.below(self._keys(purpose, at), self.place[at], limit)
+        return chance.integers(self._keys(purpose, at), self.place[at], limit)
 
 
 def choose(

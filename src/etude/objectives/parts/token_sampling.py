@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.chance import gumbel
-from etude.nn.fusion import fused
-from etude.nn.losses import chunk_of, table_for
-from etude.nn.precision import wide
+from etude.nn.fusion import fuse
+from etude.nn.losses import cast_table, choose_chunk_size
+from etude.nn.precision import upcast
 from etude.objectives.base import IGNORE
 
 NOISE = 2**23  # numbers drawn at once on a CPU: 64-bit hashes of 64 MiB, a few of them alive at a time
@@ -32,10 +32,10 @@ def sample(
     """(M, E), (V, E), (V,), (M,) int64 -> (M,) int64: a token for each slot, a chunk of slots at a time."""
     vocab, device = table.shape[0], states.device.type
     # in one kernel nothing but the products is held
-    chunk = chunk or (chunk_of(vocab, device, states.shape[0]) if device == "cuda" else max(1, NOISE // vocab))
+    chunk = chunk or (choose_chunk_size(vocab, device, states.shape[0]) if device == "cuda" else max(1, NOISE // vocab))
     # cast here, once for all chunks: without gradients autocast would cast the table anew for each
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    states, table, drawn = states.to(dtype), table_for(table, dtype), []
+    states, table, drawn = states.to(dtype), cast_table(table, dtype), []
     tokens = torch.arange(vocab, device=states.device)
     with torch.autocast(device, enabled=False):
         for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
@@ -43,13 +43,13 @@ def sample(
     return torch.cat(drawn)
 
 
-@fused
+@fuse
 def _draw(product: Tensor, bias: Tensor | None, keys: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     """(C, V') products -> (C,): argmax of logits / T + noise. Columns behind the vocabulary are never drawn.
 
     `tokens` are the numbers from 0 to V, made outside: a compiler would count them in 32 bits, and hashes need 64.
     """
-    logits = wide(product[:, : len(tokens)])
+    logits = upcast(product[:, : len(tokens)])
     if bias is not None:
         logits = logits + bias
     noise = gumbel(keys[:, None], tokens)

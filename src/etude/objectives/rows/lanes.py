@@ -23,7 +23,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.models.recurrent import Settings as Shape
-from etude.nn.softmax import Order
+from etude.nn.softmax import FrequencyOrder
 from etude.objectives.base import Row
 from etude.text.corpus.corpus import Bounds, Corpus
 from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START
@@ -92,7 +92,7 @@ class LaneRow(Row):
 
     streams: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))  # (unroll + 1,) each
     words: tuple[list[Word], list[Word]] | None = None  # (unroll,) each: the letters of what is read
-    order: Order | None = field(default=None, repr=False)  # of the corpus's words, by reference
+    order: FrequencyOrder | None = field(default=None, repr=False)  # of the corpus's words, by reference
 
 
 class LaneRows:
@@ -100,7 +100,7 @@ class LaneRows:
 
     shuffle = False
 
-    def __init__(self, stream: Stream, unroll: int, letters: bool = False, order: Order | None = None) -> None:
+    def __init__(self, stream: Stream, unroll: int, letters: bool = False, order: FrequencyOrder | None = None) -> None:
         self.stream, self.unroll, self.letters, self.order = stream, unroll, letters, order
         self.row_tokens: int | None = unroll
         self.count = (stream.total - 1) // unroll

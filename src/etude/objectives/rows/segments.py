@@ -118,12 +118,12 @@ class SegmentRows:
         """The rows of these numbers, built together: each is what it is alone."""
         total, (epochs, places) = self.corpus.total, np.divmod(numbers, self.count)
         # the first epoch begins at the first word, the others anywhere
-        cuts = np.where(epochs > 0, chance.folds(self.seed, epochs, "cut") % np.uint64(total), 0).astype(np.int64)
+        cuts = np.where(epochs > 0, chance.fold_arrays(self.seed, epochs, "cut") % np.uint64(total), 0).astype(np.int64)
         share = self.count * self.rules.places  # each place has its own part of the corpus
         steps = [int(place) * total // share for place in places]  # their product may need more than 64 bits
         walks = self._walks(cuts + np.array(steps))
-        draws = Draws(chance.folds(self.seed, numbers, "segments"))
-        return self._assemble(numbers, self._sequences(walks, draws, chance.folds(self.seed, epochs, "short")))
+        draws = Draws(chance.fold_arrays(self.seed, numbers, "segments"))
+        return self._assemble(numbers, self._sequences(walks, draws, chance.fold_arrays(self.seed, epochs, "short")))
 
     def _walks(self, offsets: np.ndarray) -> Walks:
         """Those of all rows, one after another: of each `places` walks, evenly apart, from its offset on."""
@@ -141,7 +141,7 @@ class SegmentRows:
         every sequence allowed, empty or not, so a quarter more than the sample holds is allowed, not what could be.
         """
         samples = min(64, max(4, 2**18 // self.rules.row_tokens))
-        keys = chance.folds(np.arange(samples), "sample")
+        keys = chance.fold_arrays(np.arange(samples), "sample")
         walks = self._walks((keys % np.uint64(self.corpus.total)).astype(np.int64))
         most = int(np.bincount(self._sequences(walks, Draws(keys), keys).rows).max())
         count = max(1, round(self.corpus.total * samples / max(1, int(walks.read.sum()))))
@@ -231,10 +231,10 @@ class SegmentRows:
         full = self.rules.length - self.rules.overhead(2 if self.rules.two else 1)
         if full <= 2 or not self.rules.short_rate:
             return np.full(documents.shape, full)
-        drawn = chance.folds(np.broadcast_to(passes, documents.shape), documents)
+        drawn = chance.fold_arrays(np.broadcast_to(passes, documents.shape), documents)
         short = np.flatnonzero((drawn >> np.uint64(11)).ravel() < self.rules.short_rate * 2.0**53)
         targets = np.full(documents.size, full)
-        targets[short] = 2 + high_product(chance.mixes(drawn.ravel()[short]), np.uint64(full - 1))
+        targets[short] = 2 + high_product(chance.mix_array(drawn.ravel()[short]), np.uint64(full - 1))
         return targets.reshape(documents.shape)
 
     def _elsewhere(

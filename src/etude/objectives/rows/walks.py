@@ -28,7 +28,7 @@ class Draws:
 
     def bits(self, rows: np.ndarray) -> np.ndarray:
         if self.asked == (made := self.made.shape[1]):
-            more = chance.bits(self.keys, np.arange(made, made + max(made, self.block)))
+            more = chance.random_bits(self.keys, np.arange(made, made + max(made, self.block)))
             self.made = np.concatenate([self.made, more], 1)
         taken = self.taken[rows]
         self.asked += 1

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.chance import bits
+from etude.chance import random_bits
 from etude.models.static import Static
 from etude.objectives.word_vectors.kernels.tables import LIMIT
 from etude.objectives.word_vectors.windows import Text, WindowBatch
@@ -71,7 +71,7 @@ def targets_of(words: Tensor, keys: Tensor, slots: Tensor, negatives: int, text:
         place = torch.where(inside, first[:, None] + step, 0)
         return Targets(tables["nodes"][place], tables["labels"][place], inside.float())
     index = slots[:, None] * negatives + torch.arange(negatives, device=words.device)
-    drawn = bits(keys[:, None], index)  # (P, K)
+    drawn = random_bits(keys[:, None], index)  # (P, K)
     slot = (((drawn >> 32) & LOWER) * len(tables["accept"])) >> 32
     noise = torch.where((drawn & LOWER) < tables["accept"][slot], slot, tables["alias"][slot])
     rows = torch.cat([words[:, None], noise], dim=1)

@@ -214,7 +214,7 @@ class Windows(Objective):
         edges = np.concatenate([[0], np.cumsum(sizes)])
         place = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # (N,) in its own row
         # one hash a word: its upper half says whether it is kept, its lower half how far its window reaches
-        drawn = draw.bits(np.repeat(chance.keys("windows", fields["rows"]), sizes), place)
+        drawn = draw.random_bits(np.repeat(chance.keys("windows", fields["rows"]), sizes), place)
         kept = np.flatnonzero((drawn >> HALF) < self.text.kept[tokens])
         drawn = drawn[kept]
         reach = 1 + (((drawn & LOWER) * np.uint64(self.settings.window)) >> HALF).astype(np.int64)
@@ -231,7 +231,7 @@ class Windows(Objective):
             words=torch.from_numpy(tokens[kept]),
             low=torch.from_numpy(low.astype(np.int32)),
             high=torch.from_numpy(high.astype(np.int32)),
-            keys=torch.from_numpy(draw.bits(drawn, np.zeros(len(drawn), np.int64)).view(np.int64)),
+            keys=torch.from_numpy(draw.random_bits(drawn, np.zeros(len(drawn), np.int64)).view(np.int64)),
             starts=np.searchsorted(kept, edges),
             pairs=pairs[edges_of_blocks],
         )

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 
 E = TypeVar("E")
 Record = dict[str, Any]
@@ -80,7 +80,7 @@ def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], 
 def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
     if column not in record:
         raise UserError(
-            f"{where}: there is no column '{column}'.{nearest(column, map(str, record))} '-c role=name' names another."
+            f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))} '-c role=name' names another."
         )
     return record[column]
 
@@ -153,7 +153,7 @@ def label_numbers(labels: Iterable[str | None], names: Sequence[str], places: Se
             raise UserError(f"{where}: this example has no label. Name the column that holds them.")
         if label not in known:
             raise UserError(
-                f"{where}: the label '{label}' is not one the model knows.{nearest(label, names)} "
+                f"{where}: the label '{label}' is not one the model knows.{suggest_name(label, names)} "
                 "Correct it, or leave the example out."
             )
         found[number] = known[label]

@@ -29,7 +29,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
 from etude.models.depth import training_flops
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.settings import Strict
 from etude.tasks.base import Judged, Score, Task, bootstrap_mean
@@ -220,8 +220,8 @@ class Span(Task):
         absent = None
         if self.absent is not None:
             assert batch.nulls is not None
-            absent = wide(self.absent(last[batch.layout.bounds[:-1].long() + batch.nulls]))[:, 0]
-        return wide(self.head(last)), absent
+            absent = upcast(self.absent(last[batch.layout.bounds[:-1].long() + batch.nulls]))[:, 0]
+        return upcast(self.head(last)), absent
 
     def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
         assert batch.starts is not None and batch.ends is not None and batch.absent is not None

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from etude.nn.crf import Allowed
+from etude.nn.crf import AllowedTransitions
 
 Scheme = Literal["iob1", "iob2", "iobes"]
 PREFIXES: dict[Scheme, str] = {"iob1": "OIB", "iob2": "OBI", "iobes": "OBIES"}
@@ -156,10 +156,10 @@ def may_follow(before: Tag, tag: Tag, scheme: Scheme) -> bool:
     return tag.prefix != needs or (before.prefix in "BI" and same)
 
 
-def allowed(tags: Sequence[str], scheme: Scheme) -> Allowed:
+def allowed(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """The rules of a scheme over a list of tags, for a CRF."""
     parsed = [parse_tag(tag) for tag in tags]
-    return Allowed(
+    return AllowedTransitions(
         np.array([may_follow(OUTSIDE, tag, scheme) for tag in parsed]),
         np.array([[may_follow(before, tag, scheme) for tag in parsed] for before in parsed]),
         np.array([may_follow(tag, OUTSIDE, scheme) for tag in parsed]),

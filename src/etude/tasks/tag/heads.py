@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.nn.crf import CRF, Allowed
+from etude.nn.crf import CRF, AllowedTransitions
 from etude.nn.losses import cross_entropy_sum
 from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
-from etude.nn.precision import wide
+from etude.nn.precision import upcast
 
 Kind = Literal["linear", "crf", "bilstm", "bilstm_crf", "projection_bilstm_crf"]
 Constraints = Literal["none", "decoding", "training"]
@@ -34,7 +34,7 @@ class Head(nn.Module):
         width: int,
         tags: int,
         *,
-        allowed: Allowed | None,
+        allowed: AllowedTransitions | None,
         constraints: Constraints,
         dropout: float,
         deviation: float,
@@ -72,7 +72,7 @@ class Head(nn.Module):
         for ahead, back in zip(self.forwards, self.backwards, strict=True):
             both = ahead(states, words)[0], back(states, words, reverse=True)[0]
             states = F.dropout(torch.cat(both, dim=-1), self.dropout, self.training)
-        return wide(self.output(states))
+        return upcast(self.output(states))
 
     def loss(self, scores: Tensor, tags: Tensor, words: Layout) -> Tensor:
         """The negative log-likelihood, summed; its mean is over sentences with a CRF, else over units."""

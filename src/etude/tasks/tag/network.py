@@ -22,11 +22,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.nn import char_cnn
-from etude.nn.char_embedding import Letters
-from etude.nn.layer_mix import Mix, Norm
+from etude.nn.char_embedding import WordCharacters
+from etude.nn.layer_mix import LayerMix, MixNorm
 from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
-from etude.nn.window_layer import Window
+from etude.nn.window_layer import WindowLayer
 from etude.settings import Strict
 from etude.tasks.tag.word_features import Settings as Features
 from etude.tasks.tag.word_features import Tables
@@ -47,7 +47,7 @@ class Settings(Strict):
     features: Features = Features()
     states: list[Place] = Field(default=["input"], description="where the pre-trained model's states come in")
     mix: bool = Field(default=False, description="a learned mix of its layers at each place, as ELMo has it")
-    mix_norm: Norm = "none"
+    mix_norm: MixNorm = "none"
     mix_penalty: float = Field(default=0.0, ge=0, description="times the squared length of the mix's weights")
     state_dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; ELMo has 0.5")
     dropout: float = Field(default=0.25, ge=0, lt=1, description="on the inputs and between layers")
@@ -76,7 +76,9 @@ class Network(nn.Module):
         """`state_width`: of a state of the pre-trained model. `layers`: of it that are mixed, where they are."""
         super().__init__()
         self.settings = settings
-        self.mixes = nn.ModuleDict({p: Mix(layers, settings.mix_norm) for p in settings.states} if settings.mix else {})
+        self.mixes = nn.ModuleDict(
+            {p: LayerMix(layers, settings.mix_norm) for p in settings.states} if settings.mix else {}
+        )
         self.words = nn.Embedding(len(tables.words) + 1, settings.words) if settings.words else None
         if self.words is not None:
             nn.init.uniform_(self.words.weight, -((3 / settings.words) ** 0.5), (3 / settings.words) ** 0.5)
@@ -86,9 +88,9 @@ class Network(nn.Module):
         width += settings.features.width * len(tables.sizes)
         width += state_width if "input" in settings.states else 0
         self.forwards, self.backwards = nn.ModuleList(), nn.ModuleList()
-        self.window: Window | None = None
+        self.window: WindowLayer | None = None
         if settings.kind == "window":
-            self.window = Window(width, settings.window, settings.hidden)
+            self.window = WindowLayer(width, settings.window, settings.hidden)
             width = settings.hidden
         else:
             for number in range(settings.layers):
@@ -111,7 +113,7 @@ class Network(nn.Module):
         states: Sequence[Tensor],
         words: Tensor | None,
         features: Tensor | None,
-        letters: Letters | None,
+        letters: WordCharacters | None,
         layout: Layout,
     ) -> Tensor:
         """(W, D) for each unit. `states`: one (W, state width), or those of all layers where they are mixed."""
@@ -132,7 +134,7 @@ class Network(nn.Module):
         return [place for place, number in places.items() if number == layer and place in self.settings.states]
 
     def _inputs(
-        self, states: Sequence[Tensor], words: Tensor | None, features: Tensor | None, letters: Letters | None
+        self, states: Sequence[Tensor], words: Tensor | None, features: Tensor | None, letters: WordCharacters | None
     ) -> list[Tensor]:
         found = []
         if self.letters is not None and letters is not None:
@@ -153,7 +155,7 @@ class Network(nn.Module):
         """What keeps the mixes near the average, or None where nothing does."""
         if not self.mixes or not self.settings.mix_penalty:
             return None
-        parts = [mix.penalty for mix in self.mixes.values() if isinstance(mix, Mix)]
+        parts = [mix.penalty for mix in self.mixes.values() if isinstance(mix, LayerMix)]
         return self.settings.mix_penalty * torch.stack(parts).sum()
 
     def flops(self, units: int, spelled: int) -> int:

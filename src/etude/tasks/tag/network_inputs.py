@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from etude.models.base import Model
 from etude.models.depth import training_flops
-from etude.nn.char_embedding import Letters
+from etude.nn.char_embedding import WordCharacters
 from etude.objectives.base import Term
 from etude.tasks.tag.network import Network, Settings
 from etude.tasks.tag.sentences import Tagged
@@ -60,7 +60,7 @@ class Own(nn.Module):
         batch.features = torch.from_numpy(np.concatenate([one.features for one in told]))
         if self.settings.characters is not None:
             words = [surface.encode() for one in told for surface in one.surfaces]
-            batch.letters, batch.spelled = Letters.of(words, self.settings.characters)
+            batch.letters, batch.spelled = WordCharacters.from_words(words, self.settings.characters)
         if self.settings.mix and self.settings.mix_penalty:
             batch.counts["mix"] = 1
 
@@ -71,7 +71,7 @@ class Own(nn.Module):
             states = [layer[batch.units] for layer in model(batch, layers=True).layers]
         elif self.settings.states:
             states = [model(batch).last[batch.units]]
-        letters = None if batch.letters is None else Letters(batch.letters, batch.spelled)
+        letters = None if batch.letters is None else WordCharacters(batch.letters, batch.spelled)
         return self.network(states, batch.known, batch.features, letters, batch.words)
 
     def terms(self, batch: Any) -> dict[str, Term]:

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.chance import Chance
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.models.base import Model
 from etude.models.depth import training_flops
 from etude.models.framing import Framing
@@ -263,7 +263,7 @@ class Tagger(Task):
         if wrong is not None:
             raise UserError(
                 f"{item.place(where, wrong)}: the tag '{tags[wrong]}' is not one the model knows."
-                f"{nearest(tags[wrong], self.labels)} Correct it, or leave the sentence out."
+                f"{suggest_name(tags[wrong], self.labels)} Correct it, or leave the sentence out."
             )
         return np.array([self.numbers[tags[head]] for head in pieces.heads], dtype=np.int64)
 
@@ -284,7 +284,7 @@ class Tagger(Task):
             **join(chosen, 0, longest),
             counts={"loss": sentences_or_units},
             units=torch.from_numpy(units.astype(np.int64)),
-            words=Layout.of(np.concatenate([[0], np.cumsum(counts)]), max(counts)),
+            words=Layout.from_bounds(np.concatenate([[0], np.cumsum(counts)]), max(counts)),
             tags=torch.from_numpy(np.concatenate(tags)) if tags else None,
         )
         if self.own is not None:

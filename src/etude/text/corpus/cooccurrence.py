@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.chance import bits, fold
+from etude.chance import fold, random_bits
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
 
@@ -236,7 +236,7 @@ def _write(
     shift = np.uint64(64 - int(math.log2(buckets))) if buckets > 1 else None
     files = [(work / f"bucket-{number}").open("wb") for number in range(buckets)]
     for keys, sums in entries:
-        owner = np.zeros(len(keys), np.int64) if shift is None else (bits(key, keys) >> shift).astype(np.int64)
+        owner = np.zeros(len(keys), np.int64) if shift is None else (random_bits(key, keys) >> shift).astype(np.int64)
         table = np.stack([keys, sums], axis=1)
         for number in np.unique(owner):
             table[owner == number].tofile(files[number])
@@ -247,7 +247,7 @@ def _write(
         path = Path(file.name)
         table = np.fromfile(path, np.int64).reshape(-1, 2)
         path.unlink()
-        table = table[np.argsort(bits(key, table[:, 0]), kind="stable")]
+        table = table[np.argsort(random_bits(key, table[:, 0]), kind="stable")]
         row, column = np.divmod(table[:, 0], vocab)
         counts = table[:, 1] / counting.unit
         if counting.symmetric:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.text.prepare.readers import LONGEST, Part, Reading, invalid_utf8
 from etude.text.prepare.record_filter import Where, look_up
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -123,7 +123,7 @@ def _records(part: Part, text: str, reading: Reading, where: Where | None, docum
 def _text_of(record: dict[str, Any], reading: Reading, place: str) -> str:
     name = reading.text_field
     if name not in record:
-        raise UserError(f"{place}: no field '{name}' to read text from (--text-field).{nearest(name, record)}")
+        raise UserError(f"{place}: no field '{name}' to read text from (--text-field).{suggest_name(name, record)}")
     text = record[name]
     if not isinstance(text, str):
         raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.")

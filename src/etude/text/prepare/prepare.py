@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.text.corpus.corpus import FORMAT, VERSION, Corpus, token_type
 from etude.text.corpus.shards import SHARD_TOKENS
 from etude.text.prepare import corpus_report as report
@@ -147,7 +147,7 @@ def _given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None:
         return None
     if not Path(tokenizer).exists():
         raise UserError(
-            f"'{tokenizer}' is neither a tokenizer to train nor one that exists.{nearest(kind, training.KINDS)} "
+            f"'{tokenizer}' is neither a tokenizer to train nor one that exists.{suggest_name(kind, training.KINDS)} "
             "Write a spec such as bpe:16000, or the path of a tokenizer.json."
         )
     return Tokenizer.open(tokenizer)

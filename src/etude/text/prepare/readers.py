@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.extras import require
 from etude.text.prepare.decompression import DAMAGE, Opened
 from etude.text.prepare.sources import HUB, File, refuse_binary
@@ -287,7 +287,7 @@ def _columns(reading: Reading) -> list[str]:
 
 def _require(path: str, name: str, names: list[str], what: str) -> None:
     if name not in names:
-        raise UserError(f"{path} has no {what} '{name}' to read text from (--text-field).{nearest(name, names)}")
+        raise UserError(f"{path} has no {what} '{name}' to read text from (--text-field).{suggest_name(name, names)}")
 
 
 def invalid_utf8(path: str, offset: int) -> UserError:

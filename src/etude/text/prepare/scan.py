@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.chance import bits, fold
+from etude.chance import fold, random_bits
 from etude.errors import UserError
 from etude.text.prepare import messages as frames
 from etude.text.prepare.readers import Block, Position, Reading, blocks
@@ -112,7 +112,7 @@ def scan(
             source, disk = waiting.popleft()
             hashes = arrays["hashes"]
             file.write(hashes.tobytes())
-            draws = bits(draw_key, hashes[arrays["sampled"]]).tolist() if len(arrays["sampled"]) else []
+            draws = random_bits(draw_key, hashes[arrays["sampled"]]).tolist() if len(arrays["sampled"]) else []
             sizes = arrays["sizes"][arrays["sampled"]].tolist()
             texts, place = arrays["texts"].tobytes(), 0
             for number, draw, size in zip(arrays["sampled"].tolist(), draws, sizes, strict=True):
@@ -176,7 +176,7 @@ def _valid_limit(work: Path, found: Scanned, seed: int, valid: float) -> int:
     hashes = np.memmap(work / HASHES, "<u8", "r")
     key = fold(seed, "valid")
     least = min(
-        int(bits(key, np.asarray(hashes[start : start + CHUNK])).min()) for start in range(0, len(hashes), CHUNK)
+        int(random_bits(key, np.asarray(hashes[start : start + CHUNK])).min()) for start in range(0, len(hashes), CHUNK)
     )
     if least >= limit and found.documents - found.duplicates >= FEWEST:
         limit = least + 1
@@ -188,7 +188,7 @@ def _save_sample(sample: Sample, found: Scanned, work: Path, seed: int) -> None:
     key = fold(seed, "valid")
     hashes = np.memmap(work / HASHES, "<u8", "r")
     numbers = np.array([number for _, number, _ in sample.held])
-    held_out = bits(key, np.asarray(hashes[numbers])) < np.uint64(min(found.valid_limit, (1 << 64) - 1))
+    held_out = random_bits(key, np.asarray(hashes[numbers])) < np.uint64(min(found.valid_limit, (1 << 64) - 1))
     texts = [text for (_, _, text), out in zip(sample.held, held_out, strict=True) if not out or held_out.all()]
     found.sample_documents, found.sample_bytes = len(texts), sum(map(len, texts))
     (work / SAMPLE).write_bytes(b"".join(texts))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.chance import bits, fold
+from etude.chance import fold, random_bits
 from etude.errors import UserError
 from etude.text.corpus.corpus import BOUND, SPLITS
 from etude.text.prepare import documents
@@ -46,7 +46,7 @@ def below(key: str, seed: int, hashes: np.ndarray, limit: int) -> np.ndarray:
     """Which documents a draw by their own hash picks: equal texts are always drawn alike. `limit` is out of 2^64."""
     if limit >= 1 << 64:
         return np.ones(len(hashes), bool)
-    return bits(fold(seed, key), hashes) < np.uint64(limit)
+    return random_bits(fold(seed, key), hashes) < np.uint64(limit)
 
 
 class Handler:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.text.tokenizer.normalization import normalize_nfc
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 
@@ -50,7 +50,7 @@ def parse_spec(text: str) -> Spec:
     head, *options = text.split(",")
     kind, colon, size_text = head.strip().partition(":")
     if kind not in KINDS:
-        raise UserError(f"No kind of tokenizer is called '{kind}' (in '{text}').{nearest(kind, KINDS)}")
+        raise UserError(f"No kind of tokenizer is called '{kind}' (in '{text}').{suggest_name(kind, KINDS)}")
     size: int | None = None
     if colon:
         if not re.fullmatch(r"[0-9][0-9_]*", size_text):

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from etude.chance import bits, fold
+from etude.chance import fold, random_bits
 
 START, BLANK = np.uint32(1 << 31), np.uint32(1 << 30)  # flags on an id: starts a word; is white space only
 ID = np.uint32((1 << 30) - 1)
@@ -172,10 +172,10 @@ class BySpan:
         lengths = np.diff(starts, append=len(codes))
         longest = int(lengths.max(initial=1))
         if longest > len(self.factors):
-            self.factors = bits(fold("span"), np.arange(2 * longest)) | np.uint64(1)
+            self.factors = random_bits(fold("span"), np.arange(2 * longest)) | np.uint64(1)
         places = np.arange(len(codes), dtype=np.int32) - np.repeat(starts.astype(np.int32), lengths)
         sums = np.add.reduceat(self.factors[places] * codes, starts)  # wraps around, as it should
-        return bits(fold("length"), sums ^ (lengths.astype(np.uint64) << np.uint64(44))) | np.uint64(1)
+        return random_bits(fold("length"), sums ^ (lengths.astype(np.uint64) << np.uint64(44))) | np.uint64(1)
 
     def _empty_table(self, size: int) -> None:
         self.slots = np.zeros(size, np.uint64)  # hashes, by open addressing; 0 is empty

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from etude.errors import UserError, nearest
+from etude.errors import UserError, suggest_name
 from etude.world.facts import Town
 from etude.world.tasks import choices, classify, pairs, spans, tokens
 
@@ -29,8 +29,8 @@ TASKS: dict[str, Maker] = {
 
 def make_task(town: Town, language: str, name: str, split: str, count: int) -> list[dict[str, Any]]:
     if name not in TASKS:
-        raise UserError(f"The world has no task '{name}'.{nearest(name, TASKS)}")
+        raise UserError(f"The world has no task '{name}'.{suggest_name(name, TASKS)}")
     if split not in SPLITS:
-        raise UserError(f"The world has no split '{split}'.{nearest(split, SPLITS)}")
+        raise UserError(f"The world has no split '{split}'.{suggest_name(split, SPLITS)}")
     examples = TASKS[name](town, language, split)
     return [next(examples) for _ in range(count)]

@@ -66,7 +66,7 @@ def cbow(
 
 @njit(inline="always")
 def _bits(key: Any, index: Any) -> Any:
-    """etude.chance.bits."""
+    """etude.chance.random_bits."""
     x = key + (index + np.uint64(1)) * GOLDEN
     x = (x ^ (x >> np.uint64(30))) * FIRST
     x = (x ^ (x >> np.uint64(27))) * SECOND

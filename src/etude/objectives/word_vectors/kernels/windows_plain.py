@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from etude.chance import bits
+from etude.chance import random_bits
 from etude.objectives.word_vectors.kernels.tables import CELLS, LIMIT, LOSS, SIGMOID, Noise, Paths, Subwords
 
 PARALLEL = False  # threads of Python take turns
@@ -70,7 +70,7 @@ def _targets(
     if len(paths.bounds):
         span = slice(paths.bounds[word], paths.bounds[word + 1])
         return paths.nodes[span], paths.labels[span], np.ones_like(paths.labels[span])
-    drawn = bits(int(key), np.arange(first, first + negatives))
+    drawn = random_bits(int(key), np.arange(first, first + negatives))
     slot = (((drawn >> np.uint64(32)) * np.uint64(len(noise.accept))) >> np.uint64(32)).astype(np.int64)
     own = (drawn & np.uint64(0xFFFFFFFF)) < noise.accept[slot]
     others, times = np.unique(np.where(own, slot, noise.alias[slot]), return_counts=True)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_GOLDEN, _FIRST = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBF58476D1CE4E5B9)  # of etude.chance.bits
+_GOLDEN, _FIRST = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBF58476D1CE4E5B9)  # of etude.chance.random_bits
 _SECOND, _LOWER = tl.constexpr(0x94D049BB133111EB), tl.constexpr(0xFFFFFFFF)
 
 
