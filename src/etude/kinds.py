@@ -34,8 +34,11 @@ from etude.errors import UserError, suggest_name
 CONTRACTS: dict[str, tuple[str, ...]] = {
     "models": ("Settings", "build"),
     "objectives": ("Settings", "build"),
-    "tasks": ("Settings", "read", "parse", "learn", "build"),
-}
+    "tasks": (
+        "SUMMARY", "SCORES", "FILES", "COLUMNS", "INPUTS", "TEXTS", "PROMPT", "Settings",
+        "records", "parse", "read", "learn", "build", "scoring", "strata", "majority",
+    ),  # tasks/base.py: TaskKind
+}  # fmt: skip
 NOUNS = {"models": "model", "objectives": "objective", "tasks": "task"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from etude.study import budget
 from etude.study.runner import Report, run
 from etude.study.settings import Study
-from etude.tasks import base
+from etude.tasks import bootstrap
 from tests.study.tiny_study import tiny
 
 
@@ -17,7 +17,7 @@ from tests.study.tiny_study import tiny
 def _short_trials() -> None:
     """Speeds are only estimates here."""
     budget.TRIAL = 0.05
-    base.ROUNDS = 20  # of the interval on dev, which a study does not look at
+    bootstrap.ROUNDS = 20  # of the interval on dev, which a study does not look at
 
 
 @pytest.fixture(scope="session")

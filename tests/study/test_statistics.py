@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from etude.study.outcomes import Outcome
 from etude.study.settings import Rule
 from etude.study.statistics import Difference, Draws, difference, hedges, holm, interval, verdict
+from etude.tasks.outcomes import Outcome
 
 UNITS = [(first, second) for first in range(3) for second in range(2)]
 

@@ -137,7 +137,7 @@ def test_it_learns(tokenizer: Tokenizer, kind: str, loss: str, monkeypatch: Any)
     for one, other in zip(task.predict(model, data.part(range(5, -1, -1))), found[::-1], strict=True):
         assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
     judged = task.judge(data, found)
-    assert sum(not one.right for one in judged) == round((1 - scores["hit@1"].value) * len(data))
+    assert sum(not one.correct for one in judged) == round((1 - scores["hit@1"].value) * len(data))
 
 
 def test_the_loss_by_hand(tokenizer: Tokenizer) -> None:

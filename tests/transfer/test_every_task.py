@@ -121,7 +121,7 @@ def test_from_a_file_to_an_answer(
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "a &lt;title&gt;" in page and plan.score.replace("_", " ") in page
     assert ("Confusion" in page) == (task in ("classify", "pair", "relation", "tag"))
-    assert page.count("<tr>") > sum(not one.right for one in judged)
+    assert page.count("<tr>") > sum(not one.correct for one in judged)
     if task == "span":
         assert plan.facts["null"] is True
         tuned.write(answers, tmp_path / "predictions.json")

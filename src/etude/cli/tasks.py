@@ -45,11 +45,10 @@ def register(app: typer.Typer) -> None:
 
 def _tell(kind: str, module: Any) -> None:
     from etude.recipes.datasets import NAMED
-    from etude.tasks.data.records import KINDS
 
     typer.echo(f"{kind:<12} {module.SUMMARY}")
     typer.echo(f"{'':<12}   scores: {module.SCORES}")
-    typer.echo(f"{'':<12}   files: {' '.join(getattr(module, 'FILES', KINDS))}")
+    typer.echo(f"{'':<12}   files: {' '.join(module.FILES)}")
     for role, names in module.COLUMNS.items():
         typer.echo(f"{'':<12}   column {role}: {', '.join(names)}")
     sets = [

@@ -1,130 +1,73 @@
-"""A fine-tuned run in the published form: the encoder's table, and one more rule for the head.
+"""A fine-tuned run in the published form: the encoder's table, and rules for the head that its task names.
 
-    classify, pair, relation, similarity, rank   ...ForSequenceClassification
-    choice                                       ...ForMultipleChoice
-    tag                                          ...ForTokenClassification
-    span                                         ...ForQuestionAnswering
-
-Their heads are linear layers over the states; over one vector, BERT and ALBERT read the pooler, and DistilBERT has a
-layer with a ReLU of its own before the last, which is our MLP of that width. What else a head may be here (a CRF, a
-biLSTM, an answerable-first classifier, a mix of layers, another pooling) has no place there and is refused by name.
-Similarity is trained here in units of deviation: scale and mean go into the weights.
+Which class of `transformers` a task has, how its layers are called there and what of it has no place there is said by
+the task (tasks/published_head.py). Here are the families whose classes have such heads, and the files.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import nn
 
 from etude.errors import UserError
 from etude.hub import mapping
 from etude.hub.checkpoint_writer import Published, special_ids
 from etude.hub.families import of_recipe
-from etude.hub.family import Family
-from etude.hub.mapping import Rule, linear
+from etude.hub.mapping import linear
 from etude.hub.tokenizer_files import companions, with_markers
-from etude.inference.task_model import Tuned
 from etude.runs.run import Run
+from etude.runs.task_plan import Plan
+from etude.tasks.published_head import EncoderFamily
+from etude.train import checkpoint
 
-CLASSES = {"bert": "Bert", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra"}
-ENDINGS = {
-    "classify": "ForSequenceClassification",
-    "pair": "ForSequenceClassification",
-    "relation": "ForSequenceClassification",
-    "similarity": "ForSequenceClassification",
-    "rank": "ForSequenceClassification",
-    "choice": "ForMultipleChoice",
-    "tag": "ForTokenClassification",
-    "span": "ForQuestionAnswering",
+# the start of the names of their classes, and what those have before the last layer of a sequence classifier
+FAMILIES = {
+    "bert": ("Bert", EncoderFamily("BERT", "pooler")),
+    "albert": ("Albert", EncoderFamily("ALBERT", "pooler")),
+    "distilbert": ("DistilBert", EncoderFamily("DistilBERT", "mlp")),
+    "electra": ("Electra", EncoderFamily("ELECTRA", None)),
 }
 
 
 def publish_tuned(run: Run) -> Published:
     """The model and its head as transformers has them; UserError where it has no such class."""
-    tuned = Tuned.open(run.folder, device="cpu")
     family, why = of_recipe(run.recipe)
     if family is None:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
-    faults = _misfits(tuned, family)
-    if faults:
-        raise UserError(f"{run.folder} cannot be exported to transformers: it has no class for {'; '.join(faults)}.")
-    kind, settings = tuned.plan.kind, run.recipe.model
-    pooled = ENDINGS[kind] in ("ForSequenceClassification", "ForMultipleChoice")
-    rules = tuple(rule for rule in family.table.rules if rule.part in ("", "pooler" if pooled else ""))
-    table = replace(family.table, rules=rules + _head(family, kind), copies=())
-    weights = {f"model.{name}": one for name, one in tuned.model.state_dict().items()}
-    if not pooled:
-        weights = {name: one for name, one in weights.items() if not name.startswith("model.pooler.")}
-    tensors = mapping.write(table, settings, weights | _scaled(tuned), f"{run.folder} as {family.system}")
+    plan = Plan.read(run.folder)
+    model, task = plan.build(run.recipe.build_model(), run.tokenizer)
+    path = run.folder / "model.safetensors"
+    checkpoint.load_strictly(nn.ModuleDict({"model": model, "objective": task}), load_file(path), str(path))
+    start, encoder = FAMILIES.get(family.name, (None, None))
+    head = None if encoder is None else task.published_head(model, encoder)
+    if head is None:
+        raise UserError(
+            f"{run.folder} cannot be exported to transformers: it has no class for the task {plan.kind} over "
+            f"{family.system}."
+        )
+    misfits = list(head.misfits)
+    if plan.transfer.frozen or plan.transfer.layers != "last":
+        misfits.insert(0, "features (transfer.frozen, transfer.layers): there the last layer is read, with its pooler")
+    if misfits:
+        raise UserError(
+            f"{run.folder} cannot be exported to transformers: it has no class for the task {plan.kind} with "
+            f"{'; '.join(misfits)}."
+        )
+    settings = run.recipe.model
+    rules = [rule for rule in family.table.rules if rule.part in ("", "pooler" if head.reads_pooler else "")]
+    for theirs, ours in head.layers.items():
+        rules += linear(theirs, f"objective.{ours}")
+    table = replace(family.table, rules=tuple(rules), copies=())
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    if not head.reads_pooler:
+        weights = {name: value for name, value in weights.items() if not name.startswith("model.pooler.")}
+    weights |= {f"objective.{name}": value for name, value in head.weights.items()}
+    tensors = mapping.write(table, settings, weights, f"{run.folder} as {family.system}")
     config = family.config(settings, set()) | special_ids(run.tokenizer.special, causal=False)
-    config |= {"architectures": [CLASSES[family.name] + ENDINGS[kind]], **_labels(tuned)}
+    config |= {"architectures": [f"{start}{head.ending}"], **head.config}
     tokenizer = with_markers(run.tokenizer)
     files = companions(tokenizer, settings.context, segments=settings.segments > 0)
     files["tokenizer.json"] = tokenizer.content
-    notes = ("the threshold for questions without an answer is not part of that class: "
-             f"{tuned.plan.facts['threshold']:.4f}",) if tuned.plan.facts.get("null") else ()  # fmt: skip
-    return Published(config, {name: one.detach() for name, one in tensors.items()}, files, notes=notes)
-
-
-def _misfits(tuned: Tuned, family: Family) -> list[str]:
-    """What of a run has no place in the classes of its family."""
-    kind, settings, way = tuned.plan.kind, tuned.plan.settings, tuned.plan.transfer
-    if family.name not in CLASSES or kind not in ENDINGS:
-        return [f"the task {kind} over {family.system}"]
-    faults = []
-    if way.frozen or way.layers != "last":
-        faults.append("features (transfer.frozen, transfer.layers): there the last layer is read, with its pooler")
-    if kind == "tag":
-        return faults if settings.head == "linear" else [*faults, f"task.head={settings.head}"]
-    if kind == "span":
-        absent = getattr(tuned.task, "absent", None) is not None
-        return (
-            [*faults, "task.null=head (a classifier of its own for questions without an answer)"] if absent else faults
-        )
-    if family.name == "electra":
-        return [*faults, f"the task {kind}: the head of its ELECTRA has a layer that ours has not"]
-    pooled: Any = tuned.task.pooled
-    wanted = "mlp" if family.name == "distilbert" else "linear"
-    if settings.head != wanted or (wanted == "mlp" and pooled.hidden.out_features != pooled.width):
-        faults.append(f"task.head={settings.head} (its {family.system} has the head that is task.head={wanted} here)")
-    if pooled.pooling != "start":
-        faults.append(f"task.pooling={pooled.pooling} (it reads the first state)")
-    if pooled.way != "joint":
-        faults.append(f"texts read {pooled.way}")
-    if family.name != "distilbert" and getattr(tuned.model, "pooler", None) is None:
-        faults.append("a model without a pooler")
-    return faults
-
-
-def _head(family: Family, kind: str) -> tuple[Rule, ...]:
-    if kind == "tag":
-        return linear("classifier", "objective.head.output")
-    if kind == "span":
-        return linear("qa_outputs", "objective.head")
-    before = linear("pre_classifier", "objective.pooled.hidden") if family.name == "distilbert" else ()
-    return (*before, *linear("classifier", "objective.pooled.head"))
-
-
-def _scaled(tuned: Tuned) -> dict[str, Tensor]:
-    """The weights of the head; of similarity with the scale of its values in them."""
-    weights = {
-        f"objective.{name}": one for name, one in tuned.task.state_dict().items() if not name.startswith("head.crf")
-    }
-    if tuned.plan.kind == "similarity":
-        mean, deviation = tuned.plan.facts["mean"], tuned.plan.facts["deviation"]
-        weights["objective.pooled.head.weight"] = weights["objective.pooled.head.weight"] * deviation
-        weights["objective.pooled.head.bias"] = weights["objective.pooled.head.bias"] * deviation + mean
-    return weights
-
-
-def _labels(tuned: Tuned) -> dict[str, Any]:
-    """What config.json says of the outputs."""
-    labels = tuned.plan.facts.get("labels")
-    if labels is None:
-        alone = tuned.plan.kind in ("similarity", "rank")
-        return {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"} if alone else {}
-    names = {str(number): name for number, name in enumerate(labels)}
-    kind = {} if tuned.plan.kind == "tag" else {"problem_type": "single_label_classification"}
-    return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}, **kind}
+    return Published(config, {name: value.detach() for name, value in tensors.items()}, files, notes=head.notes)

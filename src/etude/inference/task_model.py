@@ -17,9 +17,10 @@ from torch import nn
 from etude.errors import UserError
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
-from etude.tasks.base import Score, Task
+from etude.tasks.base import Answers, Task
+from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
-from etude.tasks.data.records import KINDS, SQUEEZED, json_record
+from etude.tasks.data.records import FILES, SQUEEZED, json_record
 from etude.tasks.distilled_task import own_names
 from etude.tasks.example_filter import admitted
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -97,11 +98,12 @@ class Tuned:
             places.append(where)
         return self.task.predict(self.model, Examples(items, "the inputs", places)) if items else []
 
-    def write(self, answers: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    def write(self, answers: Answers, path: str | Path) -> None:
         """Answers of `predict` as a file: JSON lines, or what the task's official scorer reads where it has one."""
-        official, path = getattr(self.plan.module, "official", None), Path(path)
-        if official is not None and path.suffix == ".json":
-            for ending, content in official(answers).items():  # the first is the file that was asked for
+        path = Path(path)
+        files = self.task.official_files(answers) if path.suffix == ".json" else {}
+        if files:
+            for ending, content in files.items():  # the first is the file that was asked for
                 text = json.dumps(content, ensure_ascii=False)
                 checkpoint.write_text(path.with_name(f"{path.stem}{ending}.json"), text)
         else:
@@ -149,8 +151,7 @@ class Tuned:
     def inputs(self) -> dict[str, str]:
         """The parts of a plain line by their roles, and the columns they are read from; none where it takes JSON."""
         module = self.plan.module
-        roles = getattr(module, "INPUTS", tuple(module.COLUMNS)[:1])
-        return {role: self.plan.columns.get(role, module.COLUMNS[role][0]) for role in roles}
+        return {role: self.plan.columns.get(role, module.COLUMNS[role][0]) for role in module.INPUTS}
 
     def _record(self, line: str) -> dict[str, Any]:
         """A plain line as the fields of an example: one text, or several with tabs between them."""
@@ -170,7 +171,7 @@ class Tuned:
 
 def holds_lines(path: Path) -> bool:
     """Whether a file is answered line by line as it is read; a table, or what is squeezed, holds examples."""
-    return path.suffix == ".jsonl" or path.suffix not in {*SQUEEZED, *KINDS, ".conll", ".conllu"}
+    return path.suffix == ".jsonl" or path.suffix not in {*SQUEEZED, *FILES, ".conll", ".conllu"}
 
 
 def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import yaml
@@ -29,7 +28,7 @@ from etude.models.transfer_settings import TransferSettings
 from etude.recipes.datasets import NAMED
 from etude.recipes.document import Overrides, Writer, from_overrides
 from etude.recipes.schema import checked
-from etude.tasks.base import Task
+from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskWays
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
@@ -79,7 +78,7 @@ class Plan:
     teacher: str = ""  # the fingerprint of that one's weights
 
     @property
-    def module(self) -> Any:
+    def module(self) -> TaskKind:
         return task_module(self.kind)
 
     def build(self, model: Model, tokenizer: Tokenizer) -> tuple[Model, Task]:
@@ -140,13 +139,13 @@ class Plan:
 # --- tasks ------------------------------------------------------------------------------------------
 
 
-def task_kinds() -> dict[str, ModuleType]:
+def task_kinds() -> dict[str, TaskKind]:
     """Every kind of task by name, those of other installed packages included."""
-    return list_kinds("tasks")
+    return {name: cast(TaskKind, module) for name, module in list_kinds("tasks").items()}
 
 
-def task_module(kind: str) -> Any:
-    return find_kind("tasks", kind, also_known=NAMED)
+def task_module(kind: str) -> TaskKind:
+    return cast(TaskKind, find_kind("tasks", kind, also_known=NAMED))
 
 
 # --- settings ---------------------------------------------------------------------------------------

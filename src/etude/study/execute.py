@@ -12,11 +12,10 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run, fresh
 from etude.runs.task_plan import Plan, task_module
 from etude.study.cells import Cell, Store
-from etude.study.outcomes import Outcome, majority, outcome
+from etude.tasks.outcomes import Outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.failures import is_memory_error
@@ -199,17 +198,18 @@ def _transfer(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     plan, last = Plan.read(folder), run.metrics()[-1]
     tuned = Tuned.open(folder, device=plan.train.device)
     examples = tuned.read(order["test"])
-    found = outcome(order["task"], tuned.task, examples, tuned.predict(examples))
+    outcome = tuned.task.outcome(examples, tuned.predict(examples))
     return {
-        **_scored(found, work, tuned.task.score),
+        **_scored(outcome, work, tuned.task.score),
         "dev": plan.scores[plan.score]["value"],
         **{name: last[name] for name in ("step", "tokens", "flops", "seconds")},
     }
 
 
-def _scored(found: Outcome, work: Path, score: str) -> dict[str, Any]:
-    found.save(work / OUTCOME)
-    return {"score": score, "how": found.how, "examples": len(found.parts), "value": float(found.score())}
+def _scored(outcome: Outcome, work: Path, score: str) -> dict[str, Any]:
+    outcome.save(work / OUTCOME)
+    count = len(outcome.parts)
+    return {"score": score, "how": outcome.statistic, "examples": count, "value": float(outcome.score())}
 
 
 def _majority(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
@@ -218,29 +218,11 @@ def _majority(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     train, test, dev = (module.read(order[part], order["columns"]) for part in ("train", "test", "dev"))
     own = {name.removeprefix("task."): value for name, value in order["settings"].items() if name.startswith("task.")}
     settings = checked(module.Settings, own, from_overrides({}), "task")
-    task = _unbuilt(order["task"], module, settings, train)
-    found = outcome(order["task"], task, test, majority(order["task"], train, test))
-    on_dev = outcome(order["task"], task, dev, majority(order["task"], train, dev))
+    scoring = module.scoring(settings, module.learn(train, settings))
+    on_test = scoring.outcome(test, module.majority(train, test))
+    on_dev = scoring.outcome(dev, module.majority(train, dev))
     nothing = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-    return {**_scored(found, work, task.score), "dev": float(on_dev.score()), **nothing}
-
-
-def _unbuilt(kind: str, module: Any, settings: Any, train: Any) -> SimpleNamespace:
-    """What outcomes ask of a task, without a model to build it on."""
-    facts = module.learn(train, settings)
-    labels: Sequence[str] = facts.get("labels", [])
-    found = SimpleNamespace(settings=settings, labels=labels, score=getattr(settings, "score", None) or "accuracy")
-    if kind in ("classify", "pair", "relation"):
-        positive = settings.positive
-        found.positive = 1 if positive is None else list(labels).index(positive)
-    elif kind == "tag":
-        from etude.tasks.tag import scores as tag_scores
-
-        found.scheme = facts["scheme"]
-        found.score = settings.score or tag_scores.usual(facts["scheme"], facts["characters"])
-    elif kind == "span":
-        found.rules = settings.rules or ("squad2" if facts["null"] else "squad1")
-    return found
+    return {**_scored(on_test, work, scoring.score), "dev": float(on_dev.score()), **nothing}
 
 
 WORK = {"pretrain": _pretrain, "untrained": _untrained, "transfer": _transfer, "majority": _majority}

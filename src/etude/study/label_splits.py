@@ -22,8 +22,6 @@ from etude.errors import UserError
 from etude.runs.task_plan import task_module
 from etude.study.settings import Study, Task
 from etude.study.text_source import Source, pairs
-from etude.tasks.data.conll import sentences
-from etude.tasks.data.records import records
 from etude.train import checkpoint
 from etude.world import World
 
@@ -56,26 +54,20 @@ class Labelled:
             chosen = self.pool
         else:
             path = self.folder / f"train-{labels}-{seed}.jsonl"
-            chosen = draw(self._labels, self.pool, labels, fold("labels", self.name, seed))
+            chosen = draw(self._strata, self.pool, labels, fold("labels", self.name, seed))
         if not path.is_file():
             _write(path, chosen)
         return path
 
     @cached_property
-    def _labels(self) -> list[frozenset[str]]:
-        """What each example of the pool teaches: its label, or its tags; nothing where answers are no classes."""
-        parse = task_module(self.task.kind).parse
-        found = []
+    def _strata(self) -> list[frozenset[str]]:
+        """The classes of each example of the pool: its label, or its tags; none where answers are no classes."""
+        kind = task_module(self.task.kind)
+        strata = []
         for number, record in enumerate(self.pool):
-            item = parse(record, self.task.columns, f"{self.name}: example {number + 1}", True)
-            tags, label = getattr(item, "tags", None), getattr(item, "label", None)
-            if tags is not None:
-                found.append(frozenset(tags))
-            elif hasattr(item, "context"):
-                found.append(frozenset(["answer" if item.answers else "none"]))
-            else:
-                found.append(frozenset() if label is None else frozenset([str(label)]))
-        return found
+            example = kind.parse(record, self.task.columns, f"{self.name}: example {number + 1}", True)
+            strata.append(kind.strata(example))
+        return strata
 
 
 def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, key: int) -> list[Record]:
@@ -183,12 +175,12 @@ def located(name: str, data: Path | None) -> Path:
 
 
 def read(kind: str, path: Path) -> list[Record]:
-    found: list[Record] = []
-    for _, record in (sentences if kind == "tag" else records)(path):
+    records: list[Record] = []
+    for _, record in task_module(kind).records(path):
         if isinstance(record, UserError):
             raise record
-        found.append(dict(record))
-    return found
+        records.append(dict(record))
+    return records
 
 
 def apart(examples: list[Record], first: Callable[[int], bool]) -> tuple[list[Record], list[Record]]:

@@ -14,10 +14,10 @@ import numpy as np
 
 from etude.runs.model_card import hardware, versions
 from etude.study.execute import load_outcome
-from etude.study.outcomes import Outcome
 from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.settings import MEAN, Claim
 from etude.study.statistics import Difference, Draws, difference, holm, summary, verdict
+from etude.tasks.outcomes import Outcome
 
 
 class Collected:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from etude.study.outcomes import Outcome
 from etude.study.settings import Rule
+from etude.tasks.outcomes import Outcome
 
 BATCH = 2_000  # draws at a time: (draws, examples) weights of a large test set must fit into memory
 KEPT = 50_000_000  # weights that are kept for the next contender: 200 MB

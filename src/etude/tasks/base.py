@@ -1,90 +1,136 @@
-"""The Task contract: an objective over labelled examples, with predictions and an official score.
+"""The Task contract: a supervised objective over labelled examples, with predictions and an official score.
 
-A task is one module `etude.tasks.<kind>`; its name is all that has to be known of it. The module defines
+A kind of task is one module, or one package that exports the same names; `TaskKind` lists them. What studies, prompts,
+exports and reports need of a task is asked of three objects:
 
-    SUMMARY, SCORES         one line each for `etude tasks`: what it does, how it is scored
-    FILES                   endings of the files it reads, where they are not those of tasks/data/records.py
-    COLUMNS                 role -> the names its column has in published files, the first found counts
-    INPUTS                  the roles that a plain line of a pipe holds, tabs between them; () where it takes JSON only
-    Settings(Strict)
-    parse(record, columns, where, labelled) -> E        one example from the fields of one record; UserError if bad
-    read(path, columns, skip_bad=False, labelled=True) -> Examples[E]
-    learn(examples, settings) -> dict                   facts that follow from the training examples: labels ...
-    build(settings, model, tokenizer, facts) -> Task    `facts` from `learn`, or as saved by `Task.facts`
+    TaskKind   the module: reads files, learns facts from the training examples, and answers what needs no model
+    Scoring    settings and facts: turns examples and answers into an official score; has no weights
+    Task       the objective over a model: training, `predict`, `evaluate`, the published head
 
 Training goes through the same loop as pre-training: `rows` of a task are examples, each as long as it is.
-`predict` takes examples in any order and of any number and answers in the same order; how they are grouped
-changes nothing.
+`predict` takes examples in any order and of any number and answers in the same order; how they are grouped changes
+nothing.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from etude.chance import Chance
+from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.objectives.base import Objective, Rows
-from etude.tasks.data.examples import Examples
+from etude.settings import Strict
+from etude.tasks.bootstrap import Score
+from etude.tasks.data.examples import Examples, Record
+from etude.tasks.data.records import Records
+from etude.tasks.outcomes import Outcome
+from etude.tasks.prompt_form import PromptForm
+from etude.tasks.published_head import EncoderFamily, PublishedHead
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result
-ROUNDS = 1000  # of the bootstrap: the ends of a 95 % interval to about a tenth of its width
-DRAWN = 2**20  # numbers of examples drawn at once: 16 MB
+
+E = TypeVar("E")
+Answer = dict[str, Any]  # JSON-ready: what a task says of one example
+Answers = Sequence[Answer]
+Facts = Mapping[str, Any]  # JSON-ready: what follows from the training examples (labels, thresholds)
+
+
+class TaskKind(Protocol):
+    """What the module of a kind defines; all of it works without a model, and none of it may be missing."""
+
+    SUMMARY: str  # one line for `etude tasks`: what it does
+    SCORES: str  # and how it is scored
+    FILES: tuple[str, ...]  # endings of the files it reads
+    COLUMNS: dict[str, tuple[str, ...]]  # role -> the names its column has in published files; the first found counts
+    INPUTS: tuple[str, ...]  # roles that a plain line of a pipe holds, tabs between them; () where it takes JSON only
+    TEXTS: tuple[str, ...]  # roles of plain texts, whose words augmentation may replace; () where there are none
+    PROMPT: PromptForm[Any] | None  # how an example is put in a prompt; None where it cannot be
+    Settings: type[Strict]
+
+    def records(self, path: str | Path, /) -> Records:
+        """The records of a file, unparsed, each with its place."""
+
+    def parse(self, record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Any:
+        """One example from the fields of one record; UserError where it is bad."""
+
+    def read(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+    ) -> Examples[Any]:
+        """All examples of a file."""
+
+    def learn(self, examples: Examples[Any], settings: Any) -> dict[str, Any]:
+        """Facts that follow from the training examples: labels, the mean of a regression target."""
+
+    def build(self, settings: Any, model: Model, tokenizer: Tokenizer, facts: Facts) -> Task[Any]:
+        """The task over a model; `facts` from `learn`, or as saved by `Task.facts`."""
+
+    def scoring(self, settings: Any, facts: Facts) -> Scoring[Any]:
+        """How answers are scored, without a model."""
+
+    def strata(self, example: Any) -> frozenset[str]:
+        """The classes of an example, which a small sample of labels draws evenly; none where answers are no classes."""
+
+    def majority(self, train: Examples[Any], test: Examples[Any]) -> list[Answer]:
+        """The answers of a baseline that knows only how often each answer occurs in the training examples."""
+
+
+class Scoring(ABC, Generic[E]):
+    """The official score of a task: what a built task and a baseline without a model share."""
+
+    score: str  # the official metric, a key of what `Task.evaluate` returns; higher is better
+
+    @abstractmethod
+    def outcome(self, examples: Examples[E], answers: Answers) -> Outcome:
+        """Numbers of each example whose sums over any examples give the official score."""
 
 
 @dataclass(frozen=True)
-class Score:
-    """A value and the 95 % interval of a bootstrap over examples; low = high = value where none was asked for."""
-
-    value: float
-    low: float
-    high: float
-    count: int  # examples
-
-    def __str__(self) -> str:
-        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}] (n = {self.count:,})"
-
-    def json(self) -> dict[str, float]:
-        return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One answer beside the truth, for a person to look at."""
+class ErrorExample:
+    """One answer beside the gold answer, for an error report."""
 
     text: str
     gold: str
     predicted: str
-    right: bool
+    correct: bool
     loss: float  # how wrong it is, for the order of errors
 
 
-class Task(Objective):
-    score: str  # the official metric, a key of what `evaluate` gives; higher is better
+class Task(Objective, Generic[E]):
+    scoring: Scoring[E]
     framing: Framing  # how texts become sequences
 
-    @abstractmethod
-    def predict(self, model: Any, examples: Examples[Any]) -> list[dict[str, Any]]:
-        """One JSON-ready answer an example, in their order; examples need no labels."""
+    @property
+    def score(self) -> str:
+        """The official metric."""
+        return self.scoring.score
 
     @abstractmethod
-    def evaluate(self, model: Any, examples: Examples[Any], intervals: bool = True) -> dict[str, Score]:
+    def predict(self, model: Model, examples: Examples[E]) -> list[Answer]:
+        """One answer an example, in their order; examples need no labels."""
+
+    @abstractmethod
+    def evaluate(self, model: Model, examples: Examples[E], intervals: bool = True) -> dict[str, Score]:
         """All scores of labelled examples; the official one is `self.score`."""
 
-    def judge(self, examples: Examples[Any], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+    def outcome(self, examples: Examples[E], answers: Answers) -> Outcome:
+        """Answers of `predict` as numbers whose sums give the official score."""
+        return self.scoring.outcome(examples, answers)
+
+    def judge(self, examples: Examples[E], answers: Answers) -> list[ErrorExample]:
         """Answers of `predict` beside labelled examples, for a report; [] where a task has nothing to show."""
         return []
 
-    def confusion(
-        self, examples: Examples[Any], answers: Sequence[dict[str, Any]]
-    ) -> tuple[str, Counter[tuple[str, str]]] | None:
+    def confusion(self, examples: Examples[E], answers: Answers) -> tuple[str, Counter[tuple[str, str]]] | None:
         """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
         return None
 
@@ -96,10 +142,18 @@ class Task(Objective):
         """One text as this task reads it: for vectors and states of a transferred model."""
         return self.framing.join([ids]).tokens
 
-    def settle(self, model: Any, dev: Examples[Any]) -> None:
+    def settle(self, model: Model, dev: Examples[E]) -> None:
         """Called once after training, with the best weights: finds what is tuned on dev (a threshold)."""
 
-    def batches(self, model: nn.Module, rows: Rows) -> Iterator[tuple[list[int], Any]]:
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead | None:
+        """The head as a class of `transformers` has it over this family; None where it has none for such a task."""
+        return None
+
+    def official_files(self, answers: Answers) -> dict[str, Any]:
+        """What the official scorer reads: content by the ending of the file's name, "" first; {} where it has none."""
+        return {}
+
+    def batches(self, model: Model, rows: Rows) -> Iterator[tuple[list[int], Any]]:
         """(row numbers, batch on the device) of all rows, like lengths together; for use without gradients."""
         lengths = [len(rows[number].tokens) for number in range(len(rows))]
         device = next((p.device for p in self.parameters()), torch.device("cpu"))
@@ -129,51 +183,7 @@ def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield group
 
 
-def bootstrap(
-    count: int,
-    statistic: Callable[[np.ndarray], float],
-    intervals: bool = True,
-    seed: int = 0,
-    rounds: int = ROUNDS,
-) -> Score:
-    """A score of `count` examples with its percentile interval (Efron 1979).
-
-    `statistic` takes numbers of examples, drawn with repetition, and gives their score.
-    """
-    value = float(statistic(np.arange(count)))
-    if not intervals or count < 2:
-        return Score(value, value, value, count)
-    draw = np.random.default_rng(seed)
-    found = [statistic(draw.integers(count, size=count)) for _ in range(rounds)]
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Score(value, float(low), float(high), count)
-
-
-def bootstrap_counts(counts: np.ndarray, statistic: Callable[[np.ndarray], float], intervals: bool = True) -> Score:
-    """The same for a score that needs only how many examples are of each sort, such as a confusion matrix.
-
-    Examples drawn with repetition fall into the sorts by a multinomial distribution, so the counts are drawn at once.
-    """
-    total, value = int(counts.sum()), float(statistic(counts))
-    if not intervals or total < 2:
-        return Score(value, value, value, total)
-    draw = np.random.default_rng(0)
-    found = [
-        statistic(one.reshape(counts.shape)) for one in draw.multinomial(total, counts.ravel() / total, size=ROUNDS)
-    ]
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Score(value, float(low), float(high), total)
-
-
-def bootstrap_mean(values: np.ndarray, intervals: bool = True) -> Score:
-    """The mean of one value an example."""
-    values = np.asarray(values, dtype=np.float64)
-    count, value = len(values), float(values.mean())
-    if not intervals or count < 2:
-        return Score(value, value, value, count)
-    draw, found = np.random.default_rng(0), np.empty(0)
-    while len(found) < ROUNDS:  # in parts: all draws at once may not fit
-        rounds = min(ROUNDS - len(found), max(1, DRAWN // count))
-        found = np.append(found, values[draw.integers(count, size=(rounds, count))].mean(1))
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Score(value, float(low), float(high), count)
+def most_common(names: Sequence[str]) -> str:
+    """The most frequent name; of several the first in the alphabet."""
+    counts = Counter(names)
+    return min(counts, key=lambda name: (-counts[name], name))

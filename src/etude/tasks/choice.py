@@ -23,19 +23,28 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Judged, Score, Task, bootstrap_mean
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
+from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
-from etude.tasks.data.records import records
-from etude.tasks.pair import way_of
+from etude.tasks.data.records import FILES, records
+from etude.tasks.outcomes import Outcome, mean_outcome
+from etude.tasks.pair import pair_reading
 from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled
+from etude.tasks.prompt_form import ChoicePrompt
+from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
+
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Choice", "Settings", "build", "learn",
+    "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "which of several answers (SWAG, CommonsenseQA, OpenBookQA, RACE)"
 SCORES = "accuracy"
@@ -45,6 +54,7 @@ COLUMNS = {
     "answer": ("answer", "answerKey", "label"),
 }
 INPUTS: tuple[str, ...] = ()  # a line holds JSON
+TEXTS: tuple[str, ...] = ()
 
 
 class Settings(pooled.Settings):
@@ -130,17 +140,52 @@ def learn(examples: Examples[Question], settings: Settings) -> dict[str, Any]:
     return {}
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Choice:
+def strata(example: Question) -> frozenset[str]:
+    return frozenset()  # the number of an answer is no class
+
+
+def majority(train: Examples[Question], test: Examples[Question]) -> list[Answer]:
+    answer = int(most_common([str(item.answer) for item in train]))
+    return [{"answer": answer} for _ in test]
+
+
+class QuestionPrompt(ChoicePrompt[Question]):
+    def values(self, example: Question) -> dict[str, str]:
+        listed = "\n".join(f"{chr(65 + number)}. {text}" for number, text in enumerate(example.choices))
+        return {"question": example.text, "choices": listed}
+
+    def choices(self, example: Question) -> tuple[str, ...]:
+        return example.choices
+
+    def gold(self, example: Question) -> int:
+        assert example.answer is not None
+        return example.answer
+
+
+PROMPT = QuestionPrompt(("question", "choices"))
+
+
+class ChoiceScoring(Scoring[Question]):
+    score = "accuracy"
+
+    def outcome(self, examples: Examples[Question], answers: Answers) -> Outcome:
+        pairs = zip(examples, answers, strict=True)
+        return mean_outcome([float(item.answer == answer["answer"]) for item, answer in pairs])
+
+
+def scoring(settings: Settings, facts: Facts) -> ChoiceScoring:
+    return ChoiceScoring()
+
+
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Choice:
     return Choice(settings, model, tokenizer)
 
 
-class Choice(Task):
-    score = "accuracy"
-
+class Choice(Task[Question]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self.settings = settings
-        self.pooled = Pooled(settings, model, tokenizer, 1, way_of(settings.reading, model, tokenizer))
+        self.settings, self.scoring = settings, ChoiceScoring()
+        self.pooled = Pooled(settings, model, tokenizer, 1, pair_reading(settings.reading, model, tokenizer))
         self.framing = self.pooled.frame
         self.pooled.together = model.causal
 
@@ -159,22 +204,22 @@ class Choice(Task):
     def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
-    def _scores(self, model: nn.Module, batch: ExampleBatch) -> tuple[Tensor, Any]:
+    def _scores(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, Any]:
         """(R, most answers), -inf where a question has fewer."""
         flat, states = self.pooled(model, batch)  # (answers of all questions, 1)
-        sizes = batch.sizes // (2 if self.pooled.way == "apart" else 1)
+        sizes = batch.sizes // (2 if self.pooled.reading == "apart" else 1)
         scores = flat.new_full((len(sizes), int(sizes.max())), float("-inf"))
         filled = torch.from_numpy(np.arange(scores.shape[1]) < sizes[:, None]).to(flat.device)
         return scores.masked_scatter(filled, flat[:, 0]), states
 
-    def loss(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Term]:
+    def loss(self, model: Model, batch: ExampleBatch) -> dict[str, Term]:
         assert batch.labels is not None
         scores, states = self._scores(model, batch)
         total = F.cross_entropy(scores, batch.labels, reduction="sum")
         return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
 
     @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Stat]:
+    def metrics(self, model: Model, batch: ExampleBatch) -> dict[str, Stat]:
         assert batch.labels is not None
         scores, count = self._scores(model, batch)[0], batch.counts["loss"]
         return {
@@ -187,33 +232,36 @@ class Choice(Task):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Model, examples: Examples[Question]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Question]) -> list[Answer]:
         rows = self._rows(examples)
-        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        answers: list[Answer] = [{} for _ in range(len(rows))]
         for group, batch in self.batches(model, rows):
-            share = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
-            for number, row in zip(group, share, strict=True):
+            probs = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
+            for number, row in zip(group, probs, strict=True):
                 best = int(row.argmax())
                 scores = [float(value) for value in row[: len(examples[number].choices)]]
-                found[number] = {"answer": best, "text": examples[number].choices[best], "scores": scores}
-        return found
+                answers[number] = {"answer": best, "text": examples[number].choices[best], "scores": scores}
+        return answers
 
     def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
         gold = _gold(examples)
         predicted = np.array([answer["answer"] for answer in self.predict(model, examples)])
         return {"accuracy": bootstrap_mean(predicted == gold, intervals)}
 
-    def judge(self, examples: Examples[Question], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+    def judge(self, examples: Examples[Question], answers: Answers) -> list[ErrorExample]:
         return [
-            Judged(
+            ErrorExample(
                 text=item.text,
                 gold=item.choices[gold],
                 predicted=answer["text"],
-                right=answer["answer"] == gold,
+                correct=answer["answer"] == gold,
                 loss=-math.log(max(1e-9, answer["scores"][gold])),
             )
             for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
         ]
+
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        return self.pooled.published_head(model, family, "ForMultipleChoice", self.state_dict(), {})
 
 
 def _gold(examples: Examples[Question]) -> np.ndarray:

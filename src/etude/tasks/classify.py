@@ -1,4 +1,4 @@
-"""Classification of texts, over any model: one vector (tasks/framing.py), a linear layer or an MLP, a softmax.
+"""Classification of texts, over any model: one vector (models/framing.py), a linear layer or an MLP, a softmax.
 
 The official score is accuracy unless `score` says another: GLUE's CoLA takes Matthews correlation, MRPC and QQP
 the F1 of the positive class, KLUE's topics macro F1. `nothing` names a label that is none ("no_relation"): micro F1 is
@@ -14,24 +14,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import nn
 
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
+from etude.models.base import Model
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Judged, Score, Task, bootstrap, bootstrap_counts
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
+from etude.tasks.bootstrap import Score, bootstrap, bootstrap_counts
 from etude.tasks.data.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
-from etude.tasks.data.records import records
+from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import Confusion, area_under_curves
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled, Way
+from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED, Outcome, mean_outcome
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, Pooled
+from etude.tasks.prompt_form import LabelPrompt
+from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
 from etude.text.tokenizer.tokenizer import Tokenizer
+
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Classify", "Settings", "build", "learn",
+    "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "one label for a text (SST-2, CoLA, NSMC, YNAT, any CSV)"
 SCORES = "accuracy, macro F1, Matthews; F1 of one label; micro F1 without one; area under curves"
@@ -40,7 +49,7 @@ COLUMNS = {
     "label": ("label", "label_id", "labels", "gold_label"),
 }
 
-INPUTS = ("text",)
+INPUTS = TEXTS = ("text",)
 
 Named = Literal["accuracy", "f1", "macro_f1", "mcc", "micro_f1", "auprc"]
 CURVE_ROUNDS = 100  # of the bootstrap of a curve, which takes long: the ends of an interval to a third of its width
@@ -74,18 +83,40 @@ def learn(examples: Examples[Labelled], settings: Settings) -> dict[str, Any]:
     return {"labels": label_names(item.label for item in examples if item.label is not None)}
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Classify:
-    return Classify(settings, model, tokenizer, facts["labels"])
+def strata(example: Labelled) -> frozenset[str]:
+    return frozenset() if example.label is None else frozenset([example.label])
 
 
-class Classify(Task):
-    def __init__(
-        self, settings: Settings, model: Any, tokenizer: Tokenizer, labels: Sequence[str], way: Way = "joint"
-    ) -> None:
-        super().__init__()
+def majority(train: Examples[Labelled], test: Examples[Labelled]) -> list[Answer]:
+    label = most_common([str(item.label) for item in train])
+    return [{"label": label} for _ in test]
+
+
+class TextPrompt(LabelPrompt[Labelled]):
+    def values(self, example: Labelled) -> dict[str, str]:
+        return dict(zip(self.fields, example.texts, strict=True))
+
+    def label(self, example: Labelled) -> str | None:
+        return example.label
+
+
+PROMPT = TextPrompt(("text",))
+
+
+# --- scores -------------------------------------------------------------------------------------------
+
+
+class HasLabel(Protocol):
+    @property
+    def label(self) -> str | None: ...
+
+
+class LabelScoring(Scoring[HasLabel]):
+    def __init__(self, settings: Settings, labels: Sequence[str]) -> None:
         if len(labels) < 2:
             raise UserError(f"A classifier tells labels apart, and there is only {list(labels)}. Give two or more.")
-        self.settings, self.labels, self.score = settings, list(labels), settings.score
+        self.score: str = settings.score
+        self.labels = list(labels)
         if settings.positive is not None and settings.positive not in self.labels:
             raise UserError(
                 f"task.positive={settings.positive} is no label.{suggest_name(settings.positive, self.labels)}"
@@ -93,7 +124,66 @@ class Classify(Task):
         self.positive = 1 if settings.positive is None else self.labels.index(settings.positive)
         if settings.score == "micro_f1" and settings.nothing is None:
             raise UserError("task.score=micro_f1 leaves a label out: say which with task.nothing; else it is accuracy.")
-        self.pooled = Pooled(settings, model, tokenizer, len(self.labels), way)
+        # micro F1 is over all labels but the one that stands for none
+        self.counted = [number for number, label in enumerate(self.labels) if label != settings.nothing]
+
+    def outcome(self, examples: Examples[HasLabel], answers: Answers) -> Outcome:
+        pairs = [(str(item.label), answer["label"]) for item, answer in zip(examples, answers, strict=True)]
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        unknown = next((gold for gold, _ in pairs if gold not in numbers), None)
+        if unknown is not None:
+            raise UserError(f"{examples.source}: the label '{unknown}' is not among those that were learnt from.")
+        if self.score == "accuracy":
+            return mean_outcome([float(gold == predicted) for gold, predicted in pairs])
+        if self.score == "auprc":
+            raise UserError(
+                "task.score=auprc is no function of sums, so a study cannot draw it: choose micro_f1 or another."
+            )
+        if self.score == "mcc":
+            table = np.zeros((len(pairs), len(numbers) ** 2))
+            for row, (gold, predicted) in zip(table, pairs, strict=True):
+                row[numbers[gold] * len(numbers) + numbers[predicted]] = 1
+            return Outcome("matthews", table)
+        counts = np.zeros((len(pairs), len(numbers), 3))
+        for row, (gold, predicted) in zip(counts, pairs, strict=True):
+            row[numbers[gold], GOLD] += 1
+            row[numbers[predicted], PREDICTED] += 1
+            row[numbers[gold], CORRECT] += gold == predicted
+        if self.score == "f1":
+            return Outcome("f1", counts[:, self.positive])
+        if self.score == "micro_f1":
+            return Outcome("micro", counts[:, self.counted].reshape(len(pairs), -1))
+        return Outcome("macro", counts.reshape(len(pairs), -1))
+
+
+def scoring(settings: Settings, facts: Facts) -> LabelScoring:
+    return LabelScoring(settings, facts["labels"])
+
+
+# --- the task -----------------------------------------------------------------------------------------
+
+
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Classify:
+    return Classify(settings, model, tokenizer, facts["labels"])
+
+
+class Classify(Task[Any]):
+    """Over examples that have a label and whose texts `texts` gives: those of relations are another type."""
+
+    scoring: LabelScoring
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: Model,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        reading: PairReading = "joint",
+    ) -> None:
+        super().__init__()
+        self.settings, self.scoring = settings, LabelScoring(settings, labels)
+        self.labels = self.scoring.labels
+        self.pooled = Pooled(settings, model, tokenizer, len(self.labels), reading)
         self.framing = self.pooled.frame
 
     def facts(self) -> dict[str, Any]:
@@ -116,14 +206,14 @@ class Classify(Task):
     def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
-    def loss(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Term]:
+    def loss(self, model: Model, batch: ExampleBatch) -> dict[str, Term]:
         assert batch.labels is not None
         scores, states = self.pooled(model, batch)
         total = F.cross_entropy(scores, batch.labels, reduction="sum")
         return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
 
     @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Stat]:
+    def metrics(self, model: Model, batch: ExampleBatch) -> dict[str, Stat]:
         assert batch.labels is not None
         scores, count = self.pooled(model, batch)[0], batch.counts["loss"]
         right = (scores.argmax(-1) == batch.labels).sum()
@@ -132,20 +222,20 @@ class Classify(Task):
             "accuracy": Stat(right, count),
         }
 
-    def flops(self, model: Any, batch: ExampleBatch) -> int:
+    def flops(self, model: Model, batch: ExampleBatch) -> int:
         return self.pooled.flops(model, batch)
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def probabilities(self, model: Any, examples: Examples[Labelled]) -> np.ndarray:
+    def probabilities(self, model: Model, examples: Examples[Labelled]) -> np.ndarray:
         """(examples, labels), in their order."""
         rows = self._rows(examples)
-        found = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
+        probs = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
         for group, batch in self.batches(model, rows):
-            found[group] = self.pooled(model, batch)[0].softmax(-1).float().cpu().numpy()
-        return found
+            probs[group] = self.pooled(model, batch)[0].softmax(-1).float().cpu().numpy()
+        return probs
 
-    def predict(self, model: Any, examples: Examples[Labelled]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Labelled]) -> list[Answer]:
         """The likeliest label, and the probability of every label."""
         return [
             {
@@ -155,53 +245,54 @@ class Classify(Task):
             for row in self.probabilities(model, examples)
         ]
 
-    def evaluate(self, model: Any, examples: Examples[Labelled], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[Labelled], intervals: bool = True) -> dict[str, Score]:
         gold = label_numbers((item.label for item in examples), self.labels, examples.places)
-        chances = self.probabilities(model, examples)
+        probs = self.probabilities(model, examples)
         counts = Confusion(len(self.labels))
-        counts.add(gold, chances.argmax(-1))
+        counts.add(gold, probs.argmax(-1))
         names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
         names += ["micro_f1"] if self.settings.nothing is not None else []
-        kept = [number for number, label in enumerate(self.labels) if label != self.settings.nothing]
-        scores = label_scores(counts, names, self.positive, kept, intervals)
+        scores = label_scores(counts, names, self.scoring.positive, self.scoring.counted, intervals)
         if self.settings.nothing is not None or self.score == "auprc":
-            area = partial(_area, gold, chances)
+            area = partial(_area, gold, probs)
             scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
         return scores
 
-    def judge(self, examples: Examples[Labelled], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+    def judge(self, examples: Examples[Labelled], answers: Answers) -> list[ErrorExample]:
         label_numbers((item.label for item in examples), self.labels, examples.places)
         return [
-            Judged(
+            ErrorExample(
                 text=" ⏐ ".join(self.texts(item)),
                 gold=str(item.label),
                 predicted=answer["label"],
-                right=answer["label"] == item.label,
+                correct=answer["label"] == item.label,
                 loss=-math.log(max(1e-9, answer["scores"][str(item.label)])),
             )
             for item, answer in zip(examples, answers, strict=True)
         ]
 
-    def confusion(
-        self, examples: Examples[Labelled], answers: Sequence[dict[str, Any]]
-    ) -> tuple[str, Counter[tuple[str, str]]]:
+    def confusion(self, examples: Examples[Labelled], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
         pairs = zip(examples, answers, strict=True)
         return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
 
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        config = label_config(self.labels) | {"problem_type": "single_label_classification"}
+        return self.pooled.published_head(model, family, "ForSequenceClassification", self.state_dict(), config)
+
 
 def label_scores(
-    counts: Confusion, names: Sequence[str], positive: int = 1, kept: Sequence[int] = (), intervals: bool = True
+    counts: Confusion, names: Sequence[str], positive: int = 1, counted: Sequence[int] = (), intervals: bool = True
 ) -> dict[str, Score]:
-    """Scores of a classification by name; `positive` is the label of f1, micro_f1 is over the labels `kept`."""
+    """Scores of a classification by name; `positive` is the label of f1, micro_f1 is over the labels `counted`."""
 
     def score(name: str, table: np.ndarray) -> float:
         drawn = Confusion(len(table), table)
         if name == "micro_f1":
-            return drawn.micro_f1(kept)
+            return drawn.micro_f1(counted)
         return drawn.f1(positive) if name == "f1" else getattr(drawn, name)
 
     return {name: bootstrap_counts(counts.counts, partial(score, name), intervals) for name in names}
 
 
-def _area(gold: np.ndarray, chances: np.ndarray, drawn: np.ndarray) -> float:
-    return area_under_curves(gold[drawn], chances[drawn])
+def _area(gold: np.ndarray, probs: np.ndarray, drawn: np.ndarray) -> float:
+    return area_under_curves(gold[drawn], probs[drawn])

@@ -158,7 +158,7 @@ def check(task: Task, ways: TaskWays, model: Any, teacher: Teacher) -> None:
         raise UserError(f"The teacher tells {teacher.objective.labels} apart, and here are {task.labels}.")
     if task.pooled.language_model is not None:
         raise UserError("task.language_model is a loss of its own: leave it out where a teacher teaches.")
-    if task.pooled.way != teacher.objective.pooled.way or _unsegmented(task, teacher.objective):
+    if task.pooled.reading != teacher.objective.pooled.reading or _unsegmented(task, teacher.objective):
         raise UserError("The teacher reads its texts in another way than the student: side by side, or with segments.")
 
 

@@ -15,17 +15,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
-from torch import nn
 
 from etude.models.base import Model
 from etude.tasks import classify
-from etude.tasks.classify import Classify, Labelled, learn
+from etude.tasks.base import Facts
+from etude.tasks.classify import Classify, Labelled, TextPrompt, learn, majority, scoring, strata
 from etude.tasks.data.examples import Examples, column_of, gather, label_of, text_of
-from etude.tasks.data.records import records
-from etude.tasks.pooled_head import Way
+from etude.tasks.data.records import FILES, records
+from etude.tasks.pooled_head import PairReading
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "build", "learn", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "build", "learn", "majority",
+    "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "one label for two texts (RTE, MNLI, QNLI, MRPC, QQP, KLUE-NLI)"
 SCORES = classify.SCORES
@@ -36,9 +39,8 @@ COLUMNS = {
     "second": SECOND,
     "label": ("label", "gold_label", "is_duplicate", "Quality"),
 }
-
-
-INPUTS = ("first", "second")
+INPUTS = TEXTS = ("first", "second")
+PROMPT = TextPrompt(("first", "second"))
 
 
 class Settings(classify.Settings):
@@ -53,7 +55,8 @@ def texts_of(record: dict[str, Any], columns: Mapping[str, str], where: str) -> 
     return first, text_of(record, column_of(record, "second", columns, SECOND), where)
 
 
-def way_of(reading: Literal["joint", "apart"] | None, model: Model, tokenizer: Tokenizer) -> Way:
+def pair_reading(reading: Literal["joint", "apart"] | None, model: Model, tokenizer: Tokenizer) -> PairReading:
+    """How a pair is read: as the settings say, else what suits the model."""
     if reading is not None:
         return reading
     return "apart" if model.frame(tokenizer.special).separate else "joint"
@@ -70,5 +73,5 @@ def read(
     return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Classify:
-    return Classify(settings, model, tokenizer, facts["labels"], way_of(settings.reading, model, tokenizer))
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Classify:
+    return Classify(settings, model, tokenizer, facts["labels"], pair_reading(settings.reading, model, tokenizer))

@@ -15,7 +15,7 @@ is a mean over all predicted tokens of a step (GPT-1's code takes means of seque
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -35,9 +35,10 @@ from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.parts.heads import CausalHead
 from etude.settings import Strict
+from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-Way = Literal["joint", "apart", "both"]
+PairReading = Literal["joint", "apart", "both"]  # how the two texts of a pair become sequences
 
 log = logging.getLogger("etude")
 
@@ -106,18 +107,18 @@ class ExampleBatch(Batch):
 
 class Pooled(nn.Module):
     def __init__(
-        self, settings: Settings, model: Model, tokenizer: Tokenizer, outputs: int, way: Way = "joint"
+        self, settings: Settings, model: Model, tokenizer: Tokenizer, outputs: int, reading: PairReading = "joint"
     ) -> None:
         super().__init__()
-        self.settings, self.tokenizer, self.way = settings, tokenizer, way
+        self.settings, self.tokenizer, self.reading = settings, tokenizer, reading
         self.together = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
         self.frame = model.frame(tokenizer.special).limit(settings.length)
         self.pooling: Pooling = settings.pooling or self.frame.pooling
         natural = self.pooling == self.frame.pooling
         self.scale = settings.scale or (self.frame.head_scale if natural else 1.0)
-        self.three = self.pooling == "ends" and settings.texts == 2 and way != "apart"
+        self.three = self.pooling == "ends" and settings.texts == 2 and reading != "apart"
         states = 1 if self.pooling != "ends" else 3 if self.three else 2  # that make up the vector
-        self.width = model.width * states * (4 if way == "apart" else 1)
+        self.width = model.width * states * (4 if reading == "apart" else 1)
         self.hidden: nn.Linear | None = None
         if settings.head == "mlp":
             self.hidden = nn.Linear(self.width, settings.hidden or self.width)
@@ -162,9 +163,9 @@ class Pooled(nn.Module):
         return rows
 
     def _frame(self, part: list[np.ndarray]) -> list[FramedText]:
-        if self.way == "apart":
+        if self.reading == "apart":
             return [self.frame.join([one]) for one in part]
-        if self.way == "both":
+        if self.reading == "both":
             return [self.frame.join(part), self.frame.join(part[::-1])]
         return [self.frame.join(part)]
 
@@ -199,10 +200,10 @@ class Pooled(nn.Module):
     def scores(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
         """The same from states that are there already."""
         vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
-        if self.way == "apart":
+        if self.reading == "apart":
             first, second = vectors[0::2], vectors[1::2]
             vectors = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
-        elif self.way == "both":
+        elif self.reading == "both":
             vectors = vectors[0::2] + vectors[1::2]
         vectors = self._dropped(vectors, batch)
         if self.hidden is not None:
@@ -213,7 +214,7 @@ class Pooled(nn.Module):
         if not self.together or not self.training:
             return F.dropout(vectors, self.settings.dropout, self.training)
         kept = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
-        sizes = torch.from_numpy(batch.sizes // (2 if self.way == "apart" else 1)).to(vectors.device)
+        sizes = torch.from_numpy(batch.sizes // (2 if self.reading == "apart" else 1)).to(vectors.device)
         return vectors * kept.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
 
     def vectors(self, model: Model, last: Tensor, batch: Any) -> Tensor:
@@ -238,7 +239,7 @@ class Pooled(nn.Module):
     def head_flops(self, model: Model, batch: ExampleBatch) -> int:
         """Of what stands above the model, forward."""
         lengths = batch.layout.lengths
-        outputs = len(lengths) if self.way == "joint" else len(lengths) // 2
+        outputs = len(lengths) if self.reading == "joint" else len(lengths) // 2
         layers = [self.head] if self.hidden is None else [self.hidden, self.head]
         forward = 2 * outputs * sum(one.in_features * one.out_features for one in layers)
         if self.pooling == "start" and model.pooler is not None:
@@ -246,3 +247,37 @@ class Pooled(nn.Module):
         if self.language_model is not None:
             forward += self.language_model.flops(model.base, batch.counts["language_model"])
         return int(forward)
+
+    def published_head(
+        self,
+        model: Model,
+        family: EncoderFamily,
+        ending: str,
+        weights: Mapping[str, Tensor],
+        config: Mapping[str, object],
+    ) -> PublishedHead:
+        """The head of a task whose part this is: `weights` are those of the task, where it is named `pooled`."""
+        layers = {"classifier": "pooled.head"}
+        if family.vector == "mlp":
+            layers = {"pre_classifier": "pooled.hidden", **layers}
+        return PublishedHead(
+            ending, layers, weights, config, reads_pooler=True, misfits=tuple(self._misfits(model, family))
+        )
+
+    def _misfits(self, model: Model, family: EncoderFamily) -> list[str]:
+        """What of this head a class of the family has no place for."""
+        if family.vector is None:
+            return [f"a head over one vector: that of its {family.system} has a layer that ours has not"]
+        misfits = []
+        head = "mlp" if family.vector == "mlp" else "linear"
+        if self.settings.head != head or (self.hidden is not None and self.hidden.out_features != self.width):
+            misfits.append(
+                f"task.head={self.settings.head} (its {family.system} has the head that is task.head={head} here)"
+            )
+        if self.pooling != "start":
+            misfits.append(f"task.pooling={self.pooling} (it reads the first state)")
+        if self.reading != "joint":
+            misfits.append(f"texts read {self.reading}")
+        if family.vector == "pooler" and model.pooler is None:
+            misfits.append("a model without a pooler")
+        return misfits

@@ -16,34 +16,47 @@ gives all candidates the same score has put the relevant ones last.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Judged, Score, Task, bootstrap_mean
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
+from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.candidates import COLUMNS, Query, parse, read
 from etude.tasks.data.examples import Examples
+from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
-from etude.tasks.pair import way_of
+from etude.tasks.outcomes import Outcome, mean_outcome
+from etude.tasks.pair import pair_reading
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, Pooled
+from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Rank", "Settings", "build", "learn", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Rank", "Settings", "build", "learn",
+    "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "candidates in order, the best for a query first (WikiQA, passages, answers)"
 SCORES = "MRR, MAP, hit@1, hit@3, hit@10"
 INPUTS: tuple[str, ...] = ()  # a line holds JSON
-HITS = (1, 3, 10)
+TEXTS: tuple[str, ...] = ()
+PROMPT = None
+Measure = Callable[[np.ndarray, np.ndarray], float]  # of the scores of one query's candidates and their relevance
+MEASURES: dict[str, Measure] = {"mrr": reciprocal_rank, "map": average_precision}
+MEASURES |= {f"hit@{k}": partial(hit, k=k) for k in (1, 3, 10)}
 log = logging.getLogger("etude")
 
 
@@ -64,7 +77,29 @@ def learn(examples: Examples[Query], settings: Settings) -> dict[str, Any]:
     return {}
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Rank:
+def strata(example: Query) -> frozenset[str]:
+    return frozenset()
+
+
+def majority(train: Examples[Query], test: Examples[Query]) -> list[Answer]:
+    return [{"scores": [0.0] * len(item.candidates)} for item in test]
+
+
+class RankScoring(Scoring[Query]):
+    def __init__(self, settings: Settings) -> None:
+        self.score: str = settings.score
+
+    def outcome(self, examples: Examples[Query], answers: Answers) -> Outcome:
+        measure = MEASURES[self.score]
+        pairs = [(answers[n]["scores"], examples[n].relevant) for n in informative(examples)]
+        return mean_outcome([measure(np.array(scores), np.array(relevant, dtype=bool)) for scores, relevant in pairs])
+
+
+def scoring(settings: Settings, facts: Facts) -> RankScoring:
+    return RankScoring(settings)
+
+
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Rank:
     return Rank(settings, model, tokenizer)
 
 
@@ -114,13 +149,13 @@ class QueryBatch(ExampleBatch):
     owners: Tensor | None = None  # (C,) int64, the query of each
 
 
-class Rank(Task):
-    def __init__(self, settings: Settings, model: Any, tokenizer: Tokenizer) -> None:
+class Rank(Task[Query]):
+    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self.settings, self.score = settings, settings.score
-        self.pooled = Pooled(settings, model, tokenizer, 1, way_of(settings.reading, model, tokenizer))
+        self.settings, self.scoring = settings, RankScoring(settings)
+        self.pooled = Pooled(settings, model, tokenizer, 1, pair_reading(settings.reading, model, tokenizer))
         self.framing = self.pooled.frame
-        self.sequences = 2 if self.pooled.way == "apart" else 1
+        self.sequences = 2 if self.pooled.reading == "apart" else 1
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -128,7 +163,7 @@ class Rank(Task):
     # --- training -----------------------------------------------------------------------------------
 
     def rows(self, corpus: Examples[Query], seed: int = 0) -> QueryRows:
-        useful = corpus.part(telling(corpus))
+        useful = corpus.part(informative(corpus))
         if len(useful) < len(corpus):
             log.warning(
                 "%s: %d of %d queries have no relevant candidate, or nothing else, and are left out.",
@@ -161,32 +196,32 @@ class Rank(Task):
         return (_log_sums(flat, batch.owners, queries) - _log_sums(
             flat[batch.relevant], batch.owners[batch.relevant], queries)).sum()  # fmt: skip
 
-    def loss(self, model: nn.Module, batch: QueryBatch) -> dict[str, Term]:
+    def loss(self, model: Model, batch: QueryBatch) -> dict[str, Term]:
         flat, states = self.pooled(model, batch)  # (C, 1)
         total = self._loss(flat[:, 0], batch)
         return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
 
     @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: QueryBatch) -> dict[str, Stat]:
+    def metrics(self, model: Model, batch: QueryBatch) -> dict[str, Stat]:
         flat = self.pooled(model, batch)[0][:, 0]
         return {"loss": Stat(self._loss(flat, batch), batch.counts["loss"], weight=1.0)}
 
-    def flops(self, model: Any, batch: QueryBatch) -> int:
+    def flops(self, model: Model, batch: QueryBatch) -> int:
         return self.pooled.flops(model, batch)
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def scores(self, model: Any, examples: Examples[Query]) -> list[np.ndarray]:
+    def scores(self, model: Model, examples: Examples[Query]) -> list[np.ndarray]:
         """(candidates,) of each query, in their order."""
         rows = self._rows(examples)
-        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        scores: list[np.ndarray] = [np.zeros(0)] * len(rows)
         for group, batch in self.batches(model, rows):
             flat = self.pooled(model, batch)[0][:, 0].float().cpu()
             for number, part in zip(group, flat.split((batch.sizes // self.sequences).tolist()), strict=True):
-                found[number] = part.numpy()
-        return found
+                scores[number] = part.numpy()
+        return scores
 
-    def predict(self, model: Any, examples: Examples[Query]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Query]) -> list[Answer]:
         """The candidates from best to worst, by their number in the query, and the score of each in its place."""
         answers = []
         for item, scores in zip(examples, self.scores(model, examples), strict=True):
@@ -196,42 +231,43 @@ class Rank(Task):
             )
         return answers
 
-    def evaluate(self, model: Any, examples: Examples[Query], intervals: bool = True) -> dict[str, Score]:
-        useful = examples.part(telling(examples))
+    def evaluate(self, model: Model, examples: Examples[Query], intervals: bool = True) -> dict[str, Score]:
+        useful = examples.part(informative(examples))
         if not len(useful):
             raise UserError(f"{examples.source}: no query has both a relevant candidate and another: nothing to score.")
         pairs = [
             (scores, np.array(item.relevant, dtype=bool))
             for scores, item in zip(self.scores(model, useful), useful, strict=True)
         ]
-        measures: dict[str, Any] = {"mrr": reciprocal_rank, "map": average_precision}
-        measures |= {f"hit@{k}": (lambda scores, relevant, k=k: hit(scores, relevant, k)) for k in HITS}
         return {
             name: bootstrap_mean(np.array([measure(*pair) for pair in pairs]), intervals)
-            for name, measure in measures.items()
+            for name, measure in MEASURES.items()
         }
 
-    def judge(self, examples: Examples[Query], answers: Sequence[dict[str, Any]]) -> list[Judged]:
-        found = []
+    def judge(self, examples: Examples[Query], answers: Answers) -> list[ErrorExample]:
+        errors = []
         for item, answer in zip(examples, answers, strict=True):
             relevant = item.relevant or ()
-            right = [text for text, one in zip(item.candidates, relevant, strict=True) if one]
+            gold = [text for text, is_relevant in zip(item.candidates, relevant, strict=True) if is_relevant]
             scores = np.array(answer["scores"])
-            best = relevant[answer["order"][0]] if right else True  # without a relevant one there is no error to make
-            lost = float(scores.max() - scores[np.array(relevant, dtype=bool)].max()) if right else 0.0
-            found.append(Judged(item.text, " / ".join(right) or "(none)", answer["best"], best, lost))
-        return found
+            correct = relevant[answer["order"][0]] if gold else True  # without a relevant one there is no error to make
+            loss = float(scores.max() - scores[np.array(relevant, dtype=bool)].max()) if gold else 0.0
+            errors.append(ErrorExample(item.text, " / ".join(gold) or "(none)", answer["best"], correct, loss))
+        return errors
+
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        return self.pooled.published_head(model, family, "ForSequenceClassification", self.state_dict(), SCORE_CONFIG)
 
 
-def telling(examples: Examples[Query]) -> list[int]:
+def informative(examples: Examples[Query]) -> list[int]:
     """Numbers of the queries that have both a relevant candidate and another."""
     for item, where in zip(examples, examples.places, strict=True):
         if item.relevant is None:
             raise UserError(f"{where}: this query was read without labels. Name the column that holds them.")
-    found = [n for n, item in enumerate(examples) if any(item.relevant or ()) and not all(item.relevant or ())]
-    if not found:
+    numbers = [n for n, item in enumerate(examples) if any(item.relevant or ()) and not all(item.relevant or ())]
+    if not numbers:
         raise UserError(f"{examples.source}: no query has both a relevant candidate and another: nothing to learn.")
-    return found
+    return numbers
 
 
 def _log_sums(values: Tensor, owners: Tensor, queries: int) -> Tensor:

@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import Field
-from torch import nn
 
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.tasks import classify
-from etude.tasks.classify import Classify, learn
+from etude.tasks.base import Facts
+from etude.tasks.classify import Classify, learn, majority, scoring, strata
 from etude.tasks.data.examples import (
     Examples,
     Record,
@@ -34,10 +35,13 @@ from etude.tasks.data.examples import (
     text_of,
     value_of,
 )
-from etude.tasks.data.records import records
+from etude.tasks.data.records import FILES, records
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Relation", "Settings", "build", "learn", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Relation", "Settings", "build", "learn",
+    "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "one label for two entities of a text (KLUE-RE, TACRED)"
 SCORES = "micro F1 without no_relation, area under curves, accuracy, macro F1"
@@ -48,6 +52,8 @@ COLUMNS = {
     "label": ("label", "relation"),
 }
 INPUTS: tuple[str, ...] = ()  # a line holds JSON
+TEXTS: tuple[str, ...] = ()  # entities have fixed places in the text
+PROMPT = None
 
 
 class Settings(classify.Settings):
@@ -154,9 +160,9 @@ def read(
 class Relation(Classify):
     settings: Settings
 
-    def texts(self, item: Any) -> tuple[str, ...]:
+    def texts(self, item: Related) -> tuple[str, ...]:
         return (item.marked(self.settings.typed),)
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Relation:
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Relation:
     return Relation(settings, model, tokenizer, facts["labels"])

@@ -19,26 +19,33 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from scipy.stats import rankdata
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Judged, Score, Task, bootstrap
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
+from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.examples import Examples, Record, column_of, gather, number_of
-from etude.tasks.data.records import records
+from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import Confusion, Correlation
-from etude.tasks.pair import FIRST, INPUTS, SECOND, texts_of, way_of
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled, Way
+from etude.tasks.outcomes import Outcome, correlation_outcome
+from etude.tasks.pair import FIRST, INPUTS, SECOND, TEXTS, pair_reading, texts_of
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, Pooled
+from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Similarity", "build", "learn", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "Similarity", "build",
+    "learn", "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "how alike two texts are, a number (STS-B, KorSTS, KLUE-STS)"
 SCORES = "Pearson, Spearman; F1 at a threshold"
 COLUMNS = {"first": FIRST, "second": SECOND, "value": ("score", "similarity", "labels", "label")}
+PROMPT = None  # a number is no answer in words
 
 
 class Settings(pooled.Settings):
@@ -80,24 +87,49 @@ def learn(examples: Examples[Rated], settings: Settings) -> dict[str, Any]:
     return {"mean": float(values.mean()), "deviation": float(values.std())}
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Similarity:
+def strata(example: Rated) -> frozenset[str]:
+    return frozenset()
+
+
+def majority(train: Examples[Rated], test: Examples[Rated]) -> list[Answer]:
+    return [{"score": float(np.mean([item.value for item in train]))} for _ in test]
+
+
+class CorrelationScoring(Scoring[Rated]):
+    def __init__(self, settings: Settings) -> None:
+        self.score: str = settings.score
+
+    def outcome(self, examples: Examples[Rated], answers: Answers) -> Outcome:
+        gold = np.array([item.value for item in examples], dtype=np.float64)
+        predicted = np.array([answer["score"] for answer in answers], dtype=np.float64)
+        if self.score == "spearman":
+            gold, predicted = rankdata(gold), rankdata(predicted)
+        return correlation_outcome(gold, predicted)
+
+
+def scoring(settings: Settings, facts: Facts) -> CorrelationScoring:
+    return CorrelationScoring(settings)
+
+
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Similarity:
     return Similarity(settings, model, tokenizer, facts["mean"], facts["deviation"])
 
 
-class Similarity(Task):
+class Similarity(Task[Rated]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
-        self.settings, self.score, self.mean, self.deviation = settings, settings.score, mean, deviation
-        self.pooled = Pooled(settings, model, tokenizer, 1, self._way(settings, model, tokenizer))
+        self.settings, self.scoring = settings, CorrelationScoring(settings)
+        self.mean, self.deviation = mean, deviation
+        self.pooled = Pooled(settings, model, tokenizer, 1, self._reading(settings, model, tokenizer))
         self.framing = self.pooled.frame
 
     @staticmethod
-    def _way(settings: Settings, model: Model, tokenizer: Tokenizer) -> Way:
+    def _reading(settings: Settings, model: Model, tokenizer: Tokenizer) -> PairReading:
         if settings.reading == "both":
             return "both"
         if settings.reading is None and model.causal:
             return "both"
-        return way_of(settings.reading, model, tokenizer)
+        return pair_reading(settings.reading, model, tokenizer)
 
     def facts(self) -> dict[str, Any]:
         return {"mean": self.mean, "deviation": self.deviation}
@@ -113,14 +145,14 @@ class Similarity(Task):
     def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
-    def loss(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Term]:
+    def loss(self, model: Model, batch: ExampleBatch) -> dict[str, Term]:
         assert batch.values is not None
         scores, states = self.pooled(model, batch)
         total = ((scores[:, 0] - batch.values) ** 2).sum()
         return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
 
     @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: ExampleBatch) -> dict[str, Stat]:
+    def metrics(self, model: Model, batch: ExampleBatch) -> dict[str, Stat]:
         assert batch.values is not None
         error = ((self.pooled(model, batch)[0][:, 0] - batch.values) ** 2).sum()
         return {"loss": Stat(error, batch.counts["loss"], weight=1.0)}
@@ -133,12 +165,12 @@ class Similarity(Task):
     def values(self, model: Model, examples: Examples[Rated]) -> np.ndarray:
         """(examples,) on the scale of the training file, not clipped: correlations need no bounds."""
         rows = self._rows(examples)
-        found = np.zeros(len(rows))
+        values = np.zeros(len(rows))
         for group, batch in self.batches(model, rows):
-            found[group] = self.pooled(model, batch)[0][:, 0].double().cpu().numpy()
-        return found * self.deviation + self.mean
+            values[group] = self.pooled(model, batch)[0][:, 0].double().cpu().numpy()
+        return values * self.deviation + self.mean
 
-    def predict(self, model: Model, examples: Examples[Rated]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Rated]) -> list[Answer]:
         return [{"score": float(value)} for value in self.values(model, examples)]
 
     def evaluate(self, model: Model, examples: Examples[Rated], intervals: bool = True) -> dict[str, Score]:
@@ -146,18 +178,25 @@ class Similarity(Task):
         names = ["pearson", "spearman"] + (["f1"] if self.settings.threshold is not None else [])
         return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
 
-    def judge(self, examples: Examples[Rated], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+    def judge(self, examples: Examples[Rated], answers: Answers) -> list[ErrorExample]:
         """Wrong by more than a deviation of the training values."""
         return [
-            Judged(
+            ErrorExample(
                 text=" ⏐ ".join(item.texts),
                 gold=f"{gold:.2f}",
                 predicted=f"{answer['score']:.2f}",
-                right=abs(answer["score"] - gold) <= self.deviation,
+                correct=abs(answer["score"] - gold) <= self.deviation,
                 loss=abs(answer["score"] - gold),
             )
             for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
         ]
+
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        """Targets are trained in units of deviation: scale and mean go into the weights."""
+        weights = dict(self.state_dict())
+        weights["pooled.head.weight"] = weights["pooled.head.weight"] * self.deviation
+        weights["pooled.head.bias"] = weights["pooled.head.bias"] * self.deviation + self.mean
+        return self.pooled.published_head(model, family, "ForSequenceClassification", weights, SCORE_CONFIG)
 
     def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
         if name == "f1":

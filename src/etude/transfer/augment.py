@@ -177,7 +177,7 @@ def augment(
 ) -> tuple[int, int]:
     """Writes every example of a file and its copies as JSON lines; how many were read, and how many written."""
     out, module, named = Path(out), task_module(task), columns or {}
-    roles: Sequence[str] = getattr(module, "INPUTS", ())
+    roles: Sequence[str] = module.TEXTS
     if out.suffix != ".jsonl":
         raise UserError(f"{out}: examples are written as JSON lines. Name a file that ends with .jsonl.")
     if out.exists():

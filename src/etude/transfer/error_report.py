@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etude.tasks.base import Judged, Score
+from etude.tasks.base import ErrorExample
+from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.train import checkpoint
 
@@ -34,7 +35,7 @@ def write_report(
     title: str,
     scores: Mapping[str, Score],
     examples: Examples[Any],
-    judged: Sequence[Judged],
+    errors: Sequence[ErrorExample],
     confusion: tuple[str, Counter[tuple[str, str]]] | None = None,
 ) -> None:
     parts = [
@@ -43,7 +44,7 @@ def write_report(
     ]
     if examples.bad:
         parts.append(f"; {len(examples.bad):,} bad ones left out")
-    parts += ["</p>", _scores(scores), _confusion(confusion), _worst(judged, examples)]
+    parts += ["</p>", _scores(scores), _confusion(confusion), _worst(errors, examples)]
     page = (
         f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>{''.join(parts)}"
     )
@@ -85,12 +86,11 @@ def _confusion(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> str:
     return f"<h2>Confusion ({what})</h2><table>{head}{''.join(rows)}</table>"
 
 
-def _worst(judged: Sequence[Judged], examples: Examples[Any]) -> str:
-    wrong = (
-        [(one, where) for one, where in zip(judged, examples.places, strict=True) if not one.right] if judged else []
-    )
+def _worst(errors: Sequence[ErrorExample], examples: Examples[Any]) -> str:
+    pairs = zip(errors, examples.places, strict=True) if errors else ()
+    wrong = [(error, where) for error, where in pairs if not error.correct]
     if not wrong:
-        return "<p>No errors.</p>" if judged else ""
+        return "<p>No errors.</p>" if errors else ""
     wrong.sort(key=lambda pair: -pair[0].loss)
     rows = [
         _row([html.escape(Path(where).name), f'<td class="text">{html.escape(one.text)}</td>', html.escape(one.gold),

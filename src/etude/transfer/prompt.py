@@ -30,7 +30,7 @@ from etude.errors import UserError
 from etude.inference.generation import is_causal
 from etude.inference.likelihood import Answers, Worth, by_rules, spelled, weigh
 from etude.inference.model import Loaded, load
-from etude.tasks.base import Score, bootstrap, bootstrap_mean
+from etude.tasks.bootstrap import Score, bootstrap, bootstrap_mean
 from etude.tasks.classify import label_scores
 from etude.tasks.data.examples import Examples, label_numbers
 from etude.tasks.example_filter import tell_bad

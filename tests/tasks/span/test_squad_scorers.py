@@ -182,12 +182,12 @@ def test_version_2(name: str, seed: int, monkeypatch: Any) -> None:
         assert 100 * ours["f1"].value == pytest.approx(theirs["f1"], rel=1e-12) and "f1_answerable" not in ours
     exact, f1 = peer._get_raw_scores(as_published(items), found)
     for item in items:
-        assert task._value("exact", found[item.id], item) == exact[item.id], found[item.id]
-        assert task._value("f1", found[item.id], item) == f1[item.id], found[item.id]
+        assert task.scoring.value("exact", found[item.id], item) == exact[item.id], found[item.id]
+        assert task.scoring.value("f1", found[item.id], item) == f1[item.id], found[item.id]
     nulls = {item.id: -sure[item.id] for item in items}
     for score, raw in (("exact", exact), ("f1", f1)):
         best, threshold = peer._find_best_thresh(found, raw, nulls, {item.id: bool(item.answers) for item in items})
-        task.settings = span.Settings(length=32, score=score)
+        task.scoring = span.scoring(span.Settings(length=32, score=score), task.facts())
         task.settle(model, data)
         if 100 * sum(not item.answers for item in items) / len(items) < best - 1e-9:
             assert threshold < task.threshold  # clear of it, and the same questions lie above

@@ -31,7 +31,7 @@ from etude.tasks.data.examples import (
     text_of,
     value_of,
 )
-from etude.tasks.data.records import Found, records
+from etude.tasks.data.records import Records, records
 
 COLUMNS = {
     "query": ("query", "question", "Question", "text_a"),
@@ -111,7 +111,7 @@ def read(
     )
 
 
-def _grouped(found: Found, columns: Mapping[str, str], labelled: bool) -> Found:
+def _grouped(found: Records, columns: Mapping[str, str], labelled: bool) -> Records:
     """Records of pairs as records of queries; other records as they are. A bad pair makes its group a bad one."""
     group: _Group | None = None
     for where, record in found:

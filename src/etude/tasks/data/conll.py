@@ -21,7 +21,7 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.tasks.data.examples import Record, short
-from etude.tasks.data.records import BROKEN, SQUEEZED, Found, _lines, _open, records
+from etude.tasks.data.records import BROKEN, SQUEEZED, Records, _lines, _open, records
 
 JSON = (".jsonl", ".json")
 OTHERS = (".csv", ".parquet", ".yaml", ".yml", ".pdf", ".zip")  # no columns of words, whatever is inside
@@ -41,7 +41,7 @@ class Sentence(dict[str, Any]):
         return f"{self.source}:{self.lines[min(word, len(self.lines) - 1)]}"
 
 
-def sentences(path: str | Path) -> Found:
+def sentences(path: str | Path) -> Records:
     """(place, columns) of every sentence, in order, one in memory at a time; errors as `reading.records` has them."""
     path = Path(path)
     suffixes = [suffix for suffix in path.suffixes if suffix not in SQUEEZED]
@@ -135,7 +135,7 @@ def _tag_like(field: str) -> bool:
 # --- sentences --------------------------------------------------------------------------------------
 
 
-def _columns(path: Path, lines: Iterator[tuple[int, str | UserError]], form: _Form | None) -> Found:
+def _columns(path: Path, lines: Iterator[tuple[int, str | UserError]], form: _Form | None) -> Records:
     if form is None:
         return
     rows: list[list[str]] = []

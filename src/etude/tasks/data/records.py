@@ -27,15 +27,15 @@ import zstandard
 from etude.errors import UserError
 from etude.tasks.data.examples import Record, short
 
-KINDS = (".jsonl", ".csv", ".tsv", ".json")
+FILES = (".jsonl", ".csv", ".tsv", ".json")
 SQUEEZED = (".gz", ".xz", ".zst")
 BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
 COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
 
-Found = Iterator[tuple[str, Record | UserError]]
+Records = Iterator[tuple[str, Record | UserError]]
 
 
-def records(path: str | Path) -> Found:
+def records(path: str | Path) -> Records:
     """(place, fields) of every record, in order, one in memory at a time.
 
     What is wrong with one record comes as a UserError in its place, so that a reader may go on behind it; what
@@ -44,9 +44,9 @@ def records(path: str | Path) -> Found:
     path = Path(path)
     suffixes = path.suffixes
     kind = suffixes[-2] if suffixes and suffixes[-1] in SQUEEZED and len(suffixes) > 1 else path.suffix
-    if kind not in KINDS:
+    if kind not in FILES:
         raise UserError(
-            f"{path}: examples are read from {', '.join(KINDS)} (also {', '.join(SQUEEZED)}), not from "
+            f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(SQUEEZED)}), not from "
             f"'{kind or path.name}'. Rename or convert the file."
         )
     parse = {".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole}[kind]
@@ -84,7 +84,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
             )
 
 
-def _json_lines(path: Path, file: BinaryIO) -> Found:
+def _json_lines(path: Path, file: BinaryIO) -> Records:
     for number, line in _lines(path, file):
         where = f"{path}:{number}"
         if isinstance(line, UserError):
@@ -102,7 +102,7 @@ def json_record(line: str, where: str) -> Record | UserError:
     return record if isinstance(record, dict) else UserError(f"{where}: {short(record)} is not an object with fields.")
 
 
-def _tab_separated(path: Path, file: BinaryIO) -> Found:
+def _tab_separated(path: Path, file: BinaryIO) -> Records:
     header: list[str] | None = None
     for number, line in _lines(path, file):
         if isinstance(line, UserError):
@@ -120,7 +120,7 @@ def _tab_separated(path: Path, file: BinaryIO) -> Found:
             yield f"{path}:{number}", _fields(header, fields, f"{path}:{number}")
 
 
-def _comma_separated(path: Path, file: BinaryIO) -> Found:
+def _comma_separated(path: Path, file: BinaryIO) -> Records:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts of more than 128 KB
 
     def lines() -> Iterator[str]:
@@ -166,7 +166,7 @@ def _fields(header: list[str], fields: list[str], where: str) -> Record | UserEr
 # --- JSON files that are one value ------------------------------------------------------------------
 
 
-def _json_whole(path: Path, file: BinaryIO) -> Found:
+def _json_whole(path: Path, file: BinaryIO) -> Records:
     try:
         content = json.loads(file.read())
     except (ValueError, RecursionError) as problem:
@@ -182,7 +182,7 @@ def _json_whole(path: Path, file: BinaryIO) -> Found:
         raise UserError(f"{path}: neither a list of objects nor a file of SQuAD's form (an object with 'data').")
 
 
-def _questions(path: Path, articles: list[Any]) -> Found:
+def _questions(path: Path, articles: list[Any]) -> Records:
     for number, article in enumerate(articles, 1):
         where = f"{path}: article {number}"
         try:

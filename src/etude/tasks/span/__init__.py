@@ -1,5 +1,26 @@
 """Span questions: an answer is a span of a text. The task is `task.py`; the other files are its parts."""
 
-from etude.tasks.span.task import COLUMNS, INPUTS, SCORES, SUMMARY, Settings, Span, build, learn, official, parse, read
+from etude.tasks.span.task import (
+    COLUMNS,
+    FILES,
+    INPUTS,
+    PROMPT,
+    SCORES,
+    SUMMARY,
+    TEXTS,
+    Settings,
+    Span,
+    build,
+    learn,
+    majority,
+    parse,
+    read,
+    records,
+    scoring,
+    strata,
+)
 
-__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Span", "build", "learn", "official", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "Span", "build", "learn",
+    "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.tasks.data.examples import Record, column_of, short, text_of
+from etude.tasks.prompt_form import WritePrompt
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 COLUMNS = {
@@ -20,7 +21,7 @@ COLUMNS = {
     "id": ("id", "guid", "qid"),
     "impossible": ("is_impossible",),
 }
-INPUTS = ("question", "context")
+INPUTS = TEXTS = ("question", "context")
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,19 @@ def _answers(record: Record, column: str, original: str, context: str, where: st
             start, text = len(Tokenizer.normalise(original[:start])), Tokenizer.normalise(text)
         found.append((text, start))
     return tuple(found)
+
+
+def strata(example: Question) -> frozenset[str]:
+    """Whether it has an answer."""
+    return frozenset(["answer" if example.answers else "none"])
+
+
+class QuestionPrompt(WritePrompt[Question]):
+    def values(self, example: Question) -> dict[str, str]:
+        return {"context": example.context, "question": example.question}
+
+    def references(self, example: Question) -> list[str]:
+        return [text for text, _ in example.answers or ()]
+
+
+PROMPT = QuestionPrompt(("context", "question"))

@@ -5,7 +5,7 @@ token, softmax over the whole sequence; windows without the answer point at [CLS
 code). A causal model has its null answer at the end token, which alone has seen all.
 
 Decoding: the best `nbest` starts and ends of every window, in the text, in order, the start in the window where it
-has most context (tasks/span/windows.py), at most `answer` tokens. Null score: the smallest over the windows. Where training
+has most context (span/windows.py), at most `answer` tokens. Null score: the smallest over the windows. Where training
 had questions without an answer (SQuAD 2.0), a question is null if null score - best span > threshold, found on dev
 after training. `null: head` decides by a classifier on [CLS] of its own, and trains spans on windows with an answer.
 
@@ -32,17 +32,23 @@ from etude.models.depth import training_flops
 from etude.nn.precision import upcast
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.settings import Strict
-from etude.tasks.base import Judged, Score, Task, bootstrap_mean
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Task
+from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.examples import Examples, gather
-from etude.tasks.data.records import records
+from etude.tasks.data.records import FILES, records
+from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.tasks.span import answers as rules
 from etude.tasks.span.answers import Rules
 from etude.tasks.span.official_files import official
-from etude.tasks.span.questions import COLUMNS, INPUTS, Question, parse
+from etude.tasks.span.questions import COLUMNS, INPUTS, PROMPT, TEXTS, Question, parse, strata
+from etude.tasks.span.scoring import SpanScoring, majority
 from etude.tasks.span.windows import Windows, windows
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "INPUTS", "SCORES", "SUMMARY", "Settings", "Span", "build", "learn", "official", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "Span", "build", "learn",
+    "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "a span of a text that answers a question (SQuAD 1.1 and 2.0, KorQuAD, KLUE-MRC)"
 
@@ -72,7 +78,11 @@ def learn(examples: Examples[Question], settings: Settings) -> dict[str, Any]:
     return {"null": any(not item.answers for item in examples), "threshold": 0.0}
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Span:
+def scoring(settings: Settings, facts: Facts) -> SpanScoring:
+    return SpanScoring(settings.score, settings.rules, facts["null"])
+
+
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Span:
     return Span(settings, model, tokenizer, facts["null"], facts["threshold"])
 
 
@@ -127,14 +137,15 @@ class WindowBatch(Batch):
     absent: Tensor | None = None  # (S,) float32, 1 where the window holds no answer
 
 
-class Span(Task):
+class Span(Task[Question]):
+    scoring: SpanScoring
+
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
         super().__init__()
         if not model.layers:
             raise UserError("The task span relates a question to a text, and static vectors see no other word.")
         self.settings, self.tokenizer, self.null, self.threshold = settings, tokenizer, null, threshold
-        self.score = settings.score
-        self.rules: Rules = settings.rules or ("squad2" if null else "squad1")
+        self.scoring = SpanScoring(settings.score, settings.rules, null)
         self.framing = model.frame(tokenizer.special).limit(settings.length)
         self.last = model.causal
         self.head = nn.Linear(model.width, 2)
@@ -223,7 +234,7 @@ class Span(Task):
             absent = upcast(self.absent(last[batch.layout.bounds[:-1].long() + batch.nulls]))[:, 0]
         return upcast(self.head(last)), absent
 
-    def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
+    def loss(self, model: Model, batch: WindowBatch) -> dict[str, Term]:
         assert batch.starts is not None and batch.ends is not None and batch.absent is not None
         scores, absent = self._scores(model, batch)
         padded = by_sequence(scores, batch)  # (S, L, 2)
@@ -244,7 +255,7 @@ class Span(Task):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Model, examples: Examples[Question]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Question]) -> list[Answer]:
         """The answer, the null score, and the n best spans with their places in the text."""
         rows = self.rows(examples)
         found: list[tuple[np.ndarray, float | None]] = [(np.zeros((0, 2)), None)] * len(rows)
@@ -256,7 +267,7 @@ class Span(Task):
         outputs = iter(found)
         return [self._answer(one, [next(outputs) for _ in one.sequences]) for one in rows.readings]
 
-    def _answer(self, reading: Reading, outputs: list[tuple[np.ndarray, float | None]]) -> dict[str, Any]:
+    def _answer(self, reading: Reading, outputs: list[tuple[np.ndarray, float | None]]) -> Answer:
         candidates: list[tuple[float, int, int, float, float]] = []
         nulls: list[tuple[float, list[float]]] = []
         for window, (scores, absent) in enumerate(outputs):
@@ -274,7 +285,7 @@ class Span(Task):
                 best[text] = {"text": text, "score": score, "start": start, "start_logit": opens, "end_logit": closes}
             if len(best) == self.settings.nbest:
                 break
-        answer: dict[str, Any] = {
+        answer: Answer = {
             "id": reading.question.id,
             "answer": "",
             "null": min(nulls)[0],
@@ -322,14 +333,14 @@ class Span(Task):
         question at all it says 0, at which some would be answered: then the threshold lies below them all."""
         if not self.null:
             return
-        found = self.predict(model, dev)
-        best = [answer["nbest"][0]["text"] if answer["nbest"] else "" for answer in found]
-        values = [self._value(self.settings.score, text, item) for text, item in zip(best, dev, strict=True)]
+        answers = self.predict(model, dev)
+        best = [answer["nbest"][0]["text"] if answer["nbest"] else "" for answer in answers]
+        values = [self.scoring.value(self.score, text, item) for text, item in zip(best, dev, strict=True)]
         answerable = [bool(item.answers) for item in dev]
-        nulls = [answer["null"] for answer in found]
+        nulls = [answer["null"] for answer in answers]
         score, threshold = rules.best_threshold(nulls, values, answerable, [not text for text in best])
         self.threshold = rules.clear_of(threshold, nulls)
-        if 0 < score * len(found) <= answerable.count(False) + 1e-9:
+        if 0 < score * len(answers) <= answerable.count(False) + 1e-9:
             self.threshold = min(0.0, min(nulls) - rules.MARGIN)
 
     def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
@@ -340,36 +351,46 @@ class Span(Task):
         scores = {}
         has = np.array([bool(item.answers) for item in examples])
         for name in ("exact", "f1"):
-            values = np.array([self._value(name, text, item) for text, item in zip(texts, examples, strict=True)])
+            values = np.array(
+                [self.scoring.value(name, text, item) for text, item in zip(texts, examples, strict=True)]
+            )
             scores[name] = bootstrap_mean(values, intervals)
             if has.any() and not has.all():
                 scores[f"{name}_answerable"] = bootstrap_mean(values[has], intervals)
                 scores[f"{name}_unanswerable"] = bootstrap_mean(values[~has], intervals)
         return scores
 
-    def judge(self, examples: Examples[Question], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+    def judge(self, examples: Examples[Question], answers: Answers) -> list[ErrorExample]:
         """Ordered by how far the answer is from every reference, then by how sure it was."""
-        found = []
+        errors = []
         for item, answer in zip(examples, answers, strict=True):
-            sure = answer["nbest"][0]["probability"] if answer["nbest"] else 0.0
-            found.append(
-                Judged(
+            prob = answer["nbest"][0]["probability"] if answer["nbest"] else 0.0
+            errors.append(
+                ErrorExample(
                     text=f"{item.question} ⏐ {item.context}",
-                    gold=" / ".join(dict.fromkeys(self._references(item))) or "(no answer)",
+                    gold=" / ".join(dict.fromkeys(self.scoring.references(item))) or "(no answer)",
                     predicted=answer["answer"] or "(no answer)",
-                    right=self._value("exact", answer["answer"], item) == 1.0,
-                    loss=1.0 - self._value("f1", answer["answer"], item) + sure,
+                    correct=self.scoring.value("exact", answer["answer"], item) == 1.0,
+                    loss=1.0 - self.scoring.value("f1", answer["answer"], item) + prob,
                 )
             )
-        return found
+        return errors
 
-    def _value(self, name: str, text: str, item: Question) -> float:
-        measure = rules.exact if name == "exact" else rules.f1
-        return measure(text, self._references(item), self.rules)
+    def official_files(self, answers: Answers) -> dict[str, Any]:
+        return official(answers)
 
-    def _references(self, item: Question) -> list[str]:
-        """[""] where there is no answer, or none that is left after the official clean-up."""
-        return [text for text, _ in item.answers or () if rules.NORMALISE[self.rules](text)] or [""]
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        misfits, notes = [], []
+        if self.absent is not None:
+            misfits.append("task.null=head (a classifier of its own for questions without an answer)")
+        if self.null:
+            notes.append(
+                f"the threshold for questions without an answer is not part of that class: {self.threshold:.4f}"
+            )
+        return PublishedHead(
+            "ForQuestionAnswering", {"qa_outputs": "head"}, self.state_dict(),
+            misfits=tuple(misfits), notes=tuple(notes),
+        )  # fmt: skip
 
 
 def by_sequence(scores: Tensor, batch: Batch) -> Tensor:

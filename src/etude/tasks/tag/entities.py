@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED
 from etude.tasks.tag.encodings import Scheme, spans
 
-Counts = np.ndarray  # (3,) or (..., 3) int64: right, found, gold
-RIGHT, FOUND, GOLD = 0, 1, 2
+Counts = np.ndarray  # (3,) or (..., 3) int64: CORRECT, PREDICTED, GOLD
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def compare(gold: Sequence[str], predicted: Sequence[str], strict: Scheme | None
         raise ValueError(f"{len(predicted)} predicted tags for a sentence of {len(gold)} words")
     there, found = set(spans(gold, strict)), set(spans(predicted, strict))
     counts: dict[str, Counts] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
-    for place, chunks in ((RIGHT, there & found), (FOUND, found), (GOLD, there)):
+    for place, chunks in ((CORRECT, there & found), (PREDICTED, found), (GOLD, there)):
         for chunk in chunks:
             counts[chunk.kind][place] += 1
     return dict(counts)
@@ -91,8 +91,8 @@ class TagScore:
     def add(self, gold: Sequence[str], predicted: Sequence[str]) -> None:
         for one, other in zip(gold, predicted, strict=True):
             self._of(one)[GOLD] += 1
-            self._of(other)[FOUND] += 1
-            self._of(one)[RIGHT] += one == other
+            self._of(other)[PREDICTED] += 1
+            self._of(one)[CORRECT] += one == other
 
     def _of(self, tag: str) -> Counts:
         if tag not in self.counts:

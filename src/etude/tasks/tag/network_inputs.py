@@ -1,4 +1,4 @@
-"""What a tagger with a network of its own tells it of the words of a batch, and how the two are joined."""
+"""The inputs of a tagger's own network: words, features and letters of a batch, and the network over them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etude.tasks.tag.word_pieces import Framed, Pieces
 
 
 @dataclass
-class Told:
+class NetworkInputs:
     """Of the units of one sentence."""
 
     surfaces: list[str]
@@ -35,8 +35,8 @@ def learn(settings: Settings, examples: Sequence[Tagged]) -> dict[str, Any]:
     return Tables.learn(settings.features, words, settings.words > 0).facts()
 
 
-class Own(nn.Module):
-    """The network and the tables it is told from."""
+class WordNetwork(nn.Module):
+    """The network and the tables that number its inputs."""
 
     def __init__(self, settings: Settings, model: Model, facts: Mapping[str, Any]) -> None:
         super().__init__()
@@ -45,21 +45,21 @@ class Own(nn.Module):
         self.network = Network(settings, self.tables, width, model.state_count)
         self.width = self.network.width
 
-    def tell(self, words: Sequence[str], pieces: Pieces, one: Framed) -> Told:
+    def inputs(self, words: Sequence[str], pieces: Pieces, framed: Framed) -> NetworkInputs:
         """Units are words, or pieces of a text of characters; those that are read."""
         units = [""] * len(pieces.units)
         for word, owner in zip(words, pieces.owners, strict=True):
             if owner >= 0:
                 units[owner] += word
-        kept = units[: len(one.units)]
-        return Told(kept, self.tables.numbers(kept), self.tables.values(kept))
+        units = units[: len(framed.units)]
+        return NetworkInputs(units, self.tables.numbers(units), self.tables.values(units))
 
-    def fill(self, batch: Any, told: Sequence[Told]) -> None:
+    def fill(self, batch: Any, inputs: Sequence[NetworkInputs]) -> None:
         """The fields of a batch that the network reads."""
-        batch.known = torch.from_numpy(np.concatenate([one.words for one in told]))
-        batch.features = torch.from_numpy(np.concatenate([one.features for one in told]))
+        batch.known = torch.from_numpy(np.concatenate([sentence.words for sentence in inputs]))
+        batch.features = torch.from_numpy(np.concatenate([sentence.features for sentence in inputs]))
         if self.settings.characters is not None:
-            words = [surface.encode() for one in told for surface in one.surfaces]
+            words = [surface.encode() for sentence in inputs for surface in sentence.surfaces]
             batch.letters, batch.spelled = WordCharacters.from_words(words, self.settings.characters)
         if self.settings.mix and self.settings.mix_penalty:
             batch.counts["mix"] = 1

@@ -9,29 +9,58 @@ tag_macro_f1       the mean over tags, O included (KLUE's score by character)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Literal
 
 import numpy as np
 
 from etude.errors import UserError
-from etude.tasks.base import Score, bootstrap
+from etude.tasks.base import Answer, Answers, Scoring, most_common
+from etude.tasks.bootstrap import Score, bootstrap
+from etude.tasks.data.examples import Examples
+from etude.tasks.outcomes import CORRECT, GOLD, Outcome, count_outcome
 from etude.tasks.tag.encodings import Scheme
-from etude.tasks.tag.entities import GOLD, RIGHT, Ratio, TagScore, compare
+from etude.tasks.tag.entities import Ratio, TagScore, compare
+from etude.tasks.tag.sentences import Tagged
 
 Named = Literal["entity_f1", "entity_macro_f1", "accuracy", "tag_macro_f1"]
 Sentences = Sequence[Sequence[str]]
 
 
-def usual(scheme: Scheme | None, characters: bool) -> Named:
+class TagScoring(Scoring[Tagged]):
+    def __init__(self, score: Named | None, scheme: Scheme | None, characters: bool) -> None:
+        """`score` None: what suits the tags."""
+        self.score: str = score or default_score(scheme, characters)
+        self.scheme = scheme
+        if scheme is None and self.score.startswith("entity"):
+            raise UserError(f"task.score={self.score} counts entities, and these tags write no chunks: set accuracy.")
+
+    def outcome(self, examples: Examples[Tagged], answers: Answers) -> Outcome:
+        """Of words; of characters that are no spaces."""
+        pairs: list[tuple[list[str], list[str]]] = []
+        for item, answer in zip(examples, answers, strict=True):
+            words = [not word.isspace() for word in item.words]
+            pairs.append((list(compress(item.tags or (), words)), list(compress(answer["tags"], words))))
+        if self.score == "accuracy":
+            correct = [[sum(map(str.__eq__, gold, predicted)), len(gold)] for gold, predicted in pairs]
+            return Outcome("mean", np.array(correct, dtype=np.float64))
+        if self.score == "tag_macro_f1":
+            return count_outcome("macro", [_tag_counts(gold, predicted) for gold, predicted in pairs])
+        strict = self.scheme if self.score == "entity_macro_f1" else None
+        counts = [compare(gold, predicted, strict) for gold, predicted in pairs]
+        return count_outcome("micro" if self.score == "entity_f1" else "macro", counts)
+
+
+def default_score(scheme: Scheme | None, characters: bool) -> Named:
     """The official score of such tags."""
     if scheme is None:
         return "accuracy"
     return "entity_macro_f1" if characters else "entity_f1"
 
 
-def check(score: Named, scheme: Scheme | None) -> None:
-    if scheme is None and score.startswith("entity"):
-        raise UserError(f"task.score={score} counts entities, and these tags write no chunks: set accuracy.")
+def majority(train: Examples[Tagged], test: Examples[Tagged]) -> list[Answer]:
+    tag = most_common([tag for item in train for tag in item.tags or ()])
+    return [{"tags": [tag] * len(item.words)} for item in test]
 
 
 def scores(gold: Sentences, predicted: Sentences, scheme: Scheme | None, intervals: bool = True) -> dict[str, Score]:
@@ -57,15 +86,15 @@ def scores(gold: Sentences, predicted: Sentences, scheme: Scheme | None, interva
         _, strict = _table([compare(one, other, scheme) for one, other in pairs])
         found["entity_macro_f1"] = of(strict, _macro)
     _, tags = _table([_tag_counts(one, other) for one, other in pairs])
-    found["accuracy"] = of(tags, lambda total: float(total[:, RIGHT].sum() / max(1, total[:, GOLD].sum())))
+    found["accuracy"] = of(tags, lambda total: float(total[:, CORRECT].sum() / max(1, total[:, GOLD].sum())))
     found["tag_macro_f1"] = of(tags, _macro)
     return found
 
 
 def _tag_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.ndarray]:
-    one = TagScore()
-    one.add(gold, predicted)
-    return one.counts
+    tags = TagScore()
+    tags.add(gold, predicted)
+    return tags.counts
 
 
 def _table(counts: Sequence[Mapping[str, np.ndarray]]) -> tuple[list[str], np.ndarray]:

@@ -21,6 +21,7 @@ COLUMNS = {
     "tokens": ("tokens", "words", "chars", "characters", "form", "text", "sentence"),
     "tags": ("ner", "tags", "ner_tags", "labels", "upos", "pos", "pos_tags", "xpos"),
 }
+INPUTS = ("tokens",)
 BY_CHARACTER = ("chars", "characters")
 
 
@@ -112,3 +113,7 @@ def check_shape(
         if breach is not None:
             told = f"the tag '{tags[breach]}' cannot stand here" if breach < len(tags) else "a chunk does not end"
             raise UserError(f"{item.place(where, breach)}: {told} in {rules_of}. Correct it, or set task.scheme=auto.")
+
+
+def strata(example: Tagged) -> frozenset[str]:
+    return frozenset(example.tags or ())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Literal
@@ -21,42 +21,42 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
 from etude.models.depth import training_flops
-from etude.models.framing import Framing
 from etude.nn.packed import Layout
 from etude.objectives.base import Batch, Row, Stat, Term, join
 from etude.settings import Strict
-from etude.tasks.base import Judged, Score, Task
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Task
+from etude.tasks.bootstrap import Score
+from etude.tasks.data.conll import sentences as records
 from etude.tasks.data.examples import Examples, label_names
-from etude.tasks.tag import (
-    errors as tag_errors,
-)
-from etude.tasks.tag import (
-    network as tag_network,
-)
-from etude.tasks.tag import (
-    network_inputs as tag_told,
-)
-from etude.tasks.tag import (
-    scores as tag_scores,
-)
+from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
+from etude.tasks.tag import errors as tag_errors
+from etude.tasks.tag import network as tag_network
+from etude.tasks.tag import network_inputs
+from etude.tasks.tag import scores as tag_scores
 from etude.tasks.tag.encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
 from etude.tasks.tag.heads import Constraints, Head, Kind
-from etude.tasks.tag.scores import Named
-from etude.tasks.tag.sentences import COLUMNS, Tagged, check_shape, parse, read
+from etude.tasks.tag.network_inputs import NetworkInputs, WordNetwork
+from etude.tasks.tag.scores import Named, TagScoring, majority
+from etude.tasks.tag.sentences import COLUMNS, INPUTS, Tagged, check_shape, parse, read, strata
 from etude.tasks.tag.word_pieces import Framed, Pieces, Which, expand, framed, of_characters, of_words
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["COLUMNS", "FILES", "SCORES", "SUMMARY", "Settings", "Tagged", "Tagger", "build", "learn", "parse", "read"]
+__all__ = [
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "Tagged", "Tagger", "build",
+    "learn", "majority", "parse", "read", "records", "scoring", "strata",
+]  # fmt: skip
 
 SUMMARY = "one tag a word: entities, parts of speech (CoNLL-2003, WNUT-17, KLUE-NER, Universal Dependencies)"
 SCORES = "entity F1 (conlleval) and macro F1 (strict, KLUE), accuracy, macro F1 of tags"
 FILES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".json")
+TEXTS: tuple[str, ...] = ()  # every word has its tag
+PROMPT = None
 log = logging.getLogger("etude")
 
 
@@ -104,7 +104,7 @@ def learn(examples: Examples[Tagged], settings: Settings) -> dict[str, Any]:
     characters = all(item.characters for item in examples)
     facts = {"labels": names, "scheme": scheme, "encoding": encoding, "usual": usual, "characters": characters}
     own = settings.network
-    return facts if own is None else {**facts, "tables": tag_told.learn(own, examples.items)}
+    return facts if own is None else {**facts, "tables": network_inputs.learn(own, examples.items)}
 
 
 def _scheme(examples: Examples[Tagged], settings: Settings) -> Scheme | None:
@@ -124,7 +124,7 @@ def _scheme(examples: Examples[Tagged], settings: Settings) -> Scheme | None:
 class TagRow(Row):
     units: np.ndarray | None = None  # (u,) the token of each unit
     tags: np.ndarray | None = None  # (u,) int64
-    told: tag_told.Told | None = None  # where the tagger has a network of its own
+    inputs: NetworkInputs | None = None  # where the tagger has a network of its own
 
 
 @dataclass
@@ -135,7 +135,7 @@ class TagRows:
     framed: list[Framed]
     tags: list[np.ndarray] | None  # numbers of the tags of the units that are read
     segments: bool
-    told: list[tag_told.Told] | None = None
+    inputs: list[NetworkInputs] | None = None
     shuffle: bool = True
     row_tokens: int | None = None
 
@@ -144,11 +144,11 @@ class TagRows:
 
     def __getitem__(self, index: int) -> TagRow:
         number = index % len(self)
-        one = self.framed[number]
-        segments = np.zeros(len(one.tokens), np.uint8) if self.segments else None
+        sentence = self.framed[number]
+        segments = np.zeros(len(sentence.tokens), np.uint8) if self.segments else None
         tags = None if self.tags is None else self.tags[number]
-        told = None if self.told is None else self.told[number]
-        return TagRow(index, one.tokens, one.bounds, segments, units=one.units, tags=tags, told=told)
+        inputs = None if self.inputs is None else self.inputs[number]
+        return TagRow(index, sentence.tokens, sentence.bounds, segments, units=sentence.units, tags=tags, inputs=inputs)
 
 
 @dataclass
@@ -162,10 +162,10 @@ class TagBatch(Batch):
     spelled: Tensor | None = None  # (W,) which of them each unit is
 
 
-class Tagger(Task):
-    framing: Framing
+class Tagger(Task[Tagged]):
+    scoring: TagScoring
 
-    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> None:
         super().__init__()
         self.settings, self.tokenizer = settings, tokenizer
         self.labels: list[str] = list(facts["labels"])
@@ -179,8 +179,7 @@ class Tagger(Task):
             raise UserError("Text tagged by character must have tags that write chunks (B-x, I-x, O).")
         self._declared: Scheme | None = self.scheme if settings.scheme == self.scheme else None
         self.numbers = {name: number for number, name in enumerate(self.labels)}
-        self.score = settings.score or tag_scores.usual(self.scheme, self.characters)
-        tag_scores.check(self.score, self.scheme)
+        self.scoring = TagScoring(settings.score, self.scheme, self.characters)
         self.framing = model.frame(tokenizer.special).limit(settings.length)
         constraints: Constraints = settings.constraints or ("decoding" if settings.head.endswith("crf") else "none")
         if constraints != "none" and self.encoding is None:
@@ -188,7 +187,7 @@ class Tagger(Task):
         if constraints == "training" and not settings.head.endswith("crf"):
             raise UserError(f"task.constraints=training needs a CRF, and task.head={settings.head} has none.")
         own = settings.network
-        self.own = None if own is None else tag_told.Own(own, model, facts["tables"])
+        self.own = None if own is None else WordNetwork(own, model, facts["tables"])
         self.head = Head(
             settings.head, model.width if self.own is None else self.own.width, len(self.labels),
             allowed=None if self.encoding is None else allowed(self.labels, self.encoding), constraints=constraints,
@@ -237,11 +236,12 @@ class Tagger(Task):
                     "%s: %d of %d sentences are longer than %d tokens and %s.",
                     examples.source, count, len(parts), self.framing.length, what,
                 )  # fmt: skip
-        told = None
+        inputs = None
         if self.own is not None:
+            own = self.own
             three = zip(examples, pieces, parts, strict=True)
-            told = [self.own.tell(self._words(item), one, framed) for item, one, framed in three]
-        return TagRows(pieces, parts, None, self.framing.segments, told)
+            inputs = [own.inputs(self._words(item), sentence, framed) for item, sentence, framed in three]
+        return TagRows(pieces, parts, None, self.framing.segments, inputs)
 
     def _words(self, item: Tagged) -> list[str]:
         """The words, or the characters, as the tagger was trained to see them."""
@@ -288,7 +288,7 @@ class Tagger(Task):
             tags=torch.from_numpy(np.concatenate(tags)) if tags else None,
         )
         if self.own is not None:
-            self.own.fill(batch, [row.told for row in chosen if row.told is not None])
+            self.own.fill(batch, [row.inputs for row in chosen if row.inputs is not None])
         return batch
 
     # --- training -----------------------------------------------------------------------------------
@@ -299,14 +299,14 @@ class Tagger(Task):
         states = model(batch).last[batch.units] if self.own is None else self.own(model, batch)
         return self.head(states, batch.words)
 
-    def loss(self, model: nn.Module, batch: TagBatch) -> dict[str, Term]:
+    def loss(self, model: Model, batch: TagBatch) -> dict[str, Term]:
         assert batch.tags is not None and batch.words is not None
         total = self.head.loss(self.scores(model, batch), batch.tags, batch.words)
         terms = {"loss": Term(total, batch.counts["loss"])}
         return terms if self.own is None else terms | self.own.terms(batch)
 
     @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: TagBatch) -> dict[str, Stat]:
+    def metrics(self, model: Model, batch: TagBatch) -> dict[str, Stat]:
         assert batch.tags is not None and batch.words is not None
         scores = self.scores(model, batch)
         right = (self.head.decode(scores, batch.words)[0] == batch.tags).sum()
@@ -320,12 +320,12 @@ class Tagger(Task):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Model, examples: Examples[Tagged]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, examples: Examples[Tagged]) -> list[Answer]:
         """A tag for each word, with its probability, and the entities they write."""
         answers = []
         for item, (tags, chances) in zip(examples, self._tags(model, examples), strict=True):
             words = self._words(item)
-            answer: dict[str, Any] = {"tokens": words, "tags": tags, "scores": chances}
+            answer: Answer = {"tokens": words, "tags": tags, "scores": chances}
             if self.scheme is not None:
                 between = "" if self.characters else " "
                 answer["entities"] = [
@@ -363,26 +363,32 @@ class Tagger(Task):
                 raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
             self._check_units(item, where)
             check_shape(item, where, self.scheme is not None, prefixes_of=self.scheme)
-            kept = [not word.isspace() for word in item.words]
-            gold.append([tag for tag, keep in zip(item.tags, kept, strict=True) if keep])
-            predicted.append([tag for tag, keep in zip(tags, kept, strict=True) if keep])
-        self._tell_unknown(gold, examples.source)
+            words = [not word.isspace() for word in item.words]
+            gold.append(list(compress(item.tags, words)))
+            predicted.append(list(compress(tags, words)))
+        self._warn_unknown(gold, examples.source)
         return tag_scores.scores(gold, predicted, self.scheme, intervals)
 
-    def judge(self, examples: Examples[Tagged], answers: Sequence[dict[str, Any]]) -> list[Judged]:
+    def judge(self, examples: Examples[Tagged], answers: Answers) -> list[ErrorExample]:
         return [tag_errors.judge(item, answer, self.scheme) for item, answer in zip(examples, answers, strict=True)]
 
-    def confusion(
-        self, examples: Examples[Tagged], answers: Sequence[dict[str, Any]]
-    ) -> tuple[str, Counter[tuple[str, str]]]:
+    def confusion(self, examples: Examples[Tagged], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
         counts: Counter[tuple[str, str]] = Counter()
         for item, answer in zip(examples, answers, strict=True):
-            kept = [not word.isspace() for word in item.words]
-            gold, found = (list(compress(tags, kept)) for tags in (item.tags or (), answer["tags"]))
-            counts += tag_errors.confusion(gold, found, self.scheme)
+            words = [not word.isspace() for word in item.words]
+            gold, predicted = (list(compress(tags, words)) for tags in (item.tags or (), answer["tags"]))
+            counts += tag_errors.confusion(gold, predicted, self.scheme)
         return "characters" if self.characters else "words", counts
 
-    def _tell_unknown(self, gold: list[list[str]], source: str) -> None:
+    def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        # a head without a CRF has one for its rules of decoding, where there are any: they are no weights
+        weights = {name: value for name, value in self.state_dict().items() if not name.startswith("head.crf")}
+        misfits = () if self.settings.head == "linear" else (f"task.head={self.settings.head}",)
+        return PublishedHead(
+            "ForTokenClassification", {"classifier": "head.output"}, weights, label_config(self.labels), misfits=misfits
+        )
+
+    def _warn_unknown(self, gold: list[list[str]], source: str) -> None:
         unknown = Counter(tag for tags in gold for tag in tags if self.scheme is None and tag not in self.numbers)
         if unknown:
             log.warning(
@@ -391,5 +397,9 @@ class Tagger(Task):
             )  # fmt: skip
 
 
-def build(settings: Settings, model: nn.Module, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> Tagger:
+def scoring(settings: Settings, facts: Facts) -> TagScoring:
+    return TagScoring(settings.score, facts["scheme"], facts["characters"])
+
+
+def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Tagger:
     return Tagger(settings, model, tokenizer, facts)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from etude.errors import UserError
-from etude.study.outcomes import Outcome, majority, outcome
+from etude.tasks import choice, classify, rank, similarity, span, tag
 from etude.tasks.choice import Question as Choices
 from etude.tasks.classify import Labelled
 from etude.tasks.data.candidates import Query
 from etude.tasks.data.examples import Examples
 from etude.tasks.metrics import Confusion, Correlation
+from etude.tasks.outcomes import Outcome
 from etude.tasks.similarity import Rated
 from etude.tasks.span import answers as rules
 from etude.tasks.span.questions import Question
@@ -29,17 +29,13 @@ def examples(items: list[Any]) -> Examples[Any]:
     return Examples(items, "made.jsonl", [f"made.jsonl:{n}" for n in range(len(items))])
 
 
-def task(**facts: Any) -> SimpleNamespace:
-    return SimpleNamespace(**facts)
-
-
 @pytest.mark.parametrize("score", ["accuracy", "macro_f1", "mcc", "f1", "micro_f1"])
 def test_classes(score: str) -> None:
     gold, found = CHANCE.integers(3, size=60), CHANCE.integers(3, size=60)
     found[::2] = gold[::2]
     items = examples([Labelled(("x",), LABELS[one]) for one in gold])
-    built = task(labels=LABELS, score=score, positive=1, settings=SimpleNamespace(nothing="a"))
-    result = outcome("classify", built, items, [{"label": LABELS[one]} for one in found])
+    scoring = classify.scoring(classify.Settings(score=score, nothing="a"), {"labels": LABELS})
+    result = scoring.outcome(items, [{"label": LABELS[one]} for one in found])
 
     def official(drawn: np.ndarray) -> float:
         counts = Confusion(3)
@@ -59,11 +55,12 @@ def test_ratings(score: str) -> None:
     gold = CHANCE.random(50) * 5
     found = gold + CHANCE.normal(size=50)
     items = examples([Rated(("x", "y"), float(one)) for one in gold])
-    result = outcome("similarity", task(score=score), items, [{"score": float(one)} for one in found])
+    scoring = similarity.scoring(similarity.Settings(score=score), {})
+    result = scoring.outcome(items, [{"score": float(one)} for one in found])
     pairs = Correlation()
     pairs.add(gold, found)
     assert float(result.score()) == pytest.approx(getattr(pairs, score))
-    constant = outcome("similarity", task(score=score), items, [{"score": 2.0}] * 50)
+    constant = scoring.outcome(items, [{"score": 2.0}] * 50)
     assert float(constant.score()) == 0.0
 
 
@@ -73,17 +70,19 @@ def test_tags(score: str) -> None:
     gold = [[names[n] for n in CHANCE.integers(5, size=6)] for _ in range(30)]
     found = [[tag if CHANCE.random() < 0.7 else names[CHANCE.integers(5)] for tag in tags] for tags in gold]
     items = examples([Tagged(["w"] * 6, tags, False) for tags in gold])
-    result = outcome("tag", task(score=score, scheme="iob2"), items, [{"tags": tags} for tags in found])
+    scoring = tag.scoring(tag.Settings(score=score), {"scheme": "iob2", "characters": False})
+    result = scoring.outcome(items, [{"tags": tags} for tags in found])
     assert float(result.score()) == pytest.approx(tag_scores.scores(gold, found, "iob2", False)[score].value)
 
 
 def test_spans_and_choices() -> None:
     items = examples([Question("1", "q", "a red house", (("red house", 2),)), Question("2", "q", "c", ())])
-    built = task(settings=SimpleNamespace(score="f1"), rules="squad2")
-    result = outcome("span", built, items, [{"answer": "house"}, {"answer": ""}])
+    scoring = span.scoring(span.Settings(score="f1"), {"null": True})
+    result = scoring.outcome(items, [{"answer": "house"}, {"answer": ""}])
     assert float(result.score()) == pytest.approx((rules.f1("house", ["red house"], "squad2") + 1) / 2)
     chosen = examples([Choices("q", ("x", "y"), 1), Choices("q", ("x", "y"), 0)])
-    assert float(outcome("choice", task(), chosen, [{"answer": 1}, {"answer": 1}]).score()) == 0.5
+    outcome = choice.scoring(choice.Settings(), {}).outcome(chosen, [{"answer": 1}, {"answer": 1}])
+    assert float(outcome.score()) == 0.5
 
 
 @pytest.mark.parametrize("score", ["mrr", "map", "hit@1"])
@@ -91,7 +90,8 @@ def test_ranks(score: str) -> None:
     queries = examples([Query("q", ("x", "y", "z"), (False, True, False)), Query("q", ("x", "y"), (True, False))])
     answers = [{"scores": [3.0, 2.0, 1.0]}, {"scores": [1.0, 0.0]}]
     expected = {"mrr": 0.75, "map": 0.75, "hit@1": 0.5}[score]
-    assert float(outcome("rank", task(score=score), queries, answers).score()) == pytest.approx(expected)
+    outcome = rank.scoring(rank.Settings(score=score), {}).outcome(queries, answers)
+    assert float(outcome.score()) == pytest.approx(expected)
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:
@@ -104,17 +104,18 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
 def test_the_majority() -> None:
     train = examples([Labelled(("x",), one) for one in "aabcc c".replace(" ", "")])
     test = examples([Labelled(("x",), "a"), Labelled(("x",), "c")])
-    assert majority("classify", train, test) == [{"label": "c"}] * 2
+    assert classify.majority(train, test) == [{"label": "c"}] * 2
     words = examples([Tagged(["w"] * 3, ["O", "O", "B-X"], False)])
-    assert majority("tag", words, words) == [{"tags": ["O"] * 3}]
+    assert tag.majority(words, words) == [{"tags": ["O"] * 3}]
     rated = examples([Rated(("a", "b"), 1.0), Rated(("a", "b"), 3.0)])
-    assert majority("similarity", rated, rated) == [{"score": 2.0}] * 2
-    assert majority("span", rated, rated) == [{"answer": ""}] * 2
+    assert similarity.majority(rated, rated) == [{"score": 2.0}] * 2
+    assert span.majority(rated, rated) == [{"answer": ""}] * 2
 
 
-def test_a_label_nobody_learnt_and_a_task_nobody_knows() -> None:
+def test_a_label_nobody_learnt_and_a_score_that_is_no_sum() -> None:
     items = examples([Labelled(("x",), "z")])
     with pytest.raises(UserError, match="'z' is not among those"):
-        outcome("classify", task(labels=LABELS, score="accuracy"), items, [{"label": "a"}])
-    with pytest.raises(UserError, match="cannot take the task 'typing'"):
-        outcome("typing", task(), items, [])
+        classify.scoring(classify.Settings(), {"labels": LABELS}).outcome(items, [{"label": "a"}])
+    curves = classify.scoring(classify.Settings(score="auprc"), {"labels": LABELS})
+    with pytest.raises(UserError, match="auprc is no function of sums"):
+        curves.outcome(examples([Labelled(("x",), "a")]), [{"label": "a"}])

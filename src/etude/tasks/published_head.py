@@ -1,0 +1,54 @@
+"""The head of a fine-tuned task as a class of `transformers` has it.
+
+    ForSequenceClassification   one vector a text: BERT and ALBERT read the pooler; DistilBERT has a layer with a ReLU
+                                of its own before the last, which is our MLP of that width
+    ForMultipleChoice           the same, one score an answer
+    ForTokenClassification      a linear layer over every state
+    ForQuestionAnswering        the same, a start and an end score
+
+What else a head may be here (a CRF, a biLSTM, a mix of layers, another pooling) has no place there: `misfits` names it.
+The task says all this of itself (`Task.published_head`); hub/task_heads.py writes the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EncoderFamily:
+    """What a task has to know of the classes of one family of encoders."""
+
+    system: str  # its name in messages: BERT
+    # what their sequence classifiers have between the first state and the last layer; None: a layer that ours has not
+    vector: Literal["pooler", "mlp"] | None
+
+
+@dataclass(frozen=True)
+class PublishedHead:
+    ending: str  # of the name of the class: ForTokenClassification
+    layers: Mapping[str, str]  # linear layers: their name -> the name in the task
+    weights: Mapping[str, Tensor]  # under the names in the task
+    config: Mapping[str, object] = field(default_factory=dict)  # what config.json says of the outputs
+    reads_pooler: bool = False  # whether the class has the pooler of its encoder
+    misfits: tuple[str, ...] = ()  # what of this head their class has no place for, in words
+    notes: tuple[str, ...] = ()  # what a person should know of the export
+
+
+def label_config(labels: Sequence[str]) -> dict[str, object]:
+    """What config.json says of outputs that are labels."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+
+
+SCORE_CONFIG: dict[str, object] = {
+    "id2label": {"0": "score"},
+    "label2id": {"score": 0},
+    "problem_type": "regression",
+}
