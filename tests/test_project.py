@@ -1,0 +1,96 @@
+"""What a public project carries: files that are there, agree with each other and point at nothing missing."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def requirements(extra: str | None = None) -> list[Requirement]:
+    return [
+        Requirement(line) for line in (PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"])
+    ]
+
+
+def test_the_licence_is_the_same_everywhere() -> None:
+    assert "Apache License" in read("LICENSE") and "END OF TERMS AND CONDITIONS" in read("LICENSE")
+    assert PROJECT["license"] == "Apache-2.0" == yaml.safe_load(read("CITATION.cff"))["license"]
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert yaml.safe_load(read("CITATION.cff"))["version"] == PROJECT["version"]
+    newest = re.search(r"^## \[(.+?)\] - (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None and newest[1] == PROJECT["version"]
+    assert newest[2] == "unreleased" or date.fromisoformat(newest[2])
+
+
+def test_the_citation_has_the_required_fields() -> None:
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["cff-version"] == "1.2.0" and citation["message"] and citation["title"]
+    assert citation["authors"] == [{"name": author["name"]} for author in PROJECT["authors"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not re.match(r"https?://|#|mailto:", link):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/glossary.md", "docs/dependencies.md"])
+def test_paths_that_a_page_names_exist(page: str) -> None:
+    """`src/etude/x.py` and, in tables, `x/y.py` of the package; capitals stand for a name of one's own."""
+    for name in re.findall(r"`([\w./]+/[\w./]*|\w+\.py)`", read(page)):
+        if not re.search(r"[A-Z]{2}", name) and not name.startswith(("runs/", "data/")):
+            assert (ROOT / name).exists() or (ROOT / "src/etude" / name).exists(), f"{page} names {name}"
+
+
+def test_make_check_and_the_hooks_run_the_same_programs() -> None:
+    hooks = [hook for repo in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"] for hook in repo["hooks"]]
+    assert all(hook["language"] == "system" and hook["entry"].startswith(".venv/bin/") for hook in hooks)
+    recipe = read("Makefile").partition("\ncheck: ")[2].partition("\n\n")[0]
+    programs = re.findall(r"\$\(BIN\)/(\w+(?: check| format)?)", recipe)
+    assert programs == [hook["name"] for hook in hooks]
+
+
+def test_every_make_target_is_explained() -> None:
+    makefile = read("Makefile")
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE)) - {"help", "setup"}
+    assert targets == set(re.findall(r'@echo "make (\w+) ', makefile))
+    assert targets <= set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
+
+
+def test_constraints_are_exact_and_within_the_ranges() -> None:
+    lines = [line for line in read("constraints.txt").splitlines() if line and not line.startswith("#")]
+    pinned = {
+        name.lower().replace("_", "-"): Version(version) for name, version in (line.split("==") for line in lines)
+    }
+    for requirement in [*requirements(), *requirements("dev"), *requirements("parity"), *requirements("fast")]:
+        name = requirement.name.lower().replace("_", "-")
+        if name != PROJECT["name"]:
+            assert name in pinned, f"constraints.txt has no {name}"
+            assert pinned[name] in requirement.specifier, name
+
+
+def test_every_dependency_has_its_reason() -> None:
+    page = read("docs/dependencies.md")
+    extras = PROJECT["optional-dependencies"]
+    for requirement in [*requirements(), *(entry for extra in extras for entry in requirements(extra))]:
+        assert requirement.name == PROJECT["name"] or re.search(rf"\b{requirement.name}\b", page), requirement.name
+    assert not [extra for extra in extras if extra not in page]
