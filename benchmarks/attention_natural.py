@@ -20,8 +20,8 @@ from etude.nn.attention.dispatch import attend_packed
 from etude.nn.attention.grouped import make_plan
 from etude.nn.packed import Layout
 from etude.objectives.base import rows_of
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
 from etude.train import malloc
 
@@ -33,7 +33,7 @@ def layouts(corpus: Corpus, length: int, tokens: int, count: int, first: int = 0
     vocab = corpus.tokenizer.vocab
     settings = {"model.vocab": vocab, "model.context": length, "model.pooler": False}
     settings |= {"objective.length": length, "objective.sentence": "none", "model.layers": 1}
-    _, objective = fresh(Recipe.load("bert-mini", settings).resolve(vocab=vocab), corpus.tokenizer)
+    _, objective = build_learner(Recipe.load("bert-mini", settings).resolve(vocab=vocab), corpus.tokenizer)
     rows = objective.rows(corpus, 0)
     each = max(1, tokens // (rows.row_tokens or tokens))
     # rows far apart, as a shuffled loader has them

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from train_speed import random_corpus
 
-from etude.pretrain.pretrain import make_deterministic
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
+from etude.train.device import make_deterministic
 from etude.train.loop import Loop
 
 VOCAB, STEPS = 4_000, 12
@@ -25,7 +25,7 @@ VOCAB, STEPS = 4_000, 12
 
 def train(recipe: Recipe, folder: Path, device: torch.device, stop: int | None = None) -> dict[str, torch.Tensor]:
     corpus = random_corpus(VOCAB, 200_000, documents=20)  # the sentence tasks need more than one
-    model, objective = fresh(recipe, corpus.tokenizer)
+    model, objective = build_learner(recipe, corpus.tokenizer)
     loop = Loop(folder, model, objective, objective.rows(corpus, 0), recipe.train, total=STEPS, device=device)
     if stop is not None:
         advance = loop.advance

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.runs.model_card import hardware, versions
 from etude.text.corpus.corpus import FORMAT, MANIFEST, VERSION, Corpus, Shard
 from etude.text.corpus.shards import SplitWriter

@@ -26,8 +26,8 @@ import torch
 from train_speed import random_corpus
 
 from etude.nn.packed import Layout
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.loader import Loader, Step
@@ -68,7 +68,7 @@ def loader_of(work: Work, corpus: Corpus, workers: int = 0) -> Loader:
     if work.sentence is not None:
         settings["objective.sentence"] = work.sentence
     recipe = Recipe.load(work.recipe, settings).resolve(vocab=corpus.tokenizer.vocab)
-    _, objective = fresh(recipe, corpus.tokenizer)
+    _, objective = build_learner(recipe, corpus.tokenizer)
     rows, train = objective.rows(corpus, 0), recipe.train
     return Loader(
         objective,

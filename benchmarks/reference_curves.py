@@ -29,7 +29,8 @@ from typing import Any
 
 import torch
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
+from etude.pretraining.setup import held_out
 from etude.recipes import curves
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import hardware, versions
@@ -132,7 +133,7 @@ def train(name: str, text: curves.Text, settings: dict[str, Any], work: Path) ->
 
 def held_out_baselines(corpus: Corpus, kind: str) -> curves.Values:
     """What knowing the frequencies, the token before, or (for blanks) both neighbours would give on the same text."""
-    valid = pretraining.held_out(corpus)
+    valid = held_out(corpus)
     assert valid is not None
     found = {
         "unigram": unigram_nats(corpus, valid, ENDS.get(kind)),

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.runs.model_card import hardware, versions
 from etude.text.corpus.corpus import Corpus
 

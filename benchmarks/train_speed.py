@@ -35,9 +35,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from etude.pretrain.bench import numbered_words
+from etude.pretraining.bench import numbered_words
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
 from etude.train import peak
 from etude.train.loop import Loop
@@ -105,7 +105,7 @@ def etude_loop(
     if work.small:
         settings |= {"model.layers": 4, "model.width": 256, "model.heads": 4, "model.context": 128}
     recipe = Recipe.load(work.recipe, settings).resolve(vocab=vocab)
-    model, objective = fresh(recipe, corpus.tokenizer)
+    model, objective = build_learner(recipe, corpus.tokenizer)
     return Loop(folder, model, objective, objective.rows(corpus, 0), recipe.train, total=10**6, device=device)
 
 

@@ -36,10 +36,10 @@ from etude.models.two_tower import Settings, TwoTower
 from etude.nn.attention.dispatch import choose_path
 from etude.nn.attention.multi_set import KeySet, Reach, attend_multi_set
 from etude.nn.packed import Layout, Packed, positions_from_bounds
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import hardware, versions
-from etude.runs.run import fresh
 from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
@@ -182,7 +182,7 @@ def measured(recipe: str, changes: Row, tokens: int, steps: int, compiled: bool 
     settings = changes | {f"train.{key}": value for key, value in train.items()} | {"model.vocab": vocab}
     resolved = Recipe.load(recipe, settings).resolve(vocab=vocab)
     corpus = random_corpus(vocab, 4 * tokens)
-    model, objective = fresh(resolved, corpus.tokenizer)
+    model, objective = build_learner(resolved, corpus.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         rows = objective.rows(corpus, 0)
         loop = Loop(Path(folder), model, objective, rows, resolved.train, total=10**6, device=torch.device(DEVICE))
@@ -191,8 +191,8 @@ def measured(recipe: str, changes: Row, tokens: int, steps: int, compiled: bool 
         loop.advance(next(batches))
         first = time.perf_counter() - begun
         seconds, memory = timed(lambda: loop.advance(next(batches)), steps, torch.device(DEVICE))
-        per_token = loop.state.flops / loop.state.tokens
-        real = loop.state.tokens / loop.state.step
+        per_token = loop.tally.flops / loop.tally.tokens
+        real = loop.tally.tokens / loop.tally.step
         batches.close()
     torch._dynamo.reset()
     found = {"tokens/s": real / seconds, "FLOPs a token": per_token, "GiB": memory, "first step, s": first}
@@ -235,7 +235,7 @@ def memory(options: argparse.Namespace) -> tuple[Any, bool]:
 
 
 def learning(options: argparse.Namespace) -> tuple[Any, bool]:
-    corpus, valid = Corpus.open(options.corpus), Corpus.open(options.corpus, split="valid")
+    corpus, valid = Corpus.open(options.corpus), Corpus.open(options.corpus, part="valid")
     begun = time.perf_counter()
     # the first so many held-out tokens: a mean of tens of thousands is known to a hundredth of a nat or so
     baseline = cloze_nats(corpus, valid, tokens=65_536)

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.recipes.size import measure
 from etude.runs.model_card import hardware, versions

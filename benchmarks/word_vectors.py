@@ -40,8 +40,8 @@ import torch
 from etude.chance import Chance, Permutation, fold
 from etude.hub.word_vectors import WordVectors
 from etude.objectives.word_vectors.kernels import inner_loops
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus, Shard
 from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -126,7 +126,7 @@ def recipe_of(system: str, asked: argparse.Namespace, vocab: int, seed: int) -> 
 def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple[float, WordVectors]:
     """Seconds of training, and the vectors."""
     recipe = recipe_of(system, asked, part.tokenizer.vocab, seed)
-    model, objective = fresh(recipe, part.tokenizer)
+    model, objective = build_learner(recipe, part.tokenizer)
     rows = objective.rows(part.corpus, seed)
     total = schedule.total_steps(recipe.train, ROW, epoch_rows=len(rows))
     with tempfile.TemporaryDirectory() as folder:
@@ -269,7 +269,7 @@ def together(run: Any, todo: list[tuple[str, str, int]], asked: argparse.Namespa
         recipe = recipe_of(system, asked, part.tokenizer.vocab, 0).with_settings(
             ["model.buckets=10"] * (system == "fasttext")
         )
-        model, objective = fresh(recipe, part.tokenizer)
+        model, objective = build_learner(recipe, part.tokenizer)
         rows = objective.rows(part.corpus, 0)
         inner_loops("windows")
         objective.update(model, objective.batch([rows[0]], Chance(0, 0)), 0.0)

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from etude.hub.run_weights import save_final
 from etude.inference.model import Loaded
 from etude.models import transformer
 from etude.objectives import causal, masked
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
@@ -66,14 +68,14 @@ def started_run(folder: Path, name: str, spec: str, **changes: Any) -> Run:
 def finished_run(folder: Path, name: str, spec: str, **changes: Any) -> Run:
     """A run that has ended with its initial weights."""
     run = started_run(folder, name, spec, **changes)
-    run.finish(*fresh(run.recipe, run.tokenizer), card="# a card\n")
+    save_final(run, *build_learner(run.recipe, run.tokenizer), model_card="# a card\n")
     return run
 
 
 def saved_run(folder: Path, name: str, spec: str) -> Run:
     """A run with a checkpoint and nothing else."""
     run = started_run(folder, name, spec)
-    model, objective = fresh(run.recipe, run.tokenizer)
+    model, objective = build_learner(run.recipe, run.tokenizer)
     weights = torch.nn.ModuleDict({"model": model, "objective": objective}).state_dict()
     checkpoint.save(folder / "checkpoints", 7, {"weights": weights}, {})
     return run

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from etude.hub.run_weights import save_final
 from etude.inference.model import Loaded
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["이", "영화", "정말", "좋다", "나쁘다", "film", "good", "bad", "very", "not", "really", "plot", "actor", "end"]
@@ -55,7 +57,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
             tokenizer.save(folder)
             run = Run(folder)
-            run.finish(*fresh(recipe, tokenizer), card="random weights, for tests")
+            save_final(run, *build_learner(recipe, tokenizer), model_card="random weights, for tests")
             made[kind] = folder
         return made[kind]
 
@@ -92,7 +94,7 @@ def small_gpt() -> Callable[..., Loaded]:
         recipe = Recipe.load("gpt2-toy", shape).resolve(vocab=tokenizer.vocab)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            model, objective = fresh(recipe, tokenizer)
+            model, objective = build_learner(recipe, tokenizer)
         for weight in model.parameters():
             weight.data.mul_(scale)
         return Loaded(model, objective, tokenizer)

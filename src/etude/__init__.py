@@ -23,7 +23,7 @@ from etude.verbs.comparison import demo, pick
 from etude.verbs.corpus import prepare
 from etude.verbs.hub import export, import_
 from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict
-from etude.verbs.pretraining import bench, check, distill, resume
+from etude.verbs.pretraining import bench, check, distill, pretrain, resume
 from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from etude.inference.model import Loaded as LoadedModel
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import Tuned as TaskModel
-    from etude.pretrain.bench import Bench
-    from etude.pretrain.check import Check
+    from etude.pretraining.bench import Bench
+    from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
     from etude.study.runner import Report
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     __version__: str
 
 TYPES = {  # what the verbs take and return: (module, name there)
-    "Bench": ("etude.pretrain.bench", "Bench"),
-    "Check": ("etude.pretrain.check", "Check"),
+    "Bench": ("etude.pretraining.bench", "Bench"),
+    "Check": ("etude.pretraining.check", "Check"),
     "Continuation": ("etude.inference.generation", "Continuation"),
     "Corpus": ("etude.text.corpus.corpus", "Corpus"),
     "Guess": ("etude.inference.model", "Guess"),
@@ -78,7 +78,6 @@ malloc.configure_mimalloc()
 
 # These verbs are also packages: `etude.study("x.yaml")` runs a study, `etude.study.runner` is a module.
 for _name, _module in {
-    "pretrain": "pretraining",
     "recipes": "catalog",
     "serve": "serving",
     "study": "comparison",

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from etude.hub import Adopted
+from etude.hub.run_weights import save_final
 from etude.nn.packed import Packed, pack
 from etude.objectives.base import IGNORE
 from etude.objectives.causal import CausalBatch
 from etude.objectives.masked import MaskedBatch
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 LENGTHS = [9, 2, 17, 5]
@@ -129,13 +131,13 @@ def finished(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> tuple[Run, n
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
     tokenizer.save(folder)
-    learner = nn.ModuleDict(dict(zip(("model", "objective"), fresh(recipe, tokenizer), strict=True)))
+    learner = nn.ModuleDict(dict(zip(("model", "objective"), build_learner(recipe, tokenizer), strict=True)))
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     run = Run(folder)
-    run.finish(learner["model"], learner["objective"], "# a toy\n")
+    save_final(run, learner["model"], learner["objective"], "# a toy\n")
     return run, learner.eval()
 
 
@@ -146,7 +148,7 @@ def equal(built: tuple[nn.Module, nn.Module], learner: nn.ModuleDict) -> bool:
 
 
 def ours(adopted: Adopted) -> nn.ModuleDict:
-    model, objective = fresh(adopted.recipe, adopted.tokenizer)
+    model, objective = build_learner(adopted.recipe, adopted.tokenizer)
     learner = nn.ModuleDict({"model": model, "objective": objective})
     adopted.fill(learner)
     return learner.eval()

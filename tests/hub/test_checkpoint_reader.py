@@ -17,6 +17,7 @@ from torch import Tensor
 from etude import hub
 from etude.errors import UserError
 from etude.hub.importer import import_folder
+from etude.hub.run_weights import load_learner
 from tests.hub import published_models as reference
 from tests.hub.published_models import CASES, Case
 
@@ -160,7 +161,7 @@ def test_an_encoder_without_heads_keeps_fresh_ones_and_says_so(tmp_path: Path) -
     assert "objective.head.dense.weight" in taken.notes[0]
     assert taken.recipe.model.pooler
     run = import_folder(tmp_path / "bare", tmp_path / "run")
-    model, objective = run.build()
+    model, objective, _ = load_learner(run)
     assert bool((objective.head.norm.weight == 1).all())  # as it begins
     assert json.loads((run.folder / "config.json").read_text())["architectures"] == ["BertModel"]
     given = reference.inputs(segments=True)

@@ -17,9 +17,11 @@ from etude.errors import UserError
 from etude.hub import adopt
 from etude.hub.bilm_pair import join
 from etude.hub.importer import import_folder
+from etude.hub.run_weights import save_final
 from etude.nn.packed import pack
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from tests.tiny_models import tokenizer
 
 SENTENCES = [
@@ -267,7 +269,7 @@ def single(folder: Path, direction: str, seed: int, **changes: Any) -> Path:
     words.save(folder)
     (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
     run = Run.open(folder)
-    run.finish(*fresh(recipe, words), card="random weights")
+    save_final(run, *build_learner(recipe, words), model_card="random weights")
     return folder
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from etude.hub.importer import import_folder
+from etude.hub.run_weights import load_learner
 from etude.nn.packed import pack
 
 transformers = pytest.importorskip("transformers", reason="the reference is the package transformers")
@@ -47,7 +48,7 @@ def test_sentence_similarities_are_those_of_the_published_model(folder: Path, tm
     theirs = cosines(((last * mask).sum(1) / mask.sum(1)).numpy())
 
     run = import_folder(folder, tmp_path / "minilm")
-    model, _ = run.build()
+    model, _, _ = load_learner(run)
     special = run.tokenizer.special
     ids = [[special.start, *run.tokenizer.encode(text).ids.tolist(), special.separator] for text in SENTENCES]
     assert ids == [row[keep.bool()].tolist() for row, keep in zip(given.input_ids, given.attention_mask, strict=True)]

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import etude
 from etude.errors import UserError
-from etude.inference.model import Guess, Loaded
+from etude.inference.fill import Guess
+from etude.inference.model import Loaded
 from etude.models import recurrent, static
 from etude.nn.packed import pack
 from etude.objectives import bilm, skipgram
@@ -56,7 +57,7 @@ def test_company_and_order_change_nothing(make: Any, monkeypatch: pytest.MonkeyP
         return [model.states(some), model.states(some, layers="last"), model.logits(some), list(model.encode(texts))]
 
     together = results(list(range(6)))
-    monkeypatch.setattr("etude.inference.model.TOKENS", 20)
+    monkeypatch.setattr("etude.inference.base.TOKENS", 20)
     alone = [[part[0] for part in kind] for kind in zip(*(results([number]) for number in order), strict=True)]
     for found in (results(order), alone):
         for whole, part in zip(together, found, strict=True):

@@ -107,7 +107,7 @@ def test_windows_side_by_side_are_the_loss_of_the_objective(documents: str, star
 
 def test_memory_bounds_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = perplexity(DECODER, TEXTS[1], stride=2)
-    monkeypatch.setattr("etude.inference.model.TOKENS", 20)
+    monkeypatch.setattr("etude.inference.base.TOKENS", 20)
     monkeypatch.setattr("etude.nn.losses._LOGITS", 3 * 300)
     again = perplexity(DECODER, TEXTS[1], stride=2)
     assert again.nats == pytest.approx(whole.nats, rel=1e-6) and again.tokens == whole.tokens
@@ -129,7 +129,7 @@ def test_a_tokenizer_without_end_of_text_leaves_the_first_token() -> None:
 @pytest.mark.parametrize("markers", [True, False])
 def test_pseudo_perplexity_masks_one_token_at_a_time(markers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.inference.perplexity.COPIES", 5)
-    monkeypatch.setattr("etude.inference.model.TOKENS", 40)
+    monkeypatch.setattr("etude.inference.base.TOKENS", 40)
     model = encoder(context=16, markers=markers)
     special, ids = model.tokenizer.special, model.tokenizer.encode(TEXTS[0]).ids.tolist()
     room, before = (14, [special.start]) if markers else (16, [])

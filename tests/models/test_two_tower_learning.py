@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from etude.pretrain import pretrain as pretraining
+from etude.hub.run_weights import save_final
+from etude.pretraining import pretrain as pretraining
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
@@ -50,7 +52,7 @@ def test_what_was_learnt_pays_downstream(town: Path, run: Run) -> None:
     blank.mkdir()
     (blank / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
     run.tokenizer.save(blank)
-    Run(blank).finish(*fresh(recipe, run.tokenizer), card="random weights")
+    save_final(Run(blank), *build_learner(recipe, run.tokenizer), model_card="random weights")
     tasks = town / "world" / "tasks"
     parts = {}
     for part, count in (("train", 80), ("valid", 300)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etude.errors import UserError
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.recipes import curves
 from etude.recipes.curves import Curve
 from etude.recipes.schema import Recipe

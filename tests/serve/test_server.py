@@ -21,8 +21,10 @@ import torch
 
 import etude
 from etude.errors import UserError
+from etude.hub.run_weights import save_final
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.serve import server as module
 from etude.serve.endpoints import Served
 from etude.serve.server import Server, names_of
@@ -56,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
             tokenizer.save(folder)
             torch.manual_seed(0)
-            Run(folder).finish(*fresh(recipe, tokenizer), card="random weights")
+            save_final(Run(folder), *build_learner(recipe, tokenizer), model_card="random weights")
         made[name] = folder
         return folder
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.train import checkpoint, evaluation
 from etude.train.loop import Loop
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 
 HERE = Path(__file__).parent
 KILLED, STOPPED = -9, 3

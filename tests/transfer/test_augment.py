@@ -73,13 +73,13 @@ def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: Loaded) -> N
 
 def test_word_pieces(base: Bases, tmp_path: Path) -> None:
     """A tokenizer of pieces: those that continue a word are none themselves, and words of several ask the vectors."""
+    from etude.recipes.learner import build_learner
     from etude.recipes.schema import Recipe
-    from etude.runs.run import fresh
     from etude.text.tokenizer.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.train("wordpiece:60", ["lowing lows slowing rows rowing flow flowing bow"] * 20)
     recipe = Recipe.load("bert-toy", ["model.width=16", "model.heads=2"]).resolve(vocab=tokenizer.vocab)
-    pieces = Loaded(*fresh(recipe, tokenizer), tokenizer)
+    pieces = Loaded(*build_learner(recipe, tokenizer), tokenizer)
     vectors = WordVectors(["zqxy", "near", "far"], np.array([[1, 0], [1, 0.1], [-1, 0]], np.float32))
     exchange = Exchange(pieces, Rules(candidates=1), vectors)
     assert not any(word and word.startswith("##") for word in exchange.whole)

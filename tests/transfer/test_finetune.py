@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from etude.errors import UserError
+from etude.hub.run_weights import load_learner
 from etude.inference.task_model import Tuned
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -167,7 +168,7 @@ def test_features_leave_the_model_as_it_was(
     changes = QUICK | {"transfer.frozen": True, "transfer.layers": layers, "transfer.combine": combine,
                        "train.epochs": 2, "task.pooling": "mean", "task.head": "mlp"}  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
-    before, _ = Run.open(base("bert")).build()
+    before, _, _ = load_learner(Run.open(base("bert")))
     tuned = Tuned.open(run.folder)
     for name, tensor in before.state_dict().items():
         assert torch.equal(tensor, tuned.model.wrapped.state_dict()[name]), name
@@ -187,7 +188,7 @@ def test_features_leave_the_model_as_it_was(
 def test_frozen_lower_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
     changes = QUICK | {"transfer.freeze": 1, "train.epochs": 1, "train.layer_decay": 0.8, "train.head_lr": 1e-2}
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
-    before, after = Run.open(base("bert")).build()[0].state_dict(), Tuned.open(run.folder).model.state_dict()
+    before, after = load_learner(Run.open(base("bert")))[0].state_dict(), Tuned.open(run.folder).model.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert not any(name.startswith(("embedding", "attention.0", "feedforward.0")) for name in moved)
     assert any(name.startswith("attention.1") for name in moved)

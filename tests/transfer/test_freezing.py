@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from etude.errors import UserError
+from etude.hub.run_weights import load_learner
+from etude.inference.opening import open_pretrained
 from etude.inference.task_model import Tuned
 from etude.models.depth import learning_share, training_flops
 from etude.models.freezing import freeze
@@ -20,7 +22,7 @@ from etude.models.transformer import Transformer
 from etude.runs.run import Run
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
-from etude.transfer.finetune import Base, finetune
+from etude.transfer.finetune import finetune
 from tests.transfer.test_finetune import QUICK, stop_at
 
 Bases = Callable[[str], Path]
@@ -39,7 +41,7 @@ def test_layers_thaw_from_above(
 ) -> None:
     """After each epoch of the three, one layer more has moved; a stop in between changes nothing."""
     seen: list[set[str]] = []
-    before = {name: one.clone() for name, one in Base.open(base(kind)).model.state_dict().items()}
+    before = {name: one.clone() for name, one in open_pretrained(base(kind)).model.state_dict().items()}
     advance = Loop.advance
 
     def watched(self: Loop, step: Any) -> None:
@@ -70,7 +72,7 @@ def test_layers_thaw_from_above(
 def test_fresh_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
     """At a rate of nearly nothing only what was drawn anew differs, and how it is drawn follows from the seed."""
     changes = QUICK | {"transfer.fresh": 1, "train.lr": 1e-12, "train.epochs": 1, "train.weight_decay": 0.0}
-    before = Base.open(base("bert")).model.state_dict()
+    before = open_pretrained(base("bert")).model.state_dict()
     runs = [
         finetune(base("bert"), "classify", reviews[0], tmp_path / str(seed), overrides=changes | {"train.seed": seed})
         for seed in (0, 1)
@@ -89,7 +91,7 @@ def test_the_rate_of_the_head_is_that_of_the_mix(base: Bases, reviews: Files, tm
         "train.lr": 1e-12, "train.head_lr": 0.05, "train.epochs": 6, "train.weight_decay": 0.0,
     }  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
-    tuned, before = Tuned.open(run.folder), Run.open(base("bert")).build()[0].state_dict()
+    tuned, before = Tuned.open(run.folder), load_learner(Run.open(base("bert")))[0].state_dict()
     shares = tuned.model.mix.mixing_weights
     assert shares.shape == (3,) and shares.sum().item() == pytest.approx(1.0) and shares.std() > 0.01
     assert tuned.model.mix is tuned.task.mix and tuned.model.mix.norm == "token"

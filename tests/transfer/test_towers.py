@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from etude.errors import UserError
+from etude.hub.run_weights import load_learner, save_final
 from etude.inference.model import load
 from etude.inference.task_model import Tuned
 from etude.models import static
@@ -19,8 +20,9 @@ from etude.models.layer_features import LayerFeatures
 from etude.models.transfer_settings import TransferSettings
 from etude.models.two_tower import TwoTower
 from etude.nn.packed import pack
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.tasks import classify, pair
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.transfer.finetune import finetune
@@ -42,7 +44,7 @@ def run_of(folder: Path, *changes: str) -> Path:
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
     words.save(folder)
-    Run(folder).finish(*fresh(recipe, words), card="random weights, for tests")
+    save_final(Run(folder), *build_learner(recipe, words), model_card="random weights, for tests")
     return folder
 
 
@@ -57,7 +59,7 @@ def lettered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model_of(folder: Path) -> TwoTower:
-    model, _ = Run.open(folder).build()
+    model, _, _ = load_learner(Run.open(folder))
     assert isinstance(model, TwoTower)
     return model
 

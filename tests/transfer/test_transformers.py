@@ -13,14 +13,17 @@ import torch
 
 from etude.errors import UserError
 from etude.hub.exporter import export_run
+from etude.hub.run_weights import save_final
+from etude.inference.opening import open_pretrained
 from etude.inference.task_model import Tuned
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loader import Loader
-from etude.transfer.finetune import Base, finetune
+from etude.transfer.finetune import finetune
 from tests.transfer.test_every_task import records
 from tests.transfer_fixtures import WORDS
 
@@ -48,7 +51,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             folder.mkdir()
             (folder / "recipe.yaml").write_text(settled.dump(), encoding="utf-8")
             tokenizer.save(folder)
-            Run(folder).finish(*fresh(settled, tokenizer), card="random weights, for tests")
+            save_final(Run(folder), *build_learner(settled, tokenizer), model_card="random weights, for tests")
             made[kind] = folder
         return made[kind]
 
@@ -170,7 +173,7 @@ def test_a_plain_loop_takes_the_same_steps(families: Callable[[str], Path], tmp_
     ours = [line["loss"] for line in run.metrics("train")]
 
     plan = Plan.read(run.folder)
-    start = Base.open(families("bert"))
+    start = open_pretrained(families("bert"))
     _, task = plan.build(start.model, start.tokenizer)
     examples = plan.module.read(plan.examples.check(), {})
     rows = task.rows(examples, 0)

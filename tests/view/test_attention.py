@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.errors import UserError
+from etude.hub.run_weights import save_final
 from etude.inference.model import Loaded
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.view import attention_page
 from etude.view.attention import Attention, describe_head, habit_of, look, table
@@ -29,7 +31,7 @@ TEXT = "the cat sat on the mat"
 def model(recipe: str = "bert-toy", spelling: str = "wordpiece:80", **changes: Any) -> Loaded:
     tokenizer = Tokenizer.train(spelling, [TEXT, "고양이가 매트 위에 앉았다", "a dog ran"] * 5)
     torch.manual_seed(0)
-    return Loaded(*fresh(Recipe.load(recipe, changes).resolve(vocab=tokenizer.vocab), tokenizer), tokenizer)
+    return Loaded(*build_learner(Recipe.load(recipe, changes).resolve(vocab=tokenizer.vocab), tokenizer), tokenizer)
 
 
 def test_weights_are_the_softmax_of_each_layer() -> None:
@@ -138,7 +140,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
     opened.tokenizer.save(folder)
-    Run(folder).finish(opened.model, opened.objective, card="random weights")
+    save_final(Run(folder), opened.model, opened.objective, model_card="random weights")
 
     def call(*words: str) -> Any:
         return CliRunner().invoke(app, ["show", "attention", str(folder), TEXT, *words])

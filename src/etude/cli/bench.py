@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from etude.pretrain.bench import Bench, Measured
+    from etude.pretraining.bench import Bench, Measured
 
 COLUMNS = ("micro-batch", "tokens/s", "of peak", "memory", "waiting", "start-up")
 LEGEND = """\
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
         console = Console(highlight=False, soft_wrap=True)
         with Progress(TextColumn("{task.description}…"), TimeElapsedColumn(), console=console, transient=True) as bar:
             line = bar.add_task("loading", total=None)
-            from etude.pretrain.bench import bench as measure  # torch takes seconds to load
+            from etude.pretraining.bench import bench as measure  # torch takes seconds to load
 
             def seen(found: Bench) -> None:
                 console.print(row(found, found.measured[-1]) if found.measured else heading(found, corpus is None))
@@ -80,7 +80,7 @@ def row(found: Bench, one: Measured) -> str:
     else:
         values += [f"{one.speed.tokens_per_second:,.0f}", f"{found.share(one):.1%}"]
         values += [f"{one.memory / 1e9:.2f} GB" if one.memory else "?"]
-        values += [f"{one.speed.waited:.1%}", f"{one.speed.started:.1f} s"]
+        values += [f"{one.speed.loader_wait:.1%}", f"{one.speed.startup:.1f} s"]
     return "".join(f"{value:>13}" for value in values)
 
 

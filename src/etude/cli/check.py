@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         from rich.table import Table
 
         from etude.cli.arguments import recipe_corpus_overrides
-        from etude.pretrain.check import check as look
+        from etude.pretraining.check import check as look
 
         recipe, corpus, overrides = recipe_corpus_overrides(words)
         found = look(recipe, corpus, overrides=overrides)

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
         if not quiet:
             typer.echo(f"Loading {' '.join(words)}, teacher {teacher}", err=True)
-        from etude.pretrain import pretrain as pretraining
+        from etude.pretraining import pretrain as pretraining
 
         recipe, corpus, overrides = recipe_corpus_overrides(words)
         run = pretraining.distill(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=overrides)

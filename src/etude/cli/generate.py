@@ -104,7 +104,8 @@ def fill(
     device: Device = None,
 ) -> None:
     """Fill the blanks of a text by a masked model."""
-    from etude.inference.model import Guess, load
+    from etude.inference.fill import Guess
+    from etude.inference.model import load
 
     found = load(run, device).fill(text, top)
     blanks = [found] if isinstance(found[0], Guess) else found

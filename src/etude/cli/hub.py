@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
         """Turn a published model into a run."""
         from etude.hub import adopt
         from etude.hub.importer import store
-        from etude.runs.run import refuse_existing
+        from etude.runs.staging import refuse_existing
 
         refuse_existing(out)
         if Path(source).is_file():

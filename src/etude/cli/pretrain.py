@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
         if not quiet:  # torch takes seconds to load: say at once what is going on
             typer.echo(f"Resuming {resume}" if resume else f"Loading {' '.join(words or [])}", err=True)
-        from etude.pretrain import pretrain as pretraining
+        from etude.pretraining import pretrain as pretraining
 
         if resume is not None:
             if words or out:

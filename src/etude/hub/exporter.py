@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +12,11 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.hub import elmo_files as elmo
 from etude.hub.checkpoint_writer import Published, publish, refusal, reread, write
+from etude.hub.task_heads import publish_tuned
 from etude.hub.tokenizer_files import with_markers, with_start
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run
+from etude.runs.run import MODEL_CARD, Run
+from etude.runs.staging import staged_folder
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
@@ -25,17 +25,15 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     """Writes config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
     run = run if isinstance(run, Run) else Run.open(run)
     if not run.finished:
-        verb = "finetune" if (run.folder / "task.yaml").is_file() else "pretrain"
+        verb = "finetune" if run.is_fine_tuned else "pretrain"
         raise UserError(f"{run.folder} is not finished. 'etude {verb} --resume {run.folder}' trains it to its end.")
     recipe, folder = run.recipe, Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
-    if (run.folder / "task.yaml").is_file():
-        from etude.hub.task_heads import publish_tuned  # here: a transfer needs this package itself
-
+    if run.is_fine_tuned:
         tuned = publish_tuned(run)
-        with _appearing(folder, run) as writing:
-            write(tuned, writing)
+        with _exported_folder(folder, run) as staging:
+            write(tuned, staging)
         return tuned
     tensors, _ = reread(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
@@ -47,27 +45,19 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     published = publish(recipe, tensors, tokenizer, trim=True)
     assert published is not None  # refusal() was empty
     published = _with_file(published, tokenizer.content)
-    with _appearing(folder, run) as writing:
-        write(published, writing)
+    with _exported_folder(folder, run) as staging:
+        write(published, staging)
     return published
 
 
 @contextmanager
-def _appearing(folder: Path, run: Run) -> Iterator[Path]:
-    """A folder to write into, with the run's card; it becomes `folder` at once or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
-    shutil.rmtree(writing, ignore_errors=True)
-    writing.mkdir()
-    card = run.folder / "README.md"
-    if card.is_file():
-        checkpoint.write_text(writing / "README.md", card.read_text(encoding="utf-8"))
-    yield writing
-    checkpoint.flush(writing)
-    if folder.is_dir():  # empty: checked above
-        folder.rmdir()
-    writing.rename(folder)
-    checkpoint.flush(folder.parent)
+def _exported_folder(folder: Path, run: Run) -> Iterator[Path]:
+    """A folder to write into, with the run's model card; it becomes `folder` at once or not at all."""
+    with staged_folder(folder) as staging:
+        model_card = run.folder / MODEL_CARD
+        if model_card.is_file():
+            checkpoint.write_text(staging / MODEL_CARD, model_card.read_text(encoding="utf-8"))
+        yield staging
 
 
 def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Published:
@@ -75,8 +65,8 @@ def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publi
     why = elmo.refusal(run.recipe)
     if why:
         raise UserError(f"{run.folder} cannot be exported: {why}.")
-    with _appearing(folder, run) as writing:
-        elmo.write(run.recipe, tensors, run.tokenizer, writing)
+    with _exported_folder(folder, run) as staging:
+        elmo.write(run.recipe, tensors, run.tokenizer, staging)
     own = {name: one for name, one in tensors.items() if name.startswith("model.")}
     usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
     return Published(elmo.options_of(run.recipe.model), own, usage=usage)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from pathlib import Path
 
 from etude.hub.checkpoint_reader import Adopted, adopt
 from etude.hub.checkpoint_writer import Published, publish, write
-from etude.runs.run import Run, refuse_existing
+from etude.runs.run import MODEL_CARD, Run, import_origin, write_run_files
+from etude.runs.staging import refuse_existing, staged_folder
 from etude.train import checkpoint
 
 
@@ -22,22 +20,11 @@ def import_folder(source: str | Path, out: str | Path) -> Run:
 def store(adopted: Adopted, source: str, folder: Path) -> Run:
     """The run of an adopted model; there at once or not at all."""
     published = publish(adopted.recipe, adopted.tensors, adopted.tokenizer) or _under_our_names(adopted)
-    refuse_existing(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
-    shutil.rmtree(writing, ignore_errors=True)
-    writing.mkdir()
-    checkpoint.write_text(writing / "recipe.yaml", adopted.recipe.dump())
-    origin = {"corpus": "(imported, without a corpus)", "fingerprint": None, "imported": Path(source).name}
-    checkpoint.write_text(writing / "origin.json", json.dumps(origin, indent=1, ensure_ascii=False))
-    checkpoint.write_text(writing / "README.md", _card(adopted, Path(source).name))
-    adopted.tokenizer.save(writing)
-    write(published, writing)
-    checkpoint.flush(writing)
-    if folder.is_dir():  # empty: checked above
-        folder.rmdir()
-    writing.rename(folder)
-    checkpoint.flush(folder.parent)
+    name = Path(source).name
+    with staged_folder(folder) as staging:
+        write_run_files(staging, adopted.recipe, adopted.tokenizer, import_origin(name))
+        checkpoint.write_text(staging / MODEL_CARD, _card(adopted, name))
+        write(published, staging)
     return Run(folder)
 
 

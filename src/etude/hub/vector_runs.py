@@ -6,9 +6,7 @@ case where no word of the file has an upper-case letter. What the file does not 
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,18 @@ from tokenizers import Tokenizer as Backend
 
 from etude.errors import UserError
 from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
+from etude.hub.run_weights import load_learner, save_final
 from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
 from etude.hub.word_vectors import WordVectors
 from etude.models.static import Static
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh, refuse_existing
+from etude.runs.run import Run, import_origin, write_run_files
+from etude.runs.staging import refuse_existing, staged_folder
 from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.text.tokenizer.training import WORD_PATTERN
-from etude.train import checkpoint
 
 SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloVe", "fasttext": "fastText"}
 
@@ -42,27 +42,16 @@ def import_vectors(source: str | Path, out: str | Path, form: Form | None = None
     vectors = whole.vectors() if whole else read_vectors(source, form)
     tokenizer = _tokenizer(vectors.words)
     recipe = _recipe(vectors, form, source.name, whole, tokenizer.vocab)
-    model, objective = fresh(recipe, tokenizer)
+    model, objective = build_learner(recipe, tokenizer)
     assert isinstance(model, Static)
     _fill(model, vectors, whole, tokenizer)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    writing = folder.with_name(f".{folder.name}.creating-{os.getpid()}")
-    shutil.rmtree(writing, ignore_errors=True)
-    writing.mkdir()
-    checkpoint.write_text(writing / "recipe.yaml", recipe.dump())
-    origin = {"corpus": "(imported, without a corpus)", "fingerprint": None, "imported": source.name}
-    checkpoint.write_text(writing / "origin.json", json.dumps(origin, indent=1, ensure_ascii=False))
-    tokenizer.save(writing)
-    card = (
+    model_card = (
         f"# {recipe.name}\n\n{SYSTEMS[form]} vectors of {len(vectors.words):,} words, {vectors.width} wide, imported "
         f"from `{source.name}`. They were trained elsewhere; see there for data and licence.\n"
     )
-    Run(writing).finish(model, objective, card)
-    checkpoint.flush(writing)
-    if folder.is_dir():  # empty: checked above
-        folder.rmdir()
-    writing.rename(folder)
-    checkpoint.flush(folder.parent)
+    with staged_folder(folder) as staging:
+        write_run_files(staging, recipe, tokenizer, import_origin(source.name))
+        save_final(Run(staging), model, objective, model_card)
     return Run(folder)
 
 
@@ -71,7 +60,7 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: Form | None = 
     run, path = run if isinstance(run, Run) else Run.open(run), Path(path)
     if path.exists():
         raise UserError(f"{path} exists already. Choose another name with -o.")
-    model, _ = run.build()
+    model, _, _ = load_learner(run)
     if not isinstance(model, Static):
         raise UserError(f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
     form = form or _form_by_name(path, bool(model.settings.buckets))

@@ -14,6 +14,7 @@ import torch
 
 from etude.chance import fold, uniform
 from etude.errors import UserError
+from etude.hub.run_weights import load_learner
 from etude.models.static import RAREST, Static
 from etude.runs.run import Run
 from etude.text.tokenizer.char_ngrams import hash_ngrams, list_token_strings
@@ -98,7 +99,7 @@ class WordVectors:
     @classmethod
     def of_run(cls, run: Run) -> WordVectors:
         """The vectors of a run of word2vec, GloVe or fastText, special tokens left out."""
-        model, _ = run.build()
+        model, _, _ = load_learner(run)
         if not isinstance(model, Static):
             raise UserError(f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
         return cls.of_model(model, list_token_strings(run.tokenizer))

@@ -12,15 +12,12 @@ The search ends when no beginning can become better than the best text that is o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from etude.errors import UserError
+from etude.inference.base import InferenceModel
 from etude.inference.generation import Continuation, Reader, Sample, Way
-
-if TYPE_CHECKING:
-    from etude.inference.model import Loaded
 
 
 def length_penalty(tokens: int, penalty: float) -> float:
@@ -28,7 +25,7 @@ def length_penalty(tokens: int, penalty: float) -> float:
 
 
 def search(
-    loaded: Loaded,
+    loaded: InferenceModel,
     prompt: str,
     tokens: int = 40,
     *,

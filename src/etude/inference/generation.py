@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -25,13 +25,11 @@ from torch import Tensor
 
 from etude.chance import fold, gumbel
 from etude.errors import UserError
+from etude.inference.base import InferenceModel
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
 from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
-
-if TYPE_CHECKING:
-    from etude.inference.model import Loaded
 
 Ended = Literal["tokens", "end", "stop", "context"]
 Overflow = Literal["slide", "stop"]
@@ -133,7 +131,7 @@ def window_start(length: int, context: int, stride: int) -> int:
 class Reader:
     """Sequences that grow, and the scores of what follows each."""
 
-    def __init__(self, loaded: Loaded, sequences: Sequence[Sequence[int]], cached: bool = True) -> None:
+    def __init__(self, loaded: InferenceModel, sequences: Sequence[Sequence[int]], cached: bool = True) -> None:
         self.model, self.objective, self.device = loaded.model, loaded.objective, loaded.device
         self.context: int = self.model.context
         self.stride = max(1, self.context // 2)
@@ -185,7 +183,7 @@ class Reader:
 class Sample:
     """One text in the making: number `number` of its prompt."""
 
-    def __init__(self, loaded: Loaded, prompt: str, way: Way, number: int = 0) -> None:
+    def __init__(self, loaded: InferenceModel, prompt: str, way: Way, number: int = 0) -> None:
         if not is_causal(loaded.model):
             raise UserError(
                 "This model does not write on: only a causal Transformer (the GPTs) does. "
@@ -245,7 +243,7 @@ def is_causal(model: Any) -> bool:
 
 
 def generate(
-    loaded: Loaded, prompts: Sequence[str], way: Way, samples: int = 1, cached: bool = True
+    loaded: InferenceModel, prompts: Sequence[str], way: Way, samples: int = 1, cached: bool = True
 ) -> list[Continuation]:
     """`samples` continuations of each prompt, those of the first prompt first."""
     if samples < 1:
@@ -256,7 +254,9 @@ def generate(
     return [sample.result() for sample in made]
 
 
-def write(loaded: Loaded, samples: Sequence[Sample], way: Way, cached: bool = True) -> Iterator[tuple[Sample, str]]:
+def write(
+    loaded: InferenceModel, samples: Sequence[Sample], way: Way, cached: bool = True
+) -> Iterator[tuple[Sample, str]]:
     """Writes all samples to their ends; (sample, piece of text) as the pieces come."""
     for group in _groups(samples, loaded.model):
         prompts = list(dict.fromkeys(tuple(sample.framed) for sample in group))

@@ -1,288 +1,32 @@
-"""A trained model in use: `etude.load(...)` gives states, vectors, logits, filled blanks and written text.
-
-Sequences are packed, never padded, so a result does not depend on what else is in the call. Texts are framed
-as the objective framed them in pre-training ([CLS] … [SEP] for BERT, nothing for a causal model).
-"""
+"""A trained model in use: `etude.load(...)` gives states, vectors, logits, filled blanks and written text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from etude import hub
-from etude.errors import UserError
 from etude.inference import beam_search, generation
-from etude.inference import perplexity as measuring
+from etude.inference import fill as fill_mask
+from etude.inference import perplexity as perplexities
+from etude.inference.base import InferenceModel
+from etude.inference.fill import Guess
 from etude.inference.generation import Continuation, Overflow, Rule, Way
-from etude.models.base import Model
-from etude.models.framing import Framing
-from etude.nn.packed import Packed, pack
-from etude.objectives.base import Objective
-from etude.runs.run import Run, fresh
+from etude.inference.opening import open_learner
+from etude.recipes.learner import build_learner
+from etude.runs.run import RECIPE, Run
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
-from etude.text.tokenizer.tokenizer import Tokenizer
-
-Ids = Sequence[int] | np.ndarray  # of one sequence
-Words = Sequence[str]
-Pool = Literal["mean", "first", "last", "max"]
-POOLS = {
-    "mean": lambda states: states.mean(0),
-    "first": lambda states: states[0],
-    "last": lambda states: states[-1],
-    "max": lambda states: states.amax(0),
-}
-MASK = "[MASK]"  # how a blank is written, whatever the tokenizer's own symbol is
-TOKENS = 16_384  # of one forward pass; bounds memory, never changes a result
+from etude.train.device import default_device
 
 
-@dataclass(frozen=True)
-class Guess:
-    """One way to fill a blank."""
-
-    token: str
-    probability: float
-    text: str  # the whole text with the blank filled
-
-
-class Loaded:
-    def __init__(
-        self,
-        model: Model,
-        objective: Objective,
-        tokenizer: Tokenizer,
-        device: str = "cpu",
-        untrained: frozenset[str] = frozenset(),
-    ) -> None:
-        """`untrained` names tensors ("objective.head.bias") that no training has touched."""
-        self.model: Model = model.eval().to(device)
-        self.objective: Any = objective.eval().to(device)
-        self.tokenizer, self.device, self.untrained = model.attach_tokenizer(tokenizer), device, untrained
-
-    # --- ids in, arrays out -------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def states(self, ids: Iterable[Ids | Words], layers: Literal["all", "last"] = "all") -> list[np.ndarray]:
-        """One array a sequence: (layers + 1, length, width) with the embeddings first, or (length, width).
-
-        A sequence is a list of token ids, taken as they are. Of a model of whole words it may be a list of words,
-        each one token as it stands; they are framed as in pre-training, and only their own states are given.
-        """
-        if layers not in ("all", "last"):
-            raise UserError(f"layers is 'all' or 'last', not '{layers}'.")
-        found: list[np.ndarray] = []
-        edges: list[tuple[int, int]] = []  # markers before and behind each sequence, which are left out
-        for packed in self.packed(self._of_words(ids, edges)):
-            states = self.model(packed, layers=layers == "all")
-            kept = torch.stack(states.layers) if layers == "all" else states.last
-            for start, stop in spans(packed):
-                before, behind = edges[len(found)]
-                found.append(kept[..., start + before : stop - behind, :].float().cpu().numpy())
-        return found
-
-    def _of_words(self, sequences: Iterable[Ids | Words], edges: list[tuple[int, int]]) -> Iterator[Any]:
-        """Sequences of ids, those of words framed; `edges` learns what to leave out of each."""
-        frame: Framing | None = None
-        for number, sequence in enumerate(sequences):
-            if isinstance(sequence, str):
-                raise UserError("states takes a list of sequences, each a list: a text goes through encode.")
-            if not isinstance(sequence, (list, tuple)) or not any(isinstance(one, str) for one in sequence):
-                edges.append((0, 0))
-                yield sequence
-                continue
-            if not all(isinstance(one, str) for one in sequence) or not self.tokenizer.word_level:
-                raise UserError(
-                    f"Sequence {number} is a list of words: this takes a model of whole words, and nothing but words. "
-                    "Give token ids, or texts to encode."
-                )
-            frame = frame or self.model.frame(self.tokenizer.special)
-            edges.append((len(frame.before), len(frame.after)))
-            yield np.concatenate([frame.before, self._word_ids(sequence), frame.after]).astype(np.int64)
-
-    def _word_ids(self, words: Any) -> np.ndarray:
-        """(n,) one id a word: its own, or that of unknown words where the model has no letters to go by."""
-        if isinstance(self.tokenizer, OpenVocabularyTokenizer):
-            return self.tokenizer.encode_words(words)
-        unknown = self.tokenizer.special.unknown
-        found = []
-        for word, encoding in zip(words, self.tokenizer.encode_batch(words), strict=True):
-            if len(encoding) != 1 and unknown is None:
-                raise UserError(f"'{word}' is not one word to this model, and it has no token for unknown ones.")
-            found.append(int(encoding.ids[0]) if len(encoding) == 1 else unknown)
-        return np.array(found, np.int64)
-
-    @torch.no_grad()
-    def logits(self, ids: Iterable[Ids]) -> list[np.ndarray]:
-        """One (length, vocab) array a sequence, where the model has a language-model head."""
-        self.must_speak()
-        found: list[np.ndarray] = []
-        for packed in self.packed(ids):
-            states = self.objective.generate(self.model, packed)
-            for start, stop in spans(packed):  # one after the other: scores of a whole pass may not fit
-                part = replace(states, last=states.last[start:stop])
-                found.append(self.objective.logits(self.model, part).float().cpu().numpy())
-        return found
-
-    def must_speak(self) -> None:
-        """Refuses, by name, to use a head that was never trained."""
-        if self._silent:
-            raise UserError(
-                f"This model came without a trained language-model head (nothing was given for "
-                f"{', '.join(self._silent)}), so it has no logits. Its states and vectors can be used; "
-                "pre-train it further, or load one that has its head."
-            )
-
-    @cached_property
-    def _silent(self) -> list[str]:
-        """The untrained tensors that logits depend on, found by asking the logits themselves."""
-        learner = nn.ModuleDict({"model": self.model, "objective": self.objective})
-        named = {name: one for name, one in learner.named_parameters() if name in self.untrained}
-        if not named:
-            return []
-        packed = pack([[0]]).to(self.device)
-        with torch.enable_grad():
-            scores = self.objective.logits(self.model, self.objective.generate(self.model, packed))
-            slopes = torch.autograd.grad(scores.sum(), list(named.values()), allow_unused=True)
-        return sorted(name for name, slope in zip(named, slopes, strict=True) if slope is not None)
-
-    @cached_property
-    def nameless(self) -> Tensor | None:
-        """(V,) bool: rows of the model's vocabulary for which the tokenizer has no token. None where it has all."""
-        known = set(self.tokenizer.backend.get_vocab(with_added_tokens=True).values())
-        if len(known) >= self.model.vocab:
-            return None
-        return torch.tensor([id not in known for id in range(self.model.vocab)], device=self.device)
-
-    def packed(self, ids: Iterable[Ids]) -> Iterator[Packed]:
-        """The sequences in order, at most TOKENS tokens at a time (at least one sequence)."""
-        group: list[np.ndarray] = []
-        size = 0
-        for number, sequence in enumerate(ids):
-            array = self._checked(np.asarray(sequence), number)
-            if group and size + len(array) > TOKENS:
-                yield pack(group).to(self.device)
-                group, size = [], 0
-            group.append(array)
-            size += len(array)
-        if group:
-            yield pack(group).to(self.device)
-
-    def _checked(self, ids: np.ndarray, number: int) -> np.ndarray:
-        context, vocab = self.model.context, self.model.vocab
-        if isinstance(self.tokenizer, OpenVocabularyTokenizer):
-            vocab = self.tokenizer.known
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise UserError(f"Sequence {number} is not a list of token ids: give a list of lists of whole numbers.")
-        if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
-            raise UserError(f"Sequence {number} has ids from {ids.min()} to {ids.max()}; the vocabulary has {vocab}.")
-        if context is not None and len(ids) > context:
-            raise UserError(f"Sequence {number} has {len(ids)} tokens, and the model sees at most {context}: cut it.")
-        return ids.astype(np.int64)
-
-    # --- texts in -----------------------------------------------------------------------------------
-
-    def frame(self, ids: np.ndarray) -> np.ndarray:
-        """The ids of a text as the model saw texts in pre-training, cut to its context."""
-        return self.objective.frame(ids, self.model.context)
-
-    @torch.no_grad()
-    def encode(self, texts: Sequence[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
-        """(texts, width): one vector a text, pooled over its tokens and markers; a text is cut at the context."""
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts: write encode([text]).")
-        if pool not in POOLS:
-            raise UserError(f"pool is one of {', '.join(POOLS)}, not '{pool}'.")
-        found: list[np.ndarray] = []
-        for packed in self.packed(self._framed(texts)):
-            states = self.model(packed, layers=True).layers
-            if not -len(states) <= layer < len(states):
-                raise UserError(
-                    f"layer={layer}: this model has layers 0 (the embeddings) to {len(states) - 1}; -1 is the last."
-                )
-            chosen = states[layer].float()
-            found += [POOLS[pool](chosen[start:stop]).cpu().numpy() for start, stop in spans(packed)]
-        return np.stack(found) if found else np.zeros((0, self.model.width), np.float32)
-
-    def _framed(self, texts: Sequence[str]) -> Iterator[Any]:
-        for start in range(0, len(texts), 1000):  # encodings are large: not all at once
-            for number, encoding in enumerate(self.tokenizer.encode_batch(texts[start : start + 1000]), start):
-                framed = self.frame(encoding.ids)
-                if not len(framed):
-                    raise UserError(f"Text {number} has no tokens, so it has no vector: leave it out.")
-                yield framed
+class Loaded(InferenceModel):
+    """A model with everything it can do: arrays, blanks filled, texts continued and scored."""
 
     def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
         """The likeliest tokens for each [MASK]; a list of guesses, or one such list a blank where there are several."""
-        mask = self.tokenizer.special.mask
-        if self.objective.nats_per_token is not None:
-            raise UserError("This model predicts what follows, not what is left out: use generate.")
-        if mask is None:
-            raise UserError("This model's tokenizer has no mask token, so it cannot fill blanks.")
-        if top < 1:
-            raise UserError(f"top={top}: ask for one guess or more.")
-        parts = self.tokenizer.normalise(text).replace(self.tokenizer.token(mask), MASK).split(MASK)
-        if len(parts) == 1:
-            raise UserError(f"There is no {MASK} in: {text}")
-        ids = self._with_blanks(parts, mask)
-        framed = self.frame(ids)
-        places = np.flatnonzero(framed == mask)
-        if len(places) < len(parts) - 1:
-            raise UserError(
-                f"A blank lies behind the {self.model.context} tokens that the model sees at once: shorten the text."
-            )
-        scores = torch.from_numpy(self.logits([framed])[0])
-        found = [self._guesses(parts, number, ids, scores[place], top) for number, place in enumerate(places)]
-        return found[0] if len(found) == 1 else found
-
-    def _with_blanks(self, parts: list[str], mask: int) -> np.ndarray:
-        """The ids of a text with one mask token a blank.
-
-        Where the space before a word belongs to its token (byte-level BPE), a blank takes that space too: in
-        pre-training the token that was masked had it.
-        """
-        takes_space = self._space_in_tokens
-        symbol = self.tokenizer.token(mask)
-        lefts = [part.removesuffix(" ") if takes_space else part for part in parts[:-1]]
-        return self.tokenizer.encode(symbol.join([*lefts, parts[-1]]), special=True).ids
-
-    @cached_property
-    def _space_in_tokens(self) -> bool:
-        """Are there tokens of a space and letters? It is written as itself, as Ġ (byte level) or as ▁."""
-        return any(len(token) > 1 and token[0] in " Ġ▁" for token in self.tokenizer.backend.get_vocab())
-
-    def _guesses(self, parts: list[str], number: int, ids: np.ndarray, scores: Tensor, top: int) -> list[Guess]:
-        if self.nameless is not None:
-            scores = scores.masked_fill(self.nameless.cpu(), float("-inf"))
-        indices = scores.topk(min(top, int(scores.isfinite().sum()))).indices
-        values = scores.softmax(-1)[indices]
-        left, right = MASK.join(parts[: number + 1]), MASK.join(parts[number + 1 :])
-        place = int(np.flatnonzero(ids == self.tokenizer.special.mask)[number])
-        return [
-            Guess(self.tokenizer.token(index), value, self._filled(left, index, ids[max(0, place - 1) : place]) + right)
-            for value, index in zip(values.tolist(), indices.tolist(), strict=True)
-        ]
-
-    def _filled(self, left: str, index: int, before: np.ndarray) -> str:
-        """The text up to a blank, and behind it the token as it reads there."""
-        piece = self.tokenizer.decode([*before, index])[len(self.tokenizer.decode(before)) :]
-        if self._space_in_tokens:
-            return left.removesuffix(" ") + piece
-        if self.tokenizer.kind not in ("word", "wordpiece"):
-            return left + piece
-        if not len(before):
-            return left + piece.removeprefix("##")
-        # spaces are no tokens here: the text has its own, and decoding leaves them out before what continues a word
-        return left + piece[1:] if piece.startswith(" ") else left.rstrip(" ") + piece
-
-    # --- text out -----------------------------------------------------------------------------------
+        return fill_mask.fill(self, text, top)
 
     def generate(
         self,
@@ -334,25 +78,19 @@ class Loaded:
         """The best texts of a beam search, best first; see etude.inference.beam_search. The defaults are GPT-3's."""
         return beam_search.search(self, prompt, tokens, beams=beams, penalty=penalty, stop=stop)
 
-    def perplexity(self, source: str | Corpus, stride: int | None = None) -> measuring.Perplexity:
+    def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:
         """How well the model predicts a text or a part of a corpus; see etude.inference.perplexity."""
-        return measuring.perplexity(self, source, stride)
-
-
-def spans(packed: Packed) -> list[tuple[int, int]]:
-    """Where the sequences lie."""
-    host = packed.layout.host.tolist()
-    return list(pairwise(host))
+        return perplexities.perplexity(self, source, stride)
 
 
 def load(source: str | Path, device: str | None = None) -> Loaded:
     """A run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if (Path(source) / "recipe.yaml").is_file():
+    device = device or default_device()
+    if (Path(source) / RECIPE).is_file():
         run = Run.open(source)
-        model, objective, untrained = run.learnt()
+        model, objective, untrained = open_learner(run)
         return Loaded(model, objective, run.tokenizer, device, untrained)
     adopted = hub.adopt(source)
-    model, objective = fresh(adopted.recipe, adopted.tokenizer)
+    model, objective = build_learner(adopted.recipe, adopted.tokenizer)
     adopted.fill(nn.ModuleDict({"model": model, "objective": objective}))
     return Loaded(model, objective, adopted.tokenizer, device, adopted.untrained)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.inference.base import InferenceModel
 from etude.inference.generation import is_causal, window_start
 from etude.nn.losses import choose_chunk_size
 from etude.nn.packed import Packed
@@ -37,9 +38,6 @@ from etude.objectives.causal import Stream
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer import characters
 from etude.text.tokenizer.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from etude.inference.model import Loaded
 
 COPIES = 64  # of a text, each with another token masked, made at once
 
@@ -116,7 +114,7 @@ class Joined:
 
 
 def perplexity(
-    loaded: Loaded, source: str | Corpus, stride: int | None = None, context: int | None = None
+    loaded: InferenceModel, source: str | Corpus, stride: int | None = None, context: int | None = None
 ) -> Perplexity:
     """Of a text, or of a part of a corpus. The stride is half the context unless given."""
     if not is_causal(loaded.model):
@@ -149,7 +147,7 @@ def perplexity(
     return Perplexity(total, count, words, size, unknown, unscored, context, stride)
 
 
-def _pieces(loaded: Loaded, source: str | Corpus, end: int | None) -> Iterator[Tokens]:
+def _pieces(loaded: InferenceModel, source: str | Corpus, end: int | None) -> Iterator[Tokens]:
     """What is read from its own beginning: a text, a stream of documents, or each document alone."""
     own = getattr(loaded.objective, "start", None)
     first = end if own is None else own  # what a text stands behind
@@ -174,7 +172,7 @@ def _documents(corpus: Corpus) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _same_tokenizer(loaded: Loaded, corpus: Corpus) -> None:
+def _same_tokenizer(loaded: InferenceModel, corpus: Corpus) -> None:
     if corpus.tokenizer.fingerprint != loaded.tokenizer.fingerprint:
         raise UserError(
             "The corpus was made with another tokenizer than the model's: prepare the text with the model's."
@@ -212,7 +210,9 @@ def windows(tokens: Tokens, context: int, stride: int) -> Iterator[Window]:
         done = start + len(ids)
 
 
-def scored(loaded: Loaded, pieces: Iterable[Tokens], context: int, stride: int) -> Iterator[tuple[Tensor, np.ndarray]]:
+def scored(
+    loaded: InferenceModel, pieces: Iterable[Tokens], context: int, stride: int
+) -> Iterator[tuple[Tensor, np.ndarray]]:
     """Nats and ids of the scored tokens, in order, as many windows at a time as memory allows."""
     kept: list[Window] = []  # what `packed` has taken and not yet given back
 
@@ -231,13 +231,13 @@ def scored(loaded: Loaded, pieces: Iterable[Tokens], context: int, stride: int) 
         yield nats_at(loaded, packed, np.concatenate(index), targets), targets
 
 
-def nats_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.ndarray) -> Tensor:
+def nats_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray) -> Tensor:
     """(M,) the nats of some tokens at some places."""
     return judged_at(loaded, packed, index, targets)[0]
 
 
 @torch.no_grad()
-def judged_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
+def judged_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
     """(M,) the nats of some tokens at some places, and whether each is the likeliest; a chunk of scores at a time."""
     states = loaded.objective.generate(loaded.model, packed)
     chunk = choose_chunk_size(loaded.model.vocab)
@@ -253,7 +253,7 @@ def judged_at(loaded: Loaded, packed: Packed, index: np.ndarray, targets: np.nda
 # --- masked models ----------------------------------------------------------------------------------
 
 
-def pseudo_perplexity(loaded: Loaded, source: str | Corpus) -> Perplexity:
+def pseudo_perplexity(loaded: InferenceModel, source: str | Corpus) -> Perplexity:
     """Of a masked model: each token from both of its sides, masked alone. Not comparable with `perplexity`.
 
     A text, or each document of a corpus, is cut into stretches that fill the context; a token sees its stretch.
@@ -283,7 +283,7 @@ def pseudo_perplexity(loaded: Loaded, source: str | Corpus) -> Perplexity:
     return Perplexity(total, count, words, size, unknown, 0, loaded.model.context, room, pseudo=True)
 
 
-def _stretches(loaded: Loaded, source: str | Corpus, room: int) -> Iterator[np.ndarray]:
+def _stretches(loaded: InferenceModel, source: str | Corpus, room: int) -> Iterator[np.ndarray]:
     if isinstance(source, str):
         texts: Iterator[np.ndarray] = iter([loaded.tokenizer.encode(source).ids])
     else:

@@ -19,8 +19,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from etude.errors import UserError
+from etude.inference.fill import Guess
 from etude.inference.generation import is_causal
-from etude.inference.model import Guess, Loaded, load
+from etude.inference.model import Loaded, load
 from etude.inference.task_model import Tuned
 from etude.recipes.document import Document
 from etude.recipes.schema import checked

@@ -21,13 +21,15 @@ import torch
 
 from etude.errors import UserError
 from etude.objectives.base import Objective
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining.setup import build_rows
+from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.recipes.size import invented_text
 from etude.study.text_source import digest
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.train import checkpoint, peak, schedule
+from etude.train.device import resolve_device
 from etude.train.loader import Loader
 
 SAMPLE = 16  # steps whose FLOPs are counted: batches differ by about 1 % in what is predicted
@@ -53,7 +55,7 @@ def cost(recipe: Recipe, corpus: Corpus) -> Cost:
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
     settings = recipe.train
-    rows = pretraining.checked_rows(recipe, corpus, objective.rows(corpus, settings.seed))
+    rows = build_rows(recipe, corpus, objective)
     full = schedule.full_rows(settings, rows.row_tokens)
     loader = Loader(
         objective, rows, seed=settings.seed, batch_rows=lambda _: full, rows_before=lambda step: step * full,
@@ -183,8 +185,8 @@ class Machine:
         key = digest([shape.dump(), corpus is None, torch.get_num_threads()])
         if key not in self.speeds:
             text = corpus or invented(recipe)
-            device = pretraining.device_of(recipe)
-            self.speeds[key] = pretraining.trial(shape, text, device, seconds=TRIAL).tokens_per_second
+            device = resolve_device(recipe.train.device)
+            self.speeds[key] = measure_speed(shape, text, device, seconds=TRIAL).tokens_per_second
             self.save()
         return self.speeds[key]
 

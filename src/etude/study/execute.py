@@ -21,17 +21,20 @@ from typing import Any
 import torch
 
 from etude.errors import UserError
+from etude.hub.run_weights import save_final
 from etude.inference.task_model import Tuned
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.recipes.document import from_overrides
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe, checked
 from etude.runs.model_card import hardware, versions
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
 from etude.study.cells import Cell, Store
 from etude.tasks.outcomes import Outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
+from etude.train.device import resolve_device
 from etude.train.failures import is_memory_error
 from etude.train.loader import Loader
 from etude.train.loop import Learner, total_loss
@@ -152,7 +155,7 @@ def check_learnt(run: Run, corpus: Corpus) -> None:
 def first_loss(run: Run, corpus: Corpus, logged: float) -> float:
     """Of the first weights on the first step; where a model updates itself, what the log says first."""
     recipe = run.recipe
-    model, objective = fresh(recipe, corpus.tokenizer)
+    model, objective = build_learner(recipe, corpus.tokenizer)
     if objective.updates_itself:
         return logged
     rows = objective.rows(corpus, recipe.train.seed)
@@ -162,7 +165,7 @@ def first_loss(run: Run, corpus: Corpus, logged: float) -> float:
         micro_tokens=recipe.train.micro_tokens, workers=0,
     )  # fmt: skip
     step = loader.step(0)
-    device = pretraining.device_of(recipe)
+    device = resolve_device(recipe.train.device)
     Learner(model, objective).eval().to(device)
     with torch.no_grad():
         return sum(float(total_loss(objective.loss(model, batch.to(device)), step.counts)) for batch in step.batches)
@@ -174,9 +177,9 @@ def _untrained(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, A
     shutil.rmtree(folder, ignore_errors=True)
     recipe = Recipe.parse(cell.order["recipe"], cell.title)
     corpus = Corpus.open(cell.order["corpus"])
-    run = Run.create(folder, recipe, corpus)
-    model, objective = fresh(recipe, corpus.tokenizer)
-    run.finish(model, objective, f"# {recipe.name}, not trained\n\nThe first weights, for comparison.\n")
+    run = Run.create(folder, recipe, corpus.tokenizer, corpus_origin(corpus))
+    model, objective = build_learner(recipe, corpus.tokenizer)
+    save_final(run, model, objective, f"# {recipe.name}, not trained\n\nThe first weights, for comparison.\n")
     return {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0, "valid": {}, "curve": []}
 
 

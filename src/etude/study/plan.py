@@ -260,7 +260,7 @@ def _base(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
     kind: Literal["pretrain", "untrained"] = "pretrain" if trained else "untrained"
     learnt_by = code.fingerprint(
-        "etude.pretrain.pretrain",
+        "etude.pretraining.pretrain",
         find_module("models", recipe.model_kind),
         find_module("objectives", recipe.objective_kind),
     )

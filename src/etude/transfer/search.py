@@ -25,7 +25,8 @@ from typing import Any
 from etude.errors import UserError
 from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, from_overrides
-from etude.runs.run import Run, refuse_existing
+from etude.runs.run import Run
+from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import Plan
 from etude.train import checkpoint
 from etude.transfer import finetune as single

@@ -12,7 +12,7 @@ from etude.errors import UserError
 from etude.inference.task_model import Tuned
 from etude.objectives.base import Objective
 from etude.objectives.distillation.teacher import Teacher
-from etude.pretrain.distill import fingerprint_of
+from etude.pretraining.distill import fingerprint_of
 from etude.runs.task_plan import FILE, Plan
 from etude.tasks.base import Task
 from etude.tasks.distilled_task import TaskWays, Taught

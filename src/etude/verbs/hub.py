@@ -31,7 +31,7 @@ def import_(source: str | Path, *, out: str | Path) -> ModelImport:
     """
     from etude.hub import adopt
     from etude.hub.importer import store
-    from etude.runs.run import refuse_existing
+    from etude.runs.staging import refuse_existing
 
     folder = Path(out)
     refuse_existing(folder)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
-    from etude.pretrain.bench import Bench
-    from etude.pretrain.check import Check
+    from etude.pretraining.bench import Bench
+    from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
     from etude.text.corpus.corpus import Corpus
@@ -26,7 +26,7 @@ def check(
         corpus: A prepared corpus.
         settings: Settings of the recipe to change: train.lr=3e-4
     """
-    from etude.pretrain import check as checking
+    from etude.pretraining import check as checking
 
     return checking.check(recipe, corpus, dict(settings or {}))
 
@@ -51,7 +51,7 @@ def bench(
         on_result: Receives the results so far: before the first micro-batch, and after each.
     """
     require_at_least("seconds", seconds, 0.01)
-    from etude.pretrain import bench as benchmark
+    from etude.pretraining import bench as benchmark
 
     return benchmark.bench(
         recipe,
@@ -82,7 +82,7 @@ def pretrain(
         settings: Settings of the recipe to change: train.lr=3e-4
         quiet: No progress.
     """
-    from etude.pretrain import pretrain as pretraining
+    from etude.pretraining import pretrain as pretraining
 
     return pretraining.pretrain(recipe, corpus, out, quiet=quiet, overrides=dict(settings or {}))
 
@@ -106,7 +106,7 @@ def distill(
         settings: Settings to change: train.steps=20000 distill.temperature=4
         quiet: No progress.
     """
-    from etude.pretrain import pretrain as pretraining
+    from etude.pretraining import pretrain as pretraining
 
     return pretraining.distill(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=dict(settings or {}))
 
@@ -119,7 +119,7 @@ def resume(run: str | Path, *, corpus: str | Path | None = None, quiet: bool = F
         corpus: Of a pre-training: where its corpus is now, if it was moved.
         quiet: No progress.
     """
-    from etude.pretrain import pretrain as pretraining
+    from etude.pretraining import pretrain as pretraining
     from etude.verbs.transfer import is_finetuning, resume_finetune
 
     return (

@@ -22,7 +22,7 @@ from etude.hub.vector_files import read_vectors
 from etude.hub.vector_runs import export_vectors, import_vectors, open_vectors
 from etude.hub.word_vectors import WordVectors
 from etude.objectives.word_vectors.kernels import compiles
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import pretrain as pretraining
 from etude.runs.run import Run
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.train.loop import Loop

@@ -14,11 +14,13 @@ from pydantic import ValidationError
 import etude
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.hub.run_weights import save_final
 from etude.models import recurrent
 from etude.models.layer_features import LayerFeatures
 from etude.nn.packed import Layout
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import Run, fresh
+from etude.runs.run import Run
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag.network import Network
 from etude.tasks.tag.network import Settings as NetworkSettings
@@ -241,7 +243,7 @@ def run_of(folder: Path, name: str, tokenizer: Tokenizer, *overrides: str) -> Pa
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe.dump(), encoding="utf-8")
     tokenizer.save(folder)
-    Run(folder).finish(*fresh(recipe, tokenizer), card="random weights, for tests")
+    save_final(Run(folder), *build_learner(recipe, tokenizer), model_card="random weights, for tests")
     return folder
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.pretrain import bench as module
-from etude.pretrain.bench import bench, random_words, sizes
-from etude.pretrain.pretrain import resolve
+from etude.pretraining import bench as module
+from etude.pretraining.bench import bench, random_words, sizes
+from etude.pretraining.setup import resolve_recipe
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
@@ -40,7 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def test_sizes_double_up_to_a_whole_step(corpus: Corpus) -> None:
-    recipe = resolve("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 32})
+    recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 32})
     assert sizes(recipe, corpus) == [32, 64, 128, 256, 512, 1024]
     one = recipe.with_settings({"train.micro_tokens": 64})
     assert sizes(one, corpus) == [64]
@@ -58,18 +58,18 @@ def test_a_bench_names_the_fastest_and_its_parts(corpus: Corpus) -> None:
 def test_memory_that_runs_out_ends_the_search_and_not_the_bench(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.trial
+    real = module.measure_speed
 
     def limited(recipe: object, *rest: object) -> object:
         if recipe.train.micro_tokens > 256:  # type: ignore[attr-defined]
             raise MemoryError
         return real(recipe, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "trial", limited)
+    monkeypatch.setattr(module, "measure_speed", limited)
     found = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
     assert [one.speed is None for one in found.measured] == [False, True]
     assert found.best.micro_tokens == 256
-    monkeypatch.setattr(module, "trial", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(module, "measure_speed", lambda *_: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(UserError, match=r"objective\.row_tokens"):
         bench("gpt2-toy", corpus, SMALL, seconds=0.05)
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from etude.pretrain import pretrain as pretraining
+from etude.pretraining import budget
+from etude.pretraining.setup import resolve_recipe
+from etude.pretraining.trial import Speed
+from etude.recipes.learner import build_learner
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.world import World
@@ -31,10 +34,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepare(folder / "text.txt", folder / "corpus", tokenizer="wordpiece:400", workers=1)
 
 
-def steps(corpus: Corpus, **budget: float) -> int | None:
-    changes = SMALL | {f"train.{name}": value for name, value in budget.items()}
-    recipe = pretraining.resolve("gpt2-toy", corpus, changes)
-    return pretraining.fix_budget(recipe, corpus, torch.device("cpu")).train.steps
+def steps(corpus: Corpus, **limits: float) -> int | None:
+    changes = SMALL | {f"train.{name}": value for name, value in limits.items()}
+    recipe = resolve_recipe("gpt2-toy", corpus, changes)
+    _, objective = build_learner(recipe, corpus.tokenizer)
+    return budget.fix_budget(recipe, corpus, objective, torch.device("cpu")).train.steps
 
 
 def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +47,7 @@ def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.Monk
     def counting(*_: object) -> None:
         raise AssertionError("a trial was run")
 
-    monkeypatch.setattr(pretraining, "trial", counting)
+    monkeypatch.setattr(budget, "measure_speed", counting)
     assert steps(corpus, tokens=25_600) == 100
     assert steps(corpus, steps=7) == 7
     rows = corpus.total // 32
@@ -51,7 +55,7 @@ def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.Monk
 
 
 def test_what_is_not_counted_is_tried(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    speed = pretraining.Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
-    monkeypatch.setattr(pretraining, "trial", lambda *_: speed)
+    speed = Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
+    monkeypatch.setattr(budget, "measure_speed", lambda *_: speed)
     assert steps(corpus, flops=5e4 * 2560) == 10
     assert steps(corpus, minutes=1) == 60_000 // 256

@@ -19,7 +19,7 @@ from etude.chance import Chance
 from etude.cli.main import app
 from etude.errors import UserError
 from etude.objectives.distill import Ways
-from etude.pretrain.distill import begin, chosen_layers, find
+from etude.pretraining.distill import build_student, chosen_layers, load_teacher
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.corpus.corpus import Corpus
@@ -68,7 +68,7 @@ def test_a_student_of_all_layers_is_its_teacher(corpus: Path, teacher: Path) -> 
     """Also the first segment, which a student without segments has in its positions."""
     opened = Corpus.open(corpus)
     recipe = Recipe.load("distilbert", {**STUDENT, "model.layers": 3}).resolve(vocab=opened.tokenizer.vocab)
-    model, objective = begin(recipe, opened, find(teacher, opened)[0])
+    model, objective = build_student(recipe, opened, load_teacher(teacher, opened)[0])
     batch = objective.batch([objective.rows(opened, 0)[0]], Chance(0, 0))
     model.eval()
     terms = objective.eval().loss(model, batch)
@@ -81,8 +81,8 @@ def test_a_student_may_begin_at_random(corpus: Path, teacher: Path) -> None:
     opened = Corpus.open(corpus)
     ways = {"distill.start": "random", "distill.cosine_weight": 0.0}
     recipe = Recipe.load("distilbert", {**STUDENT, **ways, "model.width": 16}).resolve(vocab=opened.tokenizer.vocab)
-    first, _ = begin(recipe, opened, find(teacher, opened)[0])
-    again, _ = begin(recipe, opened, find(teacher, opened)[0])
+    first, _ = build_student(recipe, opened, load_teacher(teacher, opened)[0])
+    again, _ = build_student(recipe, opened, load_teacher(teacher, opened)[0])
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
 
 

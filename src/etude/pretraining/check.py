@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from etude.models.transformer import Transformer
-from etude.pretrain.pretrain import Speed, checked_rows, device_of, held_out, resolve, trial
+from etude.pretraining.setup import build_rows, held_out, resolve_recipe
+from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
 from etude.train import memory, peak, schedule
+from etude.train.device import resolve_device
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Check:
 def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: Overrides = ()) -> Check:
     """Looks at a recipe on a corpus and measures a short trial; writes nothing."""
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    resolved = resolve(recipe, corpus, overrides)
-    device = device_of(resolved)
-    model, objective = fresh(resolved, corpus.tokenizer)
-    rows = checked_rows(resolved, corpus, objective.rows(corpus, resolved.train.seed))
-    speed = trial(resolved, corpus, device)
+    resolved = resolve_recipe(recipe, corpus, overrides)
+    device = resolve_device(resolved.train.device)
+    model, objective = build_learner(resolved, corpus.tokenizer)
+    rows = build_rows(resolved, corpus, objective)
+    speed = measure_speed(resolved, corpus, device)
     settings = resolved.train
     steps = schedule.total_steps(
         settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,

@@ -23,14 +23,16 @@ import numpy as np
 import torch
 
 from etude.errors import UserError
-from etude.pretrain.pretrain import Speed, checked_rows, device_of, resolve, settle, trial
+from etude.pretraining.setup import build_rows, resolve_recipe
+from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import fresh
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import failures, memory, optim, peak, schedule
+from etude.train.device import resolve_device, synchronize
 from etude.train.loop import Loop, total_loss
 
 STEPS = 4  # that are taken apart
@@ -84,8 +86,8 @@ def bench(
     loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
     if not isinstance(corpus, Corpus):
         corpus = random_words(loaded) if corpus is None else Corpus.open(corpus)
-    resolved = resolve(loaded, corpus, ())
-    device = device_of(resolved)
+    resolved = resolve_recipe(loaded, corpus, ())
+    device = resolve_device(resolved.train.device)
     tried = sizes(resolved, corpus)
     doing("measuring the best matrix product")
     found = Bench(resolved, peak.measure_peak(device, peak.resolve_precision(resolved.train.precision, device)), [])
@@ -147,7 +149,7 @@ def random_words(recipe: Recipe) -> Corpus:
 
 def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
     """Micro-batches to try, in tokens: one row, two, four ... and all rows of a step."""
-    _, objective = fresh(recipe, corpus.tokenizer)
+    _, objective = build_learner(recipe, corpus.tokenizer)
     row_tokens = objective.rows(corpus, recipe.train.seed).row_tokens
     if row_tokens is None:
         raise UserError("etude bench measures pre-training, whose rows have one length.")
@@ -161,7 +163,7 @@ def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
 def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, seconds: float) -> Measured:
     memory.reset_peak(device)
     try:
-        speed = trial(recipe, corpus, device, seconds)
+        speed = measure_speed(recipe, corpus, device, seconds)
     except (RuntimeError, MemoryError) as error:
         if not failures.is_memory_error(error):
             raise
@@ -173,15 +175,15 @@ def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, s
 
 def take_apart(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str, float]:
     """Seconds of the parts of a step, by name."""
-    model, objective = fresh(recipe, corpus.tokenizer)
-    rows = checked_rows(recipe, corpus, objective.rows(corpus, recipe.train.seed))
+    model, objective = build_learner(recipe, corpus.tokenizer)
+    rows = build_rows(recipe, corpus, objective)
     parts = dict.fromkeys(("batches", "forward", "backward", "update"), 0.0)
 
     @contextlib.contextmanager
     def clock(part: str, counts: bool) -> Iterator[None]:
         begun = time.perf_counter()
         yield
-        settle(device)
+        synchronize(device)
         parts[part] += (time.perf_counter() - begun) / STEPS if counts else 0.0
 
     with tempfile.TemporaryDirectory() as folder:

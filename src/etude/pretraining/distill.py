@@ -28,27 +28,30 @@ from etude.objectives.distillation.matching import named_layers
 from etude.objectives.distillation.teacher import Teacher
 from etude.objectives.masked import Masked
 from etude.recipes.document import parse
+from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import TEACHER, Run, fresh
+from etude.runs.run import TEACHER, Run
 from etude.text.corpus.corpus import Corpus
 
 
-def with_ways(recipe: Recipe) -> Recipe:
+def with_settings(recipe: Recipe) -> Recipe:
     """A recipe that says how a student learns: as DistilBERT, where it says nothing."""
     return recipe if recipe.distill is not None else replace(recipe, distill=Ways())
 
 
-def begun(teacher: str | Path, corpus: Corpus, recipe: Recipe) -> tuple[tuple[nn.Module, Distill], dict[str, str]]:
-    """Model and objective with their first weights, and the file that the run keeps: here all is told that is wrong."""
+def start_student(
+    teacher: str | Path, corpus: Corpus, recipe: Recipe
+) -> tuple[tuple[nn.Module, Distill], dict[str, str]]:
+    """Model and objective with their first weights, and the file that the run keeps. Validates everything."""
     if not Path(teacher).is_dir():
         raise UserError(f"There is no folder {teacher}. A teacher is a run, or a model brought by 'etude import'.")
-    found, fingerprint = find(teacher, corpus)
-    made = begin(recipe, corpus, found)
+    loaded, fingerprint = load_teacher(teacher, corpus)
+    student = build_student(recipe, corpus, loaded)
     kept = {"teacher": str(Path(teacher).resolve()), "fingerprint": fingerprint}
-    return made, {TEACHER: yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}
+    return student, {TEACHER: yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}
 
 
-def told(run: Run) -> str:
+def describe_teacher(run: Run) -> str:
     """The teacher and its ways in words, without its place."""
     kept = _kept(run)
     ways = ", ".join(f"{name} {value}" for name, value in run.recipe.distill.model_dump(mode="json").items())
@@ -60,7 +63,7 @@ def _kept(run: Run) -> dict[str, Any]:
     return dict(parse(path.read_text(encoding="utf-8"), str(path)).values)
 
 
-def resumed(run: Run, corpus: Corpus) -> tuple[nn.Module, Distill]:
+def resume_student(run: Run, corpus: Corpus) -> tuple[nn.Module, Distill]:
     """Model and objective of such a run with their first weights."""
     kept = _kept(run)
     place, fingerprint = kept["teacher"], kept["fingerprint"]
@@ -68,13 +71,13 @@ def resumed(run: Run, corpus: Corpus) -> tuple[nn.Module, Distill]:
         raise UserError(
             f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {TEACHER}."
         )
-    teacher, found = find(place, corpus)
+    teacher, found = load_teacher(place, corpus)
     if found != fingerprint:
         raise UserError(f"{place} is not the teacher that {run.folder} began with: its weights differ.")
-    return begin(run.recipe, corpus, teacher)
+    return build_student(run.recipe, corpus, teacher)
 
 
-def find(place: str | Path, corpus: Corpus) -> tuple[Teacher, str]:
+def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher, str]:
     """A teacher for this corpus, and the fingerprint of its weights."""
     loaded = load(place, "cpu")
     if not isinstance(loaded.objective, Masked):
@@ -101,9 +104,9 @@ def fingerprint_of(*parts: nn.Module) -> str:
 # --- the student ------------------------------------------------------------------------------------
 
 
-def begin(recipe: Recipe, corpus: Corpus, teacher: Teacher) -> tuple[nn.Module, Distill]:
+def build_student(recipe: Recipe, corpus: Corpus, teacher: Teacher) -> tuple[nn.Module, Distill]:
     ways: Ways = recipe.distill
-    model, objective = fresh(recipe, corpus.tokenizer)
+    model, objective = build_learner(recipe, corpus.tokenizer)
     if type(objective) is not Masked or not isinstance(model, Transformer):
         raise UserError(f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert.")
     if objective.sentence is not None:

@@ -1,0 +1,59 @@
+"""The weights of a pre-trained run: written when it is finished, read back into a model and its objective.
+
+Final weights lie under the published names where the family has a class in `transformers`, else under our own
+(`config.json` says which). Before the end, those of the last checkpoint are taken, which are always under our own.
+"""
+
+from __future__ import annotations
+
+import json
+
+from torch import nn
+
+from etude.errors import UserError
+from etude.hub.checkpoint_writer import publish, reread, write, write_tensors
+from etude.models.base import Model
+from etude.objectives.base import Objective
+from etude.objectives.distillation.matching import MATCHING
+from etude.recipes.learner import build_learner
+from etude.runs.run import MODEL_CARD, WEIGHTS, Run
+from etude.train import checkpoint
+
+
+def load_learner(run: Run) -> tuple[Model, Objective, frozenset[str]]:
+    """Return model, objective and the names of tensors never trained: heads that an imported model came without."""
+    untrained: set[str] = set()
+    model, objective = build_learner(run.recipe, run.tokenizer)
+    learner = nn.ModuleDict({"model": model, "objective": objective})
+    if run.finished:
+        weights, untrained = reread(run.recipe, run.tokenizer.special, run.folder)
+        initial = {name: tensor for name, tensor in learner.state_dict().items() if name in untrained}
+        checkpoint.load_strictly(learner, {**weights, **initial}, str(run.folder / WEIGHTS))
+    elif run.steps:
+        groups, _ = checkpoint.load(run.checkpoints, run.steps[-1])
+        weights = {
+            name: tensor for name, tensor in groups["weights"].items() if not name.startswith(f"objective.{MATCHING}.")
+        }
+        checkpoint.load_strictly(learner, weights, f"checkpoint {run.steps[-1]} of {run.folder}")
+        if run.has_teacher and not run.recipe.distill.speaks:
+            untrained = {name for name in weights if name.startswith("objective.head.")}
+    else:
+        raise UserError(f"{run.folder} has no weights yet. 'etude pretrain --resume {run.folder}' trains it.")
+    return model.eval(), objective.eval(), frozenset(untrained)
+
+
+def save_final(run: Run, model: Model, objective: Objective, model_card: str) -> None:
+    """Write the model card and the final weights; the weights last, since they say that the run is finished."""
+    checkpoint.write_text(run.folder / MODEL_CARD, model_card)
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    weights |= {f"objective.{name}": tensor for name, tensor in objective.lasting().items()}
+    published = publish(run.recipe, weights, run.tokenizer)
+    if published is not None:
+        write(published, run.folder)
+        return
+    config = {"model_type": f"etude-{run.recipe.model_kind}", "etude": run.recipe.model.model_dump(mode="json")}
+    every = {f"objective.{name}" for name in objective.state_dict() if not name.startswith(f"{MATCHING}.")}
+    if every - weights.keys():
+        config["untrained"] = sorted(every - weights.keys())
+    checkpoint.write_text(run.folder / "config.json", json.dumps(config, indent=1))
+    write_tensors(weights, run.folder / WEIGHTS)

@@ -1,0 +1,50 @@
+"""Opening a run, or a folder in the published form: its model and objective with their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.hub import adopt
+from etude.hub.run_weights import load_learner
+from etude.inference.task_model import Tuned
+from etude.models.base import Model
+from etude.objectives.base import Objective
+from etude.recipes.schema import Recipe
+from etude.runs.run import RECIPE, Run
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.train import checkpoint
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model to start from: what a transfer needs of it."""
+
+    folder: str
+    recipe: Recipe
+    tokenizer: Tokenizer
+    model: Model
+
+
+def open_learner(run: Run) -> tuple[Model, Objective, frozenset[str]]:
+    """Return model, objective and the names of untrained tensors; of a fine-tuned run, the objective is its task."""
+    if not run.is_fine_tuned:
+        return load_learner(run)
+    tuned = Tuned.open(run.folder, device="cpu")
+    return tuned.model.base, tuned.task, frozenset()
+
+
+def open_pretrained(source: str | Path) -> Pretrained:
+    """Open a run of ours, or a folder in the published form, without its heads."""
+    folder = Path(source)
+    if not (folder / RECIPE).is_file() and (folder / "config.json").is_file():
+        adopted = adopt(folder)
+        model = adopted.recipe.build_model()
+        weights = {
+            name.removeprefix("model."): tensor for name, tensor in adopted.tensors.items() if name.startswith("model.")
+        }
+        checkpoint.load_strictly(model, weights, str(folder))
+        return Pretrained(str(folder.resolve()), adopted.recipe, adopted.tokenizer, model)
+    run = Run.open(folder)
+    model, _, _ = open_learner(run)
+    return Pretrained(str(run.folder.resolve()), run.recipe, run.tokenizer, model.base)

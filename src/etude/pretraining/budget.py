@@ -1,0 +1,35 @@
+"""A budget as a number of steps: counted where that is possible, measured by a short trial where not."""
+
+from __future__ import annotations
+
+import torch
+
+from etude.objectives.base import Objective
+from etude.pretraining.setup import build_rows
+from etude.pretraining.trial import measure_speed
+from etude.recipes.schema import Recipe
+from etude.text.corpus.corpus import Corpus
+from etude.train import schedule
+
+
+def fix_budget(recipe: Recipe, corpus: Corpus, objective: Objective, device: torch.device) -> Recipe:
+    """Turn the budget (tokens, epochs, FLOPs, minutes) into a number of steps, stored with the run.
+
+    Tokens and epochs are counted; FLOPs and minutes are measured by a short trial.
+    """
+    settings = recipe.train
+    if settings.steps is not None:
+        return recipe
+    if settings.tokens is not None or settings.epochs is not None:
+        rows = build_rows(recipe, corpus, objective)
+        steps = schedule.total_steps(settings, rows.row_tokens, epoch_rows=len(rows))
+    else:
+        speed = measure_speed(recipe, corpus, device)
+        steps = schedule.total_steps(
+            settings,
+            speed.row_tokens,
+            speed.flops_per_token,
+            tokens_per_second=speed.tokens_per_second,
+            epoch_rows=speed.epoch_rows,
+        )
+    return recipe.with_settings({"train.steps": steps})

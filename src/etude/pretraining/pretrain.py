@@ -1,0 +1,129 @@
+"""`etude pretrain`: a recipe and a corpus become a Run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from etude.errors import UserError
+from etude.hub.run_weights import save_final
+from etude.models.base import Model
+from etude.objectives.base import Objective
+from etude.pretraining import distill as distillation
+from etude.pretraining.budget import fix_budget
+from etude.pretraining.setup import build_rows, held_out, resolve_recipe
+from etude.recipes.document import Overrides
+from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
+from etude.runs.model_card import model_card
+from etude.runs.run import Run, corpus_origin
+from etude.runs.staging import refuse_existing
+from etude.runs.training import discard_untrained, train_loop
+from etude.text.corpus.corpus import Corpus
+from etude.train.device import make_deterministic, resolve_device
+from etude.train.loop import Loop
+from etude.train.parallel import Ranks, connect
+
+Learner = tuple[Model, Objective]
+
+
+def pretrain(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    out: str | Path,
+    *,
+    quiet: bool = False,
+    overrides: Overrides = (),
+) -> Run:
+    """Pre-train `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
+
+    Stopped by SIGTERM or Ctrl-C it leaves a checkpoint and returns an unfinished run; `resume` goes on.
+    """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    refuse_existing(Path(out))
+    resolved = resolve_recipe(recipe, corpus, overrides)
+    device = resolve_device(resolved.train.device)
+    with connect(device.type == "cuda") as ranks:
+        model, objective = build_learner(resolved, corpus.tokenizer)
+        resolved = fix_budget(resolved, corpus, objective, device)
+        run = _create(Path(out), resolved, corpus, {}, ranks)
+        with discard_untrained(run, ranks):
+            return _train(run, corpus, (model, objective), device, ranks, quiet)
+
+
+def distill(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus,
+    out: str | Path,
+    *,
+    teacher: str | Path,
+    quiet: bool = False,
+    overrides: Overrides = (),
+) -> Run:
+    """Pre-train with a teacher, a run of a masked model; `overrides` may hold `distill.temperature` and its kind."""
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    refuse_existing(Path(out))
+    resolved = distillation.with_settings(resolve_recipe(recipe, corpus, overrides, distilled=True))
+    if resolved.train.steps is None and resolved.train.tokens is None and resolved.train.epochs is None:
+        raise UserError("The budget of a distillation is in steps, tokens or epochs: set train.steps.")
+    device = resolve_device(resolved.train.device)
+    with connect(device.type == "cuda") as ranks:
+        student, files = distillation.start_student(teacher, corpus, resolved)
+        resolved = fix_budget(resolved, corpus, student[1], device)
+        run = _create(Path(out), resolved, corpus, files, ranks)
+        with discard_untrained(run, ranks):
+            return _train(run, corpus, student, device, ranks, quiet)
+
+
+def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ranks: Ranks) -> Run:
+    run = Run.create(out, recipe, corpus.tokenizer, corpus_origin(corpus) | files) if ranks.is_first else Run(out)
+    ranks.barrier()
+    return run
+
+
+def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
+    """Go on from the last complete checkpoint, or from step 0 where there is none."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    if run.finished:
+        return run
+    device = resolve_device(run.recipe.train.device)
+    with connect(device.type == "cuda") as ranks:
+        text = run.corpus(corpus)
+        learner: Learner = (
+            distillation.resume_student(run, text) if run.has_teacher else build_learner(run.recipe, text.tokenizer)
+        )
+        return _train(run, text, learner, device, ranks, quiet)
+
+
+def _train(run: Run, corpus: Corpus, learner: Learner, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+    settings = run.recipe.train
+    make_deterministic(settings.deterministic)
+    model, objective = learner
+    rows, valid = build_rows(run.recipe, corpus, objective), held_out(corpus)
+    assert settings.steps is not None  # fix_budget stored it
+    total = settings.steps
+    _, outcome = train_loop(
+        lambda progress: Loop(
+            run.folder,
+            model,
+            objective,
+            rows,
+            settings,
+            total=total,
+            valid_rows=objective.rows(valid, settings.seed) if valid else None,
+            tokens_per_byte=objective.tokens_per_byte(valid) if valid else None,
+            device=device,
+            ranks=ranks,
+            progress=progress,
+        ),
+        settings,
+        device,
+        ranks,
+        quiet,
+    )
+    if outcome.finished and ranks.is_first:
+        teacher = distillation.describe_teacher(run) if run.has_teacher else None
+        save_final(run, model.cpu(), objective.cpu(), model_card(run, corpus, outcome, teacher))
+    ranks.barrier()
+    return run

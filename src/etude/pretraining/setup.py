@@ -1,0 +1,47 @@
+"""What is settled before a pre-training starts: the complete recipe, its rows, the held-out text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etude.errors import UserError
+from etude.objectives.base import Objective, Rows
+from etude.recipes.document import Overrides, from_overrides
+from etude.recipes.schema import Recipe
+from etude.text.corpus.corpus import Corpus
+from etude.train import peak
+from etude.train.device import default_device
+
+
+def resolve_recipe(
+    recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides, distilled: bool = False
+) -> Recipe:
+    """Return the complete recipe for this corpus and this machine; `distilled`: it has a teacher."""
+    if not distilled and "distill" in from_overrides(overrides).values:
+        raise UserError("distill.* are settings of a distillation: use 'etude distill', or leave them out.")
+    loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
+    resolved = loaded.resolve(vocab=corpus.tokenizer.vocab)
+    device = resolved.train.device or default_device()
+    changes: dict[str, object] = {}
+    if resolved.train.device is None:
+        changes["train.device"] = device
+    if resolved.train.precision == "auto":
+        changes["train.precision"] = peak.resolve_precision("auto", device)
+    return resolved.with_settings(changes) if changes else resolved
+
+
+def build_rows(recipe: Recipe, corpus: Corpus, objective: Objective) -> Rows:
+    """Return the rows of a corpus; UserError where it does not fill one."""
+    rows = objective.rows(corpus, recipe.train.seed)
+    if len(rows) == 0:
+        raise UserError(
+            f"{corpus.folder} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
+            "Prepare more text, or choose a smaller model.context and objective.row_tokens."
+        )
+    return rows
+
+
+def held_out(corpus: Corpus) -> Corpus | None:
+    """Return the part that is never trained on, where the corpus has one."""
+    part = corpus.manifest["parts"].get("valid")
+    return Corpus.open(corpus.folder, split="valid") if part and part["tokens"] else None

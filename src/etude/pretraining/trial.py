@@ -1,0 +1,69 @@
+"""A short trial of a recipe: how fast this machine trains it, measured by a few real steps."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from etude.pretraining.setup import build_rows
+from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
+from etude.text.corpus.corpus import Corpus
+from etude.train.device import synchronize
+from etude.train.loop import Loop
+
+WARM_UP = 5  # steps after the first before a compiled loop runs at speed: graphs are recorded at the second and third
+SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    tokens_per_second: float
+    seconds_per_step: float
+    flops_per_token: float
+    row_tokens: int
+    epoch_rows: int  # of one pass over the corpus
+    loss: float  # at the start: near log(vocabulary) where all is well
+    startup: float  # seconds until steps ran at speed: compilation, recording, first touches
+    loader_wait: float  # the share of the time that was spent on waiting for batches
+
+
+def measure_speed(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float = SECONDS) -> Speed:
+    """Take real steps on a throw-away learner: what the run will cost, measured."""
+    model, objective = build_learner(recipe, corpus.tokenizer)
+    rows = build_rows(recipe, corpus, objective)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device)
+        with contextlib.closing(loop.loader.steps(0, 10**9)) as steps:
+            start = time.perf_counter()
+            loop.advance(next(steps))
+            first_loss = loop.running.get("loss ")
+            for _ in range(WARM_UP if loop.compiled else 0):
+                loop.advance(next(steps))
+            synchronize(device)
+            startup = time.perf_counter() - start
+            start, tokens, flops, count, waited = time.perf_counter(), loop.state.tokens, loop.state.flops, 0, 0.0
+            while count < 2 or (time.perf_counter() - start < seconds and count < 50):
+                wait_start = time.perf_counter()
+                step = next(steps)
+                waited += time.perf_counter() - wait_start
+                loop.advance(step)
+                count += 1
+            synchronize(device)
+            elapsed = time.perf_counter() - start
+    tokens, flops = loop.state.tokens - tokens, loop.state.flops - flops
+    return Speed(
+        tokens_per_second=tokens / elapsed,
+        seconds_per_step=elapsed / count,
+        flops_per_token=flops / tokens,
+        row_tokens=rows.row_tokens or 0,
+        epoch_rows=len(rows),
+        loss=float(first_loss) if first_loss is not None else float("nan"),
+        startup=startup,
+        loader_wait=waited / elapsed,
+    )

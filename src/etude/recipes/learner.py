@@ -1,0 +1,18 @@
+"""From a recipe to a learner: the model and the objective with their initial weights."""
+
+from __future__ import annotations
+
+import torch
+
+from etude.chance import fold
+from etude.models.base import Model
+from etude.objectives.base import Objective
+from etude.recipes.schema import Recipe
+from etude.text.tokenizer.tokenizer import Tokenizer
+
+
+def build_learner(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Objective]:
+    """Return model and objective with initial weights: a function of the recipe and its seed alone."""
+    torch.manual_seed(fold(recipe.train.seed, "weights") >> 1)
+    model = recipe.build_model()
+    return model, recipe.build_objective(model, tokenizer.special)

@@ -1,0 +1,56 @@
+"""How every run is trained: one way for pre-training, distillation and fine-tuning."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from etude.errors import UserError
+from etude.runs.run import METRICS, Run
+from etude.train import memory, peak
+from etude.train.loop import Loop
+from etude.train.parallel import Ranks
+from etude.train.progress import Progress
+from etude.train.run_state import TrainResult
+from etude.train.settings import Settings
+
+Trained = TypeVar("Trained", bound=Loop)
+
+
+def train_loop(
+    build: Callable[[Progress], Trained], settings: Settings, device: torch.device, ranks: Ranks, quiet: bool
+) -> tuple[Trained, TrainResult]:
+    """Build a loop under a progress line and run it to its end or its interruption."""
+    assert settings.steps is not None  # a budget is turned into steps before a run is created
+    quiet = quiet or not ranks.is_first
+    flops_per_second = None
+    if not quiet:
+        precision = peak.resolve_precision(settings.precision, device)
+        flops_per_second = peak.measure_peak(device, precision) * ranks.size
+    with Progress(
+        settings.steps, quiet=quiet, peak=flops_per_second, memory=lambda: memory.bytes_in_use(device)
+    ) as progress:
+        loop = build(progress)
+        return loop, loop.run()
+
+
+@contextmanager
+def discard_untrained(run: Run, ranks: Ranks) -> Iterator[None]:
+    """Remove a new run that a user's mistake stops before its first step: it has nothing to resume."""
+    try:
+        yield
+    except UserError:
+        if ranks.is_first and _is_untrained(run.folder):
+            shutil.rmtree(run.folder)
+        raise
+
+
+def _is_untrained(folder: Path) -> bool:
+    """Whether a run never came to a step: no checkpoint, no line of metrics."""
+    metrics = folder / METRICS
+    return not any((folder / "checkpoints").glob("*")) and not (metrics.is_file() and metrics.stat().st_size)
