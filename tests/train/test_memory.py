@@ -9,12 +9,12 @@ from etude.models import transformer
 from etude.train import memory
 from etude.train.settings import Settings
 
-SHAPE = transformer.Settings(layers=2, width=64, heads=2, vocab=1000, context=32)
+MODEL = transformer.build(transformer.Settings(layers=2, width=64, heads=2, vocab=1000, context=32))
 NAMED = [("model.weight", nn.Parameter(torch.zeros(100, 10)))]
 
 
 def estimate(**changes: object) -> memory.Estimate:
-    given = {"micro_tokens": 512, "precision": "float32", "model": SHAPE} | changes
+    given = {"micro_tokens": 512, "precision": "float32", "model": MODEL} | changes
     return memory.estimate(Settings(steps=1, batch_tokens=512, lr=1e-3), NAMED, **given)  # type: ignore[arg-type]
 
 
@@ -30,7 +30,7 @@ def test_activations_grow_with_tokens_and_with_what_is_trained_beside() -> None:
     one = estimate()
     assert one.activations is not None
     assert estimate(micro_tokens=1024).activations == 2 * one.activations
-    assert estimate(beside=[SHAPE]).activations == 2 * one.activations
+    assert estimate(beside=[MODEL]).activations == 2 * one.activations
     assert estimate(model=None).activations is None
 
 

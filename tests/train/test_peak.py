@@ -60,7 +60,7 @@ def test_weights_and_optimiser_state_are_exact(kind):
     settings = Settings(steps=1, optimizer=kind)
     named = [(f"model.{name}", parameter) for name, parameter in model.named_parameters()]
     optimizer = optim.build(settings, named)
-    estimate = memory.estimate(settings, named, micro_tokens=64, precision="float32", model=model.settings)
+    estimate = memory.estimate(settings, named, micro_tokens=64, precision="float32", model=model)
     held = [value for state in optimizer.state.values() for value in state.values()]
     assert estimate.parameters == estimate.gradients == sum(p.numel() * 4 for p in model.parameters())
     assert estimate.optimizer == sum(value.nbytes for value in held)
@@ -99,7 +99,7 @@ def test_activations_are_what_autograd_keeps(values, precision):
     measured = sum(size for size, _ in kept.values())
     if precision == "bf16":  # weights of projections in bf16 are counted apart, as casts
         measured -= sum(2 * p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
-    estimated = memory.transformer_activations(settings, 16 * 32, precision, "cpu")
+    estimated = model.activation_bytes(16 * 32, 2 if precision == "bf16" else 4, "cpu")
     assert 0.8 < estimated / measured < 1.25
 
 
@@ -170,6 +170,6 @@ def test_the_estimate_is_near_what_a_gpu_holds_at_its_height(values):
     loss.backward()
     optimizer.step()
     height = torch.cuda.max_memory_allocated()
-    estimate = memory.estimate(train, named, micro_tokens=tokens, precision="bf16", model=settings, device="cuda")
+    estimate = memory.estimate(train, named, micro_tokens=tokens, precision="bf16", model=model, device="cuda")
     print(f"{values}: held {height / 1e9:.2f} GB, estimated {estimate}")
     assert 0.85 < estimate.total / height < 1.15

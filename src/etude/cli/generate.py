@@ -124,14 +124,13 @@ def perplexity(
     device: Device = None,
 ) -> None:
     """How well a model predicts a text: nats a token and a word, bits a byte."""
-    from etude.inference.generation import is_causal
     from etude.inference.model import load
     from etude.inference.perplexity import perplexity as measure
     from etude.inference.perplexity import pseudo_perplexity
 
     source = _source(text, part)
     loaded = load(run, device)
-    found = measure(loaded, source, stride) if is_causal(loaded.model) else pseudo_perplexity(loaded, source)
+    found = measure(loaded, source, stride) if loaded.model.causal else pseudo_perplexity(loaded, source)
     name = "pseudo-perplexity" if found.pseudo else "perplexity"
     typer.echo(f"{name} {found.perplexity:.4g} a token, {found.word_perplexity:.4g} a word")
     typer.echo(

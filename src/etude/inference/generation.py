@@ -184,7 +184,7 @@ class Sample:
     """One text in the making: number `number` of its prompt."""
 
     def __init__(self, loaded: InferenceModel, prompt: str, way: Way, number: int = 0) -> None:
-        if not is_causal(loaded.model):
+        if not loaded.model.causal:
             raise UserError(
                 "This model does not write on: only a causal Transformer (the GPTs) does. "
                 "A masked model fills blanks: use fill."
@@ -235,11 +235,6 @@ class Sample:
     def result(self, score: float | None = None) -> Continuation:
         assert self.ended is not None
         return Continuation(self.prompt, "".join(self.pieces), tuple(self.ids), self.ended, self.slides, score)
-
-
-def is_causal(model: Any) -> bool:
-    """Does it read from left to right, and can it go on from kept keys and values?"""
-    return getattr(getattr(model, "settings", None), "direction", None) == "causal"
 
 
 def generate(

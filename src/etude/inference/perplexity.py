@@ -30,7 +30,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
-from etude.inference.generation import is_causal, window_start
+from etude.inference.generation import window_start
 from etude.nn.losses import choose_chunk_size
 from etude.nn.packed import Packed
 from etude.nn.precision import upcast
@@ -117,7 +117,7 @@ def perplexity(
     loaded: InferenceModel, source: str | Corpus, stride: int | None = None, context: int | None = None
 ) -> Perplexity:
     """Of a text, or of a part of a corpus. The stride is half the context unless given."""
-    if not is_causal(loaded.model):
+    if not loaded.model.causal:
         raise UserError(
             "This model does not predict a text from left to right, so it has no perplexity. "
             "Of a masked model there is a pseudo-perplexity."

@@ -299,6 +299,32 @@ class Transformer(Model):
             total += 2 * int((lengths > 0).sum()) * width * width
         return total
 
+    def activation_bytes(self, tokens: int, element_size: int, device: str) -> int:
+        """Of each token and layer (D width, F feedforward; b the element size):
+
+        4 * 2D             the residual stream at both norms, which work in float32
+        b * 6D             input of the projections, query, key, value, mixed values, input of the feedforward
+        b * 2D             query and key once more where positions are rotary
+        b * 2F             before and after the activation; F for relu, 4F gated
+        dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does
+        that, counted for sequences of full context
+        """
+        settings, width = self.settings, self.width
+        mask = 1 if device == "cuda" else 4  # of a dropout mask's element; on a CPU torch keeps a scaled float
+        elements = 6 * width + (2 * width if settings.positions == "rotary" else 0)
+        if settings.gated:
+            elements += 4 * self.inner
+        else:
+            elements += self.inner if settings.activation == "relu" else 2 * self.inner
+        layer = 4 * 2 * width + element_size * elements
+        if settings.dropout:
+            layer += 2 * width * mask
+        if device == "cpu" and (settings.attention_dropout or element_size == 2):
+            # a weight for each pair, and whether it is dropped (nn/attention/dense.py)
+            layer += (element_size + (1 if settings.attention_dropout else 0)) * settings.heads * settings.context
+        embedding = (settings.embedding_width or width) * (4 + (mask if settings.embedding_dropout else 0))
+        return tokens * (settings.layers * layer + embedding)
+
     # --- what kind of model it is -------------------------------------------------------------------
 
     @property

@@ -131,7 +131,7 @@ def numbered_words(vocab: int) -> Tokenizer:
 
 def random_words(recipe: Recipe) -> Corpus:
     """A stand-in for a corpus: a vocabulary as large as the recipe's, in sentences and documents of many lengths."""
-    vocab = getattr(recipe.model, "vocab", None) or recipe.tokenizer_size
+    vocab = recipe.model.vocab or recipe.tokenizer_size
     if vocab is None:
         raise UserError(
             f"{recipe.name} says no size of a vocabulary ({recipe.tokenizer}). Name a prepared corpus, too."

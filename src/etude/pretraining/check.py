@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.models.transformer import Transformer
 from etude.pretraining.setup import build_rows, held_out, resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
@@ -56,8 +55,8 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         named,
         micro_tokens=settings.micro_tokens or settings.batch_tokens,
         precision=peak.resolve_precision(settings.precision, device),
-        model=resolved.model if resolved.model_kind == "transformer" else None,
-        beside=[trunk.settings for trunk in objective.trunks() if isinstance(trunk, Transformer)],
+        model=model,
+        beside=objective.trunks(),
         device=device.type,
     )
     return Check(

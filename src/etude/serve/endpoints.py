@@ -20,7 +20,6 @@ from pydantic import Field
 
 from etude.errors import UserError
 from etude.inference.fill import Guess
-from etude.inference.generation import is_causal
 from etude.inference.model import Loaded, load
 from etude.inference.task_model import Tuned
 from etude.recipes.document import Document
@@ -120,7 +119,7 @@ def _system(place: str | Path) -> str:
 
 
 def _must_write(model: Loaded) -> None:
-    if not is_causal(model.model):
+    if not model.model.causal:
         raise UserError("This model predicts what is left out, not what follows.")
     model.must_speak()
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import require
 from etude.models.depth import training_flops
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective, Row, Rows, Stat, Term
@@ -133,16 +134,18 @@ def own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def check(task: Task, ways: TaskWays, model: Any, teacher: Teacher) -> None:
     """What does not fit together, said by name."""
-    if not isinstance(model, Transformer) or not isinstance(teacher.model, Transformer):
-        raise UserError(
+    for trained in (model, teacher.model):
+        require(
+            trained,
+            Transformer,
             "A teacher and its student are Transformers that are fine-tuned as a whole: leave out transfer.frozen and "
-            "transfer.layers, and take such a run for distill.teacher."
+            "transfer.layers, and take such a run for distill.teacher.",
         )
     if type(task) is not type(teacher.objective):
         raise UserError(f"{ways.teacher} has another task: a teacher is a run of the same one.")
     if not ways.answers and not ways.looks_inside:
         raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=1.")
-    if model.settings.direction != teacher.model.settings.direction:
+    if model.causal != teacher.model.causal:
         raise UserError("A teacher and its student read in the same direction: these do not.")
     length, limit = task.framing.length or model.context, teacher.model.context
     if length > limit:

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from etude.chance import fold
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.nn.attention.dispatch import load_kernels
 from etude.nn.fusion import disable_fusion
 from etude.objectives.base import Batch, Objective, Rows, Stat, Term
@@ -54,7 +55,7 @@ class Loop:
     def __init__(
         self,
         folder: Path,
-        model: nn.Module,
+        model: Model,
         objective: Objective,
         rows: Rows,
         settings: Settings,
@@ -171,7 +172,7 @@ class Loop:
         except (RuntimeError, MemoryError) as error:
             if not failures.is_memory_error(error):
                 raise
-            layers = getattr(getattr(self.model, "settings", None), "layers", None)
+            layers = self.model.layers or None
             advice = memory.suggest_settings(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
             raise UserError(advice) from error
 

@@ -1,15 +1,7 @@
 """How much memory training takes, before it runs out; and what to change when it does.
 
-Parameters, gradients and optimiser state are exact. Activations of a Transformer are counted from what the backward
-pass keeps of each token and layer (D width, F feedforward; b bytes of the compute precision):
-
-    4 * 2D             the residual stream at both norms, which work in float32
-    b * 6D             the input of the projections, query, key, value, the mixed values, the input of the feedforward
-    b * 2D             query and key once more where positions are rotary
-    b * 2F             before and after the activation; F for relu, 4F gated
-    dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does that
-
-Other models have no such count here; their estimate says so.
+Parameters, gradients and optimiser state are exact. Activations are what a model counts of its own
+(`Model.activation_bytes`); where it has no such count, the estimate says so.
 """
 
 from __future__ import annotations
@@ -22,14 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from etude.models import transformer
+from etude.models.base import Model
 from etude.nn.losses import choose_chunk_size
 from etude.train.optim import parameter_role
 from etude.train.peak import Precision, resolve_precision
 from etude.train.schedule import micro_rows
 from etude.train.settings import Settings
-
-MASK_BYTES = {"cuda": 1}  # of a dropout mask's element; on a CPU torch keeps a scaled float
 
 
 @dataclass(frozen=True)
@@ -64,29 +54,31 @@ def estimate(
     *,
     micro_tokens: int,
     precision: Precision,
-    model: transformer.Settings | None = None,
-    beside: Iterable[transformer.Settings] = (),
+    model: Model | None = None,
+    beside: Iterable[Model] = (),
     predicted: float = 1.0,
     device: str = "cpu",
 ) -> Estimate:
-    """`model`: its settings, if a Transformer; `beside`: of others that the objective trains with it (a generator).
+    """`beside`: other models that the objective trains with this one (a generator).
 
     `predicted`: the share of tokens the output layer sees (BERT 0.15).
     """
     named = list(named_parameters)
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
-    vocab = (model.vocab or 0) if model else 0
+    element_size = 2 if precision == "bf16" else 4
+    activations = None if model is None else model.activation_bytes(micro_tokens, element_size, device)
+    vocab = 0 if model is None or activations is None else model.vocab
     slots = min(choose_chunk_size(vocab, device), int(micro_tokens * predicted)) if vocab else 0
     return Estimate(
         parameters=stored,
         gradients=sum(parameter.nbytes for _, parameter in trained),
         optimizer=optimizer_bytes(settings, trained),
         casts=stored // 2 if precision == "bf16" else 0,
-        activations=sum(transformer_activations(one, micro_tokens, precision, device) for one in (model, *beside))
-        if model
-        else None,
-        output=slots * vocab * (8 if device == "cpu" else 2 if precision == "bf16" else 4),
+        activations=None
+        if activations is None
+        else activations + sum(part.activation_bytes(micro_tokens, element_size, device) or 0 for part in beside),
+        output=slots * vocab * (8 if device == "cpu" else element_size),
     )
 
 
@@ -106,25 +98,6 @@ def optimizer_bytes(settings: Settings, named: Iterable[tuple[str, nn.Parameter]
             matrix = parameter_role(name) == "hidden" and parameter.dim() == 2
             total += parameter.nbytes if matrix else 2 * parameter.nbytes + 4
     return total
-
-
-def transformer_activations(model: transformer.Settings, tokens: int, precision: Precision, device: str) -> int:
-    """What the backward pass keeps of `tokens` tokens; sequences of full context where attention weights are kept."""
-    bytes_each, mask = 2 if precision == "bf16" else 4, MASK_BYTES.get(device, 4)
-    width, inner = model.width, model.feedforward or 4 * model.width
-    shares = 6 * width + (2 * width if model.positions == "rotary" else 0)
-    if model.gated:
-        shares += 4 * inner
-    else:
-        shares += inner if model.activation == "relu" else 2 * inner
-    layer = 4 * 2 * width + bytes_each * shares
-    if model.dropout:
-        layer += 2 * width * mask
-    if device == "cpu" and (model.attention_dropout or precision == "bf16"):
-        # a weight for each pair, and whether it is dropped (nn/attention/dense.py)
-        layer += (bytes_each + (1 if model.attention_dropout else 0)) * model.heads * model.context
-    embedding = (model.embedding_width or width) * (4 + (mask if model.embedding_dropout else 0))
-    return tokens * (model.layers * layer + embedding)
 
 
 def suggest_settings(

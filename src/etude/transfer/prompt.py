@@ -27,7 +27,6 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.inference.generation import is_causal
 from etude.inference.likelihood import Answers, Worth, by_rules, spelled, weigh
 from etude.inference.model import Loaded, load
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_mean
@@ -134,7 +133,7 @@ def _check_numbers(shots: Sequence[int], limit: int | None) -> None:
 
 def _speaking(source: str | Path | Loaded, device: str | None) -> Loaded:
     loaded = source if isinstance(source, Loaded) else load(source, device)
-    if not is_causal(loaded.model):
+    if not loaded.model.causal:
         raise UserError(
             "This model does not go on with a text: only a causal Transformer (the GPTs) can be prompted. "
             "Fine-tune a masked model: etude finetune."

@@ -13,6 +13,7 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.model import Loaded, load
+from etude.models.base import require
 from etude.models.static import Static
 from etude.tasks.tag.word_features import Tables
 
@@ -44,8 +45,7 @@ def begin(task: Any) -> None:
 
 def _opened(place: str, width: int) -> Loaded:
     vectors = load(place, device="cpu")
-    if not isinstance(vectors.model, Static):
-        raise UserError(f"task.network.vectors={place} is no run of word vectors.")
+    require(vectors.model, Static, f"task.network.vectors={place} is no run of word vectors.")
     if vectors.model.width != width:
         raise UserError(f"task.network.words={width}, and the vectors of {place} are {vectors.model.width} wide.")
     return vectors

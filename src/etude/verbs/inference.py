@@ -239,13 +239,12 @@ def perplexity(
         part: Of a corpus: train or valid.
         device: cpu or cuda; a GPU where there is one.
     """
-    from etude.inference.generation import is_causal
     from etude.inference.perplexity import perplexity as measure
     from etude.inference.perplexity import pseudo_perplexity
 
     source = _read_source(Path(text), part) if isinstance(text, (str, Path)) else text
     model = _open_model(run, device)
-    return measure(model, source, stride) if is_causal(model.model) else pseudo_perplexity(model, source)
+    return measure(model, source, stride) if model.model.causal else pseudo_perplexity(model, source)
 
 
 def _read_source(path: Path, part: str) -> str | Corpus:
