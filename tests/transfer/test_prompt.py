@@ -21,7 +21,7 @@ from etude.cli.main import app
 from etude.errors import UserError
 from etude.inference.model import Loaded
 from etude.nn.packed import pack
-from etude.transfer.prompt import Asked, prompt
+from etude.transfer.prompt import PromptTask, prompt
 from etude.transfer.prompt_file import PromptFile, fields_of
 
 TEXTS = [
@@ -62,10 +62,10 @@ def gpt(request: pytest.FixtureRequest, small_gpt: Callable[..., Loaded]) -> Loa
     return small_gpt(request.param, [*TEXTS, "label: bad very good"])
 
 
-def asked_of(gpt: Loaded, folder: Path, same: bool = False, seed: int = 0, **settings: object) -> Asked:
-    said = PromptFile.load(write_prompt(folder, **settings))
-    items, pool = said.read(folder / "test.jsonl"), said.read(folder / "train.jsonl")
-    return Asked(gpt, said, pool if same else items, pool, seed, same, said.labels(items, pool))
+def asked_of(gpt: Loaded, folder: Path, same: bool = False, seed: int = 0, **settings: object) -> PromptTask:
+    file = PromptFile.load(write_prompt(folder, **settings))
+    examples, pool = file.read(folder / "test.jsonl"), file.read(folder / "train.jsonl")
+    return PromptTask(gpt, file, pool if same else examples, pool, seed, same, file.labels(examples, pool))
 
 
 # --- what stands before an answer -------------------------------------------------------------------
@@ -74,7 +74,7 @@ def asked_of(gpt: Loaded, folder: Path, same: bool = False, seed: int = 0, **set
 def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: Loaded, folder: Path) -> None:
     asking = asked_of(gpt, folder, instruction="Good or bad?", separator="\n##\n")
     text, fit = asking.context(2, 2, room=10**6)
-    shown = [asking.pool[number] for number in asking.drawn(2, 2)]  # type: ignore[index]
+    shown = [asking.pool[number] for number in asking.draw_shots(2, 2)]  # type: ignore[index]
     words = {"0": "bad", "1": "very good"}
     expected = ["Good or bad?", *(f"{one.texts[0]}\nlabel: {words[one.label]}" for one in shown)]
     assert text == "\n##\n".join([*expected, f"{TEXTS[-3]}\nlabel:"])
@@ -83,31 +83,31 @@ def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: Loaded, f
 
 def test_shots_are_drawn_anew_for_each_example_and_fewer_are_the_first_of_more(gpt: Loaded, folder: Path) -> None:
     asking = asked_of(gpt, folder)
-    drawn = [asking.drawn(number, 5) for number in range(7)]
+    drawn = [asking.draw_shots(number, 5) for number in range(7)]
     assert all(len(set(one)) == 5 and set(one) <= set(range(7)) for one in drawn)
     assert len({tuple(one) for one in drawn}) > 3
-    assert all(asking.drawn(number, 2) == one[:2] for number, one in enumerate(drawn))
-    assert drawn == [asked_of(gpt, folder).drawn(number, 5) for number in range(7)]
-    assert drawn != [asked_of(gpt, folder, seed=1).drawn(number, 5) for number in range(7)]
+    assert all(asking.draw_shots(number, 2) == one[:2] for number, one in enumerate(drawn))
+    assert drawn == [asked_of(gpt, folder).draw_shots(number, 5) for number in range(7)]
+    assert drawn != [asked_of(gpt, folder, seed=1).draw_shots(number, 5) for number in range(7)]
 
 
 def test_nothing_is_shown_to_itself(gpt: Loaded, folder: Path) -> None:
     asking = asked_of(gpt, folder, same=True)
     for number in range(7):
-        assert sorted([*asking.drawn(number, 6), number]) == list(range(7))
+        assert sorted([*asking.draw_shots(number, 6), number]) == list(range(7))
 
 
 def test_shots_that_do_not_fit_are_left_out_the_first_ones_first(gpt: Loaded, folder: Path) -> None:
     asking = asked_of(gpt, folder)
     whole, _ = asking.context(0, 3, room=10**6)
-    sizes = [asking._size(asking.context(0, count, 10**6)[0]) for count in range(4)]
+    sizes = [asking._length(asking.context(0, count, 10**6)[0]) for count in range(4)]
     text, fit = asking.context(0, 3, room=sizes[3] - 1)
     assert fit < 3
     assert whole.endswith(text)
     assert asking.context(0, 3, room=sizes[3]) == (whole, 3)
     text, fit = asking.context(0, 3, room=1)
     assert fit == 0
-    assert text == asking.said.asked(asking.items[0])
+    assert text == asking.file.question(asking.examples[0])
 
 
 # --- whole tasks ------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_model_that_knows_the_answers_is_right(learnt: Loaded, folder: Path) -
     assert [one["label"] for one in result.answers] == LABELS[::-1]
     assert result.answers[0]["answer"] == "very good"
     assert found.baseline == ("always 'very good'", pytest.approx(4 / 7))
-    assert set(result.others) == {"sum", "characters", "bytes"}
+    assert set(result.accuracy_by) == {"sum", "characters", "bytes"}
     (turned,) = prompt(learnt, write_prompt(folder, answers={"1": "bad", "0": "very good"}), [0]).results
     assert turned.scores["accuracy"].value == 0
 
@@ -173,7 +173,7 @@ def test_choices_are_their_own_answers(learnt: Loaded, folder: Path) -> None:
     assert [one["choice"] for one in found.results[0].answers] == [1, 0]
     assert found.baseline == ("a guess", pytest.approx((1 / 3 + 1 / 2) / 2))
     asked = PromptFile.load(write_prompt(folder, kind="choice", template="{question}\n{choices}\n=", answers={}))
-    assert asked.asked(asked.read(folder / "test.jsonl")[1]) == "where was it ?\nA. the actor\nB. the end\n="
+    assert asked.question(asked.read(folder / "test.jsonl")[1]) == "where was it ?\nA. the actor\nB. the end\n="
 
 
 def test_the_word_that_follows(learnt: Loaded, folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_the_word_that_follows(learnt: Loaded, folder: Path) -> None:
     nats = [-one["log_probability"] for one in alone.answers]
     assert nats[0] < 0.1 < 1 < nats[1]
     assert alone.scores["perplexity"].value == pytest.approx(np.exp(np.mean(nats)))
-    assert with_one.shown == 1
+    assert with_one.mean_shots == 1
 
 
 def test_answers_are_written_up_to_the_end_of_the_line(learnt: Loaded, folder: Path) -> None:
@@ -206,7 +206,7 @@ def test_answers_are_written_up_to_the_end_of_the_line(learnt: Loaded, folder: P
 
 def test_fewer_are_asked_where_a_limit_is_given(learnt: Loaded, folder: Path) -> None:
     told: list[tuple[int, int]] = []
-    found = prompt(learnt, write_prompt(folder), [0, 1], limit=3, tell=lambda *numbers: told.append(numbers))
+    found = prompt(learnt, write_prompt(folder), [0, 1], limit=3, on_progress=lambda *numbers: told.append(numbers))
     assert [one.scores["accuracy"].count for one in found.results] == [3, 3]
     assert told[-1] == (6, 6)
 
@@ -247,7 +247,7 @@ def test_a_question_that_is_too_long_keeps_its_end(
 
     monkeypatch.setattr(learnt, "search", noting)
     (result,) = prompt(learnt, file, [0]).results
-    assert result.cut == 1
+    assert result.truncated == 1
     room = learnt.model.context - 8
     assert room - 2 <= len(learnt.tokenizer.encode(asked[0]).ids) <= room + 2
     assert asked[0].endswith("\nwhat ?")

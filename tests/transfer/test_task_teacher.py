@@ -22,7 +22,7 @@ from etude.inference.task_model import Tuned
 from etude.objectives.distillation.teacher import Teacher
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
-from etude.tasks.distilled_task import TaskWays, Taught, divergence
+from etude.tasks.distilled_task import DistilledTask, TaskDistillSettings, label_divergence
 from etude.transfer import finetune as transfer
 
 Bases = Callable[[str], Path]
@@ -50,12 +50,14 @@ def inside(base: Bases, reviews: Files, teacher: Path, tmp_path_factory: pytest.
     return out
 
 
-def lesson(teacher: Path, reviews: Files, **ways: Any) -> tuple[Any, Taught, Any]:
+def lesson(teacher: Path, reviews: Files, **ways: Any) -> tuple[Any, DistilledTask, Any]:
     """A student with the weights of another seed, the objective, and a batch."""
     opened = Tuned.open(teacher, device="cpu")
     torch.manual_seed(5)
     model, task = opened.plan.build(Run.open(teacher).recipe.build_model(), opened.tokenizer)
-    taught = Taught(task, TaskWays(teacher=str(teacher), **ways), model, Teacher(opened.model, opened.task))
+    taught = DistilledTask(
+        task, TaskDistillSettings(teacher=str(teacher), **ways), model, Teacher(opened.model, opened.task)
+    )
     model.eval()
     taught.eval()
     rows = task.rows(opened.read(reviews[0]))
@@ -89,10 +91,10 @@ def test_the_terms_are_the_formulas(teacher: Path, reviews: Files) -> None:
 def test_the_divergence_has_the_gradient_of_the_papers_cross_entropy() -> None:
     scores = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     known = torch.randn(5, 3, dtype=torch.float64)
-    mine = torch.autograd.grad(divergence(scores, known, 1.0), scores)[0]
+    mine = torch.autograd.grad(label_divergence(scores, known, 1.0), scores)[0]
     papers = -(known.softmax(-1) * scores.log_softmax(-1)).sum()
     torch.testing.assert_close(mine, torch.autograd.grad(papers, scores)[0])
-    assert divergence(scores, scores.detach(), 4.0).item() == pytest.approx(0, abs=1e-12)
+    assert label_divergence(scores, scores.detach(), 4.0).item() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(

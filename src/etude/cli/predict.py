@@ -29,12 +29,12 @@ def register(app: typer.Typer) -> None:
 
         from etude.cli.column_options import named_columns
         from etude.inference.task_model import Tuned
-        from etude.tasks.example_filter import said_once, tell_bad
+        from etude.tasks.example_filter import warn_bad, warn_once
 
         tuned = Tuned.open(run)
         examples = tuned.read(file, named_columns(columns or []), skip_bad)
-        tell_bad(examples)
-        with said_once():
+        warn_bad(examples)
+        with warn_once():
             scores = tuned.evaluate(examples)
             answers = tuned.predict(examples) if predictions is not None or report is not None else []
         if predictions is not None:
@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
         from etude.cli.column_options import named_columns
         from etude.errors import UserError
         from etude.inference.task_model import Tuned, holds_lines
-        from etude.tasks.example_filter import tell_bad
+        from etude.tasks.example_filter import warn_bad
 
         tuned = Tuned.open(run).with_columns(named_columns(columns or []))
         with contextlib.ExitStack() as stack:
@@ -80,7 +80,7 @@ def register(app: typer.Typer) -> None:
                 raise UserError(f"There is no file {file}.")
             if file is not None and not holds_lines(file):
                 examples = tuned.read(file, skip_bad=skip_bad, labelled=False)
-                tell_bad(examples)
+                warn_bad(examples)
                 for answer in tuned.predict(examples):
                     sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
                 return

@@ -10,7 +10,7 @@ import typer
 from etude.cli.generate import Device, Model
 
 if TYPE_CHECKING:
-    from etude.transfer.prompt import Prompted
+    from etude.transfer.prompt import PromptResult
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def prompt(
 
     found = ask(
         run, file, _numbers(shots), train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
-        tell=tell,
+        on_progress=tell,
     )  # fmt: skip
     if predictions is not None:
         lines = (json.dumps({"shots": one.shots, **answer}, ensure_ascii=False) + "\n"
@@ -77,7 +77,7 @@ HOW = {
 }
 
 
-def table(found: Prompted) -> str:
+def table(found: PromptResult) -> str:
     """One line a number of shots, what they are compared with, and what a reader cannot see."""
     names = list(found.results[0].scores)
     lines = [" ".join(["shots", *(f"{name:<26}" for name in names)]).rstrip()]
@@ -89,14 +89,14 @@ def table(found: Prompted) -> str:
     if found.baseline is not None:
         lines.append(f"{found.baseline[0]}: accuracy {found.baseline[1]:.4f}")
     for one in found.results:
-        if one.others:
-            rest = ", ".join(f"{rule} {value:.4f}" for rule, value in one.others.items())
+        if one.accuracy_by:
+            rest = ", ".join(f"{rule} {value:.4f}" for rule, value in one.accuracy_by.items())
             lines.append(f"shots {one.shots}, accuracy by other rules: {rest}")
     for one in found.results:
-        if one.shown < one.shots:
-            lines.append(f"! shots {one.shots}: {one.shown:.1f} fitted into the context on average")
-        if one.cut:
-            lines.append(f"! shots {one.shots}: {one.cut:,} of {count:,} examples were cut to fit the context")
+        if one.mean_shots < one.shots:
+            lines.append(f"! shots {one.shots}: {one.mean_shots:.1f} fitted into the context on average")
+        if one.truncated:
+            lines.append(f"! shots {one.shots}: {one.truncated:,} of {count:,} examples were cut to fit the context")
     return "\n".join(lines)
 
 

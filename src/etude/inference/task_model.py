@@ -21,8 +21,8 @@ from etude.tasks.base import Answers, Task
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.tasks.data.records import FILES, SQUEEZED, json_record
-from etude.tasks.distilled_task import own_names
-from etude.tasks.example_filter import admitted
+from etude.tasks.distilled_task import task_weights
+from etude.tasks.example_filter import admit_examples
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
@@ -48,7 +48,7 @@ class Tuned:
             checkpoint.load_strictly(learner, load_file(path), str(path))
         elif run.steps:
             groups, _ = checkpoint.load(run.folder / "checkpoints", run.steps[-1])
-            own = groups["weights"] if plan.distill is None else own_names(groups["weights"])
+            own = groups["weights"] if plan.distill is None else task_weights(groups["weights"])
             checkpoint.load_strictly(learner, own, f"checkpoint {run.steps[-1]} of {run.folder}")
         else:
             raise UserError(f"{run.folder} has no weights yet. 'etude finetune --resume {run.folder}' trains it.")
@@ -66,7 +66,7 @@ class Tuned:
     ) -> Examples[Any]:
         """A file of examples; columns are those of training unless others are named."""
         found = self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
-        return admitted(self.task, found, True)[0] if skip_bad and labelled else found
+        return admit_examples(self.task, found, True)[0] if skip_bad and labelled else found
 
     def must_answer(self) -> None:
         """Refuses to use a head that was never trained."""

@@ -29,7 +29,7 @@ from etude.recipes.datasets import NAMED
 from etude.recipes.document import Overrides, Writer, from_overrides
 from etude.recipes.schema import checked
 from etude.tasks.base import Task, TaskKind
-from etude.tasks.distilled_task import TaskWays
+from etude.tasks.distilled_task import TaskDistillSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.settings import BUDGETS
@@ -74,7 +74,7 @@ class Plan:
     skip_bad: bool = False
     score: str = ""  # the official one, by which the best weights were chosen
     scores: dict[str, Any] = field(default_factory=dict)  # of the finished run, on dev
-    distill: TaskWays | None = None  # where it learns from a teacher
+    distill: TaskDistillSettings | None = None  # where it learns from a teacher
     teacher: str = ""  # the fingerprint of that one's weights
 
     @property
@@ -126,7 +126,9 @@ class Plan:
             train=checked(Train, values.pop("train"), document, "train"),
             examples=Source(**values.pop("examples")),
             dev=Source(**dev) if (dev := values.pop("dev")) else None,
-            distill=checked(TaskWays, ways, document, "distill") if (ways := values.pop("distill", None)) else None,
+            distill=checked(TaskDistillSettings, ways, document, "distill")
+            if (ways := values.pop("distill", None))
+            else None,
             **values,
         )
 
@@ -176,7 +178,7 @@ def settle(kind: str, overrides: Overrides, model: Model) -> tuple[Any, Transfer
     return task, transfer, checked(Train, settings.model_dump(mode="json") | changes, document, "train")
 
 
-def ways_of(overrides: Overrides) -> TaskWays | None:
+def distill_settings(overrides: Overrides) -> TaskDistillSettings | None:
     """How a teacher teaches, where one is named."""
     document = from_overrides(overrides)
     values = document.values.get("distill")
@@ -184,4 +186,4 @@ def ways_of(overrides: Overrides) -> TaskWays | None:
         return None
     if not isinstance(values, dict) or not values.get("teacher"):
         raise UserError("distill.* says how a teacher teaches: name it with --teacher RUN (or distill.teacher=RUN).")
-    return checked(TaskWays, values, document, "distill")
+    return checked(TaskDistillSettings, values, document, "distill")

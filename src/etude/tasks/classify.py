@@ -96,8 +96,8 @@ class TextPrompt(LabelPrompt[Labelled]):
     def values(self, example: Labelled) -> dict[str, str]:
         return dict(zip(self.fields, example.texts, strict=True))
 
-    def label(self, example: Labelled) -> str | None:
-        return example.label
+    def label(self, example: Labelled) -> str:
+        return str(example.label)
 
 
 PROMPT = TextPrompt(("text",))

@@ -33,7 +33,7 @@ from etude.tasks.base import Task
 from etude.tasks.classify import Classify
 
 
-class TaskWays(Inside):
+class TaskDistillSettings(Inside):
     """How a task is learnt from a teacher; the defaults are the last step of TinyBERT's."""
 
     teacher: str = Field(description="a run of the same task")
@@ -47,10 +47,10 @@ class TaskWays(Inside):
         return bool(self.soft_weight or self.hard_weight)
 
 
-class Taught(Objective):
+class DistilledTask(Objective):
     """The task's own batches and scores, with the teacher's terms in place of its loss."""
 
-    def __init__(self, task: Task, ways: TaskWays, model: nn.Module, teacher: Teacher) -> None:
+    def __init__(self, task: Task, ways: TaskDistillSettings, model: nn.Module, teacher: Teacher) -> None:
         super().__init__()
         check(task, ways, model, teacher)
         self.task, self.ways, self.teacher = task, ways, teacher.eval()  # the teacher is no module of this one's
@@ -92,7 +92,7 @@ class Taught(Objective):
             if ways.soft_weight:
                 with torch.no_grad():
                     known = self.teacher.objective.pooled.scores(teacher, taught, batch)
-                apart = divergence(scores, known, ways.temperature)
+                apart = label_divergence(scores, known, ways.temperature)
                 terms["soft"] = Term(apart, batch.counts["soft"], ways.soft_weight)
             if ways.hard_weight:
                 total = F.cross_entropy(scores, batch.labels, reduction="sum")
@@ -116,14 +116,14 @@ class Taught(Objective):
         return total + (self.matching.flops(lengths) if self.matching is not None else 0)
 
 
-def divergence(scores: Tensor, known: Tensor, temperature: float) -> Tensor:
+def label_divergence(scores: Tensor, known: Tensor, temperature: float) -> Tensor:
     """The sum over examples of KL(teacher || student), both softmaxes at a temperature, times its square."""
     said, truth = ((one / temperature).log_softmax(-1) for one in (scores, known))
     return F.kl_div(said, truth, reduction="sum", log_target=True) * temperature**2
 
 
-def own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A checkpoint of `Taught` under the names of the task alone."""
+def task_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint of `DistilledTask` under the names of the task alone."""
     start = "objective.task."
     return {
         f"objective.{name.removeprefix(start)}" if name.startswith(start) else name: one
@@ -132,7 +132,7 @@ def own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def check(task: Task, ways: TaskWays, model: Any, teacher: Teacher) -> None:
+def check(task: Task, ways: TaskDistillSettings, model: Any, teacher: Teacher) -> None:
     """What does not fit together, said by name."""
     for trained in (model, teacher.model):
         require(

@@ -20,7 +20,7 @@ from etude.tasks.data.examples import Examples
 log = logging.getLogger("etude")
 
 
-def admitted(task: Task, examples: Examples[Any], skip_bad: bool, seed: int = 0) -> tuple[Examples[Any], Rows]:
+def admit_examples(task: Task, examples: Examples[Any], skip_bad: bool, seed: int = 0) -> tuple[Examples[Any], Rows]:
     """The examples that have rows, and their rows; bad ones are counted in `bad`, or the first is raised."""
     try:
         return examples, task.rows(examples, seed)
@@ -42,13 +42,13 @@ def admitted(task: Task, examples: Examples[Any], skip_bad: bool, seed: int = 0)
     return found, task.rows(found, seed)
 
 
-def tell_bad(examples: Examples[Any]) -> None:
+def warn_bad(examples: Examples[Any]) -> None:
     if examples.bad:
         log.warning("%s: %d bad examples left out; the first: %s", examples.source, len(examples.bad), examples.bad[0])
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
+def warn_once() -> Iterator[None]:
     """What is said of a file within is said once, however often the file is read and under whatever path."""
     seen: set[tuple[object, ...]] = set()
 

@@ -29,7 +29,7 @@ class PromptForm(ABC, Generic[E]):
 
 class LabelPrompt(PromptForm[E]):
     @abstractmethod
-    def label(self, example: E) -> str | None:
+    def label(self, example: E) -> str:
         """The gold label."""
 
 

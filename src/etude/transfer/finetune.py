@@ -34,8 +34,8 @@ from etude.runs.task_plan import Plan, Source
 from etude.runs.training import discard_untrained, train_loop
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
-from etude.tasks.distilled_task import Taught
-from etude.tasks.example_filter import admitted, said_once, tell_bad
+from etude.tasks.distilled_task import DistilledTask
+from etude.tasks.example_filter import admit_examples, warn_bad, warn_once
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, schedule
 from etude.train.device import make_deterministic, resolve_device
@@ -92,7 +92,7 @@ def finetune(
     refuse_existing(Path(out))
     kind, overrides = resolve(task, overrides)
     start = open_pretrained(base)
-    with said_once():
+    with warn_once():
         transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad)
         device = resolve_device(transfer.plan.train.device)
         with connect(device.type == "cuda") as ranks:
@@ -112,7 +112,7 @@ def resume(folder: str | Path, quiet: bool = False) -> Run:
         return run
     model = run.recipe.build_model() if run.steps else open_pretrained(plan.base).model
     device = resolve_device(plan.train.device)
-    with said_once(), connect(device.type == "cuda") as ranks:
+    with warn_once(), connect(device.type == "cuda") as ranks:
         return _train(run, _reopen(plan, model, run.tokenizer), device, ranks, quiet)
 
 
@@ -140,7 +140,7 @@ def plan_transfer(
     sources = Source.of(train), Source.of(dev) if dev is not None else None
     examples = module.read(train, column_names, skip_bad)
     facts = module.learn(examples, settings)
-    distill = plans.ways_of(overrides)
+    distill = plans.distill_settings(overrides)
     teacher = fingerprint = None
     if distill is not None:
         teacher, fingerprint = teachers.found(distill, kind, start.tokenizer)
@@ -161,8 +161,8 @@ def plan_transfer(
     objective: Objective = task
     if distill is not None and teacher is not None and fingerprint is not None:
         plan = teachers.settled(plan, distill, fingerprint)
-        objective = Taught(task, distill, model, teacher)
-    examples, rows = admitted(task, examples, skip_bad, train_settings.seed)
+        objective = DistilledTask(task, distill, model, teacher)
+    examples, rows = admit_examples(task, examples, skip_bad, train_settings.seed)
     transfer = Transfer(plan, model, task, objective, examples, rows)
     if dev is not None:
         _add_dev(transfer, module.read(dev, column_names, skip_bad))
@@ -180,7 +180,7 @@ def _reopen(plan: Plan, model: Model, tokenizer: Tokenizer) -> Transfer:
     model, task = plan.build(model, tokenizer)
     objective = teachers.objective_of(plan, task, model, tokenizer)
     examples = plan.module.read(plan.examples.check(), plan.columns, plan.skip_bad)
-    examples, rows = admitted(task, examples, plan.skip_bad, plan.train.seed)
+    examples, rows = admit_examples(task, examples, plan.skip_bad, plan.train.seed)
     transfer = Transfer(plan, model, task, objective, examples, rows)
     if plan.dev:
         _add_dev(transfer, plan.module.read(plan.dev.check(), plan.columns, plan.skip_bad))
@@ -189,7 +189,7 @@ def _reopen(plan: Plan, model: Model, tokenizer: Tokenizer) -> Transfer:
 
 def _add_dev(transfer: Transfer, dev: Examples[Any]) -> None:
     plan = transfer.plan
-    transfer.dev, transfer.dev_rows = admitted(transfer.task, dev, plan.skip_bad, plan.train.seed)
+    transfer.dev, transfer.dev_rows = admit_examples(transfer.task, dev, plan.skip_bad, plan.train.seed)
 
 
 def _only_budget(**budget: Any) -> dict[str, Any]:
@@ -222,10 +222,10 @@ def _train(run: Run, transfer: Transfer, device: torch.device, ranks: Ranks, qui
     total = settings.steps
     if not run.steps:
         vector_init.begin(task)
-    tell_bad(transfer.examples)
+    warn_bad(transfer.examples)
     metric = None
     if dev is not None:
-        tell_bad(dev)
+        warn_bad(dev)
         if transfer.trains_head:
             metric = SelectionMetric(task.score, lambda: _score_values(task, model, dev))
 

@@ -1,4 +1,7 @@
-"""The word that a text ends in (LAMBADA, Paperno et al. 2016): a `context` and the `target` behind it."""
+"""The last word of a text (LAMBADA, Paperno et al. 2016): a `context` and the `target` that follows it.
+
+Prompts ask for it (`kind: word`); it is no task to fine-tune.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 from etude.tasks.data.examples import Examples, Record, column_of, gather, text_of
 from etude.tasks.data.records import records
+from etude.tasks.prompt_form import WordPrompt
 
 COLUMNS = {"context": ("context", "text", "passage"), "target": ("target", "answer", "word")}
 
@@ -18,10 +22,24 @@ class LastWord:
     target: str
 
 
+class LastWordPrompt(WordPrompt[LastWord]):
+    def values(self, example: LastWord) -> dict[str, str]:
+        return {"context": example.context}
+
+    def word(self, example: LastWord) -> str:
+        return example.target
+
+
+PROMPT = LastWordPrompt(("context",))
+
+
 def parse(record: Record, columns: Mapping[str, str], where: str) -> LastWord:
     named = {role: column_of(record, role, columns, usual) for role, usual in COLUMNS.items()}
     return LastWord(text_of(record, named["context"], where), text_of(record, named["target"], where).strip())
 
 
-def read(path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False) -> Examples[LastWord]:
+def read(
+    path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+) -> Examples[LastWord]:
+    """`labelled` is there for the sake of tasks, which have it: a text without its last word asks nothing."""
     return gather(records(path), lambda record, where: parse(record, columns or {}, where), path, skip_bad)

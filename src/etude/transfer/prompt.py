@@ -29,49 +29,52 @@ from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.inference.likelihood import Answers, Worth, by_rules, spelled, weigh
 from etude.inference.model import Loaded, load
+from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_mean
 from etude.tasks.classify import label_scores
 from etude.tasks.data.examples import Examples, label_numbers
-from etude.tasks.example_filter import tell_bad
+from etude.tasks.example_filter import warn_bad
 from etude.tasks.metrics import Confusion
-from etude.tasks.span import answers as judging
+from etude.tasks.prompt_form import ChoicePrompt, LabelPrompt, WordPrompt, WritePrompt
+from etude.tasks.span import answers as span_answers
 from etude.transfer.prompt_file import PromptFile
 
 METRICS = ("accuracy", "macro_f1", "mcc")  # of labels; where there are two also f1, of the second as in GLUE
 GROUP = 256  # examples put at once: bounds what is held, never changes a result
+Progress = Callable[[int, int], None]  # receives how many of how many questions have been asked
 
 
 @dataclass(frozen=True)
-class Result:
-    """One number of shots."""
+class ShotResult:
+    """The result for one number of shots."""
 
     shots: int
     scores: dict[str, Score]  # the first is the official one
     compared: str  # the rule by which answers were compared; "written" where the model wrote them
-    others: dict[str, float]  # accuracy by the other rules
-    shown: float  # shots that fitted, on average
-    cut: int  # examples whose own text had to be cut
-    answers: list[dict[str, Any]]  # in the order of the examples
+    accuracy_by: dict[str, float]  # accuracy by the other rules
+    mean_shots: float  # shots that fitted, on average
+    truncated: int  # examples whose own text had to be cut
+    answers: list[Answer]  # in the order of the examples
 
     def json(self) -> dict[str, Any]:
         return {
             "shots": self.shots,
             "compared": self.compared,
             "scores": {name: score.json() for name, score in self.scores.items()},
-            "accuracy_by": self.others,
-            "shown": self.shown,
-            "cut": self.cut,
+            "accuracy_by": self.accuracy_by,
+            "shown": self.mean_shots,
+            "cut": self.truncated,
         }
 
 
 @dataclass(frozen=True)
-class Prompted:
-    results: list[Result]
-    baseline: tuple[str, float] | None  # what no model is worth: its name, and its accuracy
+class PromptResult:
+    results: list[ShotResult]
+    baseline: tuple[str, float] | None  # a baseline without a model: its name, and its accuracy
 
     def json(self) -> dict[str, Any]:
         baseline = None if self.baseline is None else {"name": self.baseline[0], "accuracy": self.baseline[1]}
-        return {"baseline": baseline, "results": [one.json() for one in self.results]}
+        return {"baseline": baseline, "results": [result.json() for result in self.results]}
 
 
 def prompt(
@@ -85,41 +88,37 @@ def prompt(
     limit: int | None = None,
     skip_bad: bool = False,
     device: str | None = None,
-    tell: Callable[[int, int], None] | None = None,
-) -> Prompted:
-    """A task, as a prompt file has it, for each number of shots; `limit` asks only the first so many examples.
-
-    `tell` hears how many of how many have been asked.
-    """
-    said = PromptFile.load(file)
+    on_progress: Progress | None = None,
+) -> PromptResult:
+    """Score a task, as a prompt file describes it, for each number of shots; `limit` asks only the first examples."""
+    description = PromptFile.load(file)
     _check_numbers(shots, limit)
     folder = Path(file).parent
-    asked_from = Path(test) if test is not None else folder / said.test
-    shown_from = Path(train) if train is not None else folder / said.train if said.train is not None else None
-    if max(shots) and shown_from is None:
+    test_path = Path(test) if test is not None else folder / description.test
+    train_path = Path(train) if train is not None else folder / description.train if description.train else None
+    if max(shots) and train_path is None:
         raise UserError(f"{file}: {max(shots)} shots are asked for, and 'train' names no file to draw them from.")
-    items = said.read(asked_from, skip_bad)
-    pool = said.read(shown_from, skip_bad) if shown_from is not None else None
-    for examples in (items, pool):
-        if examples is not None:
-            tell_bad(examples)
-    same = shown_from is not None and shown_from.resolve() == asked_from.resolve()
+    examples = description.read(test_path, skip_bad)
+    pool = description.read(train_path, skip_bad) if train_path is not None else None
+    for part in (examples, pool):
+        if part is not None:
+            warn_bad(part)
+    same = train_path is not None and train_path.resolve() == test_path.resolve()
     if pool is not None and max(shots) > len(pool) - same:
-        raise UserError(f"{shown_from} holds {len(pool)} examples, and {max(shots)} are to be shown. Ask for fewer.")
-    labels = said.labels(items, *([pool] if pool is not None else [])) if said.kind in ("classify", "pair") else []
+        raise UserError(f"{train_path} holds {len(pool)} examples, and {max(shots)} are to be shown. Ask for fewer.")
+    labels = description.labels(examples, *([pool] if pool is not None else []))
     if limit is not None:
-        items = items.part(range(min(limit, len(items))))
-    asked = Asked(_speaking(source, device), said, items, pool, seed, same, labels)
-    answered = {"span": asked.written, "word": asked.followed}.get(said.kind, asked.chosen)
-    results: list[Result] = []
+        examples = examples.part(range(min(limit, len(examples))))
+    task = PromptTask(_load_causal(source, device), description, examples, pool, seed, same, labels)
+    results: list[ShotResult] = []
 
-    def told(number: int) -> None:
-        if tell is not None:
-            tell(len(results) * len(items) + number, len(shots) * len(items))
+    def report(number: int) -> None:
+        if on_progress is not None:
+            on_progress(len(results) * len(examples) + number, len(shots) * len(examples))
 
     for count in shots:
-        results.append(answered(count, told))
-    return Prompted(results, asked.baseline())
+        results.append(task.run(count, report))
+    return PromptResult(results, task.baseline())
 
 
 def _check_numbers(shots: Sequence[int], limit: int | None) -> None:
@@ -131,7 +130,7 @@ def _check_numbers(shots: Sequence[int], limit: int | None) -> None:
         raise UserError(f"limit={limit}: ask one example or more.")
 
 
-def _speaking(source: str | Path | Loaded, device: str | None) -> Loaded:
+def _load_causal(source: str | Path | Loaded, device: str | None) -> Loaded:
     loaded = source if isinstance(source, Loaded) else load(source, device)
     if not loaded.model.causal:
         raise UserError(
@@ -143,102 +142,114 @@ def _speaking(source: str | Path | Loaded, device: str | None) -> Loaded:
 
 
 @dataclass
-class Asked:
-    """A task put to a model."""
+class PromptTask:
+    """The examples of a prompt file, put to a model."""
 
     loaded: Loaded
-    said: PromptFile
-    items: Examples[Any]
-    pool: Examples[Any] | None  # what is shown
+    file: PromptFile
+    examples: Examples[Any]
+    pool: Examples[Any] | None  # examples to show
     seed: int
-    same: bool  # whether what is shown and what is asked is one file: nothing is shown to itself
+    same: bool  # whether the pool and the examples are one file: nothing is shown to itself
     labels: list[str]  # of a classification
-    sizes: dict[str, int] = field(default_factory=dict)  # tokens of what comes again: shown examples, labels' words
+    lengths: dict[str, int] = field(default_factory=dict)  # tokens of what comes again: shown examples, labels' words
 
-    # --- what stands before an answer ---------------------------------------------------------------
+    def run(self, count: int, report: Callable[[int], None]) -> ShotResult:
+        """The result with `count` shots; `report` receives how many examples have been asked."""
+        if isinstance(self.file.form, WritePrompt):
+            return self.write_answers(self.file.form, count, report)
+        if isinstance(self.file.form, WordPrompt):
+            return self.predict_words(count, report)
+        return self.choose_answers(count, report)
 
-    def drawn(self, number: int, count: int) -> list[int]:
-        """The examples shown before example `number`."""
+    # --- the text before an answer ------------------------------------------------------------------
+
+    def draw_shots(self, number: int, count: int) -> list[int]:
+        """The examples of the pool that are shown before example `number`."""
         if not count:
             return []
         assert self.pool is not None
         size = len(self.pool) - self.same
-        found = Permutation(size, fold(self.seed, number, "shots"))(np.arange(count)).tolist()
-        return [one + (self.same and one >= number) for one in found]
+        numbers = Permutation(size, fold(self.seed, number, "shots"))(np.arange(count)).tolist()
+        return [drawn + (self.same and drawn >= number) for drawn in numbers]
 
     def context(self, number: int, count: int, room: int) -> tuple[str, int]:
-        """What stands before the answer of an example, with as many shots as fit into `room` tokens; how many do."""
-        asked = self.said.asked(self.items[number])
-        drawn = self.drawn(number, count)
-        fit, left = 0, room - self._size(self._joined([], asked))
-        for one in reversed(drawn):  # those near to what is asked stay
-            left -= self._kept_size(self.said.shown(self._shown(one)) + self.said.separator)
+        """The text before the answer of an example, with as many shots as fit into `room` tokens; how many do."""
+        question = self.file.question(self.examples[number])
+        drawn = self.draw_shots(number, count)
+        fit, left = 0, room - self._length(self._join([], question))
+        for shot in reversed(drawn):  # those near to the question stay
+            left -= self._cached_length(self._demonstration(shot) + self.file.separator)
             if left < 0:
                 break
             fit += 1
         while True:  # the tokens of all parts and of the whole differ by a few
-            shown = [self.said.shown(self._shown(one)) for one in drawn[len(drawn) - fit :]]
-            text = self._joined(shown, asked)
-            if not fit or self._size(text) <= room:
+            text = self._join([self._demonstration(shot) for shot in drawn[len(drawn) - fit :]], question)
+            if not fit or self._length(text) <= room:
                 return text, fit
             fit -= 1
 
-    def _joined(self, shown: list[str], asked: str) -> str:
-        instruction = [self.said.instruction] if self.said.instruction else []
-        return self.said.separator.join([*instruction, *shown, asked])
+    def _join(self, demonstrations: list[str], question: str) -> str:
+        instruction = [self.file.instruction] if self.file.instruction else []
+        return self.file.separator.join([*instruction, *demonstrations, question])
 
-    def _shown(self, number: int) -> Any:
+    def _demonstration(self, number: int) -> str:
         assert self.pool is not None
-        return self.pool[number]
+        return self.file.demonstration(self.pool[number])
 
-    def _kept_size(self, text: str) -> int:
-        if text not in self.sizes:
-            self.sizes[text] = self._size(text)
-        return self.sizes[text]
+    def _cached_length(self, text: str) -> int:
+        if text not in self.lengths:
+            self.lengths[text] = self._length(text)
+        return self.lengths[text]
 
-    def _size(self, text: str) -> int:
+    def _length(self, text: str) -> int:
         return len(self.loaded.tokenizer.encode(text).ids)
 
     # --- answers to choose from ---------------------------------------------------------------------
 
     def options(self, number: int) -> list[str]:
         """The answers of an example, without the delimiter."""
-        item = self.items[number]
-        if self.said.kind == "word":
-            return [item.target]
-        return list(item.choices) if self.said.kind == "choice" else [self.said.words(label) for label in self.labels]
+        form, example = self.file.form, self.examples[number]
+        if isinstance(form, WordPrompt):
+            return [form.word(example)]
+        if isinstance(form, ChoicePrompt):
+            return list(form.choices(example))
+        return [self.file.words(label) for label in self.labels]
 
-    def weighed(self, count: int, tell: Callable[[int], None]) -> Iterator[tuple[Worth, Worth | None, bool, int]]:
+    def weigh_options(
+        self, count: int, report: Callable[[int], None]
+    ) -> Iterator[tuple[Worth, Worth | None, bool, int]]:
         """Of each example: its answers' worth, the same without a question where that is asked for, whether it was cut,
         and the shots that fitted."""
-        for start in range(0, len(self.items), GROUP):
-            numbers = range(start, min(start + GROUP, len(self.items)))
+        for start in range(0, len(self.examples), GROUP):
+            numbers = range(start, min(start + GROUP, len(self.examples)))
             group: list[Answers] = []
             alone: list[Answers] = []
             fits: list[int] = []
             for number in numbers:
-                answers = [self.said.delimiter + option for option in self.options(number)]
-                room = self.loaded.model.context - max(map(self._kept_size, answers))
+                answers = [self.file.delimiter + option for option in self.options(number)]
+                room = self.loaded.model.context - max(map(self._cached_length, answers))
                 text, fit = self.context(number, count, room)
                 group.append(spelled(self.loaded, text, answers))
                 fits.append(fit)
-                if self.said.compared == "unconditional":
-                    alone.append(spelled(self.loaded, self.said.answer_context, answers))
-            unasked = weigh(self.loaded, alone) if alone else [None] * len(group)
-            for one, worth, free, fit in zip(group, weigh(self.loaded, group), unasked, fits, strict=True):
-                yield worth, free, one.cut, fit
-            tell(numbers.stop)
+                if self.file.compared == "unconditional":
+                    alone.append(spelled(self.loaded, self.file.answer_context, answers))
+            unconditional = weigh(self.loaded, alone) if alone else [None] * len(group)
+            for options, worth, free, fit in zip(group, weigh(self.loaded, group), unconditional, fits, strict=True):
+                yield worth, free, options.cut, fit
+            report(numbers.stop)
 
-    def chosen(self, count: int, tell: Callable[[int], None]) -> Result:
+    def choose_answers(self, count: int, report: Callable[[int], None]) -> ShotResult:
+        """The likeliest of the options is the answer."""
         rated, cuts, fits = [], [], []
-        for number, (worth, unasked, cut, fit) in enumerate(self.weighed(count, tell)):
-            rated.append(by_rules(worth, self.options(number), unasked))
+        for number, (worth, unconditional, cut, fit) in enumerate(self.weigh_options(count, report)):
+            rated.append(by_rules(worth, self.options(number), unconditional))
             cuts.append(cut)
             fits.append(fit)
-        found = {rule: np.array([int(one[rule].argmax()) for one in rated]) for rule in rated[0]}
-        gold, chosen = self._gold(), found[self.said.compared]
-        others: dict[str, float] = {
-            rule: float((some == gold).mean()) for rule, some in found.items() if rule != self.said.compared
+        choices = {rule: np.array([int(scores[rule].argmax()) for scores in rated]) for rule in rated[0]}
+        gold, chosen = self._gold(), choices[self.file.compared]
+        accuracy_by: dict[str, float] = {
+            rule: float((choice == gold).mean()) for rule, choice in choices.items() if rule != self.file.compared
         }
         if self.labels:
             counts = Confusion(len(self.labels))
@@ -250,63 +261,70 @@ class Asked:
             {
                 "answer": self.options(number)[place],
                 **({"label": self.labels[place]} if self.labels else {"choice": place}),
-                "log_probabilities": one["sum"].tolist(),
+                "log_probabilities": by_rule["sum"].tolist(),
             }
-            for number, (one, place) in enumerate(zip(rated, chosen.tolist(), strict=True))
+            for number, (by_rule, place) in enumerate(zip(rated, chosen.tolist(), strict=True))
         ]
-        return Result(count, scores, self.said.compared, others, float(np.mean(fits)), sum(cuts), answers)
+        return ShotResult(count, scores, self.file.compared, accuracy_by, float(np.mean(fits)), sum(cuts), answers)
 
     def _gold(self) -> np.ndarray:
-        if self.labels:
-            return label_numbers((item.label for item in self.items), self.labels, self.items.places)
-        return np.array([item.answer for item in self.items])
+        form = self.file.form
+        if isinstance(form, LabelPrompt):
+            return label_numbers((form.label(example) for example in self.examples), self.labels, self.examples.places)
+        assert isinstance(form, ChoicePrompt)
+        return np.array([form.gold(example) for example in self.examples])
 
     # --- answers that are written -------------------------------------------------------------------
 
-    def followed(self, count: int, tell: Callable[[int], None]) -> Result:
-        """The word that follows, which is known: written one token after the other it would be this one, or not."""
-        right, nats, cuts, fits = [], [], [], []
-        for worth, _, cut, fit in self.weighed(count, tell):
-            right.append(bool(worth.likeliest[0]))
+    def predict_words(self, count: int, report: Callable[[int], None]) -> ShotResult:
+        """Whether the model would write the word that follows, token after token, and its perplexity."""
+        correct, nats, cuts, fits = [], [], [], []
+        for worth, _, cut, fit in self.weigh_options(count, report):
+            correct.append(bool(worth.likeliest[0]))
             nats.append(float(worth.nats[0]))
             cuts.append(cut)
             fits.append(fit)
         surprise = np.array(nats)
         scores = {
-            "accuracy": bootstrap_mean(np.array(right)),
+            "accuracy": bootstrap_mean(np.array(correct)),
             "perplexity": bootstrap(len(surprise), lambda drawn: math.exp(surprise[drawn].mean())),
         }
-        answers = [{"right": one, "log_probability": -value} for one, value in zip(right, nats, strict=True)]
-        return Result(count, scores, "written", {}, float(np.mean(fits)), sum(cuts), answers)
+        pairs = zip(correct, nats, strict=True)
+        answers = [{"right": is_correct, "log_probability": -value} for is_correct, value in pairs]
+        return ShotResult(count, scores, "written", {}, float(np.mean(fits)), sum(cuts), answers)
 
-    def written(self, count: int, tell: Callable[[int], None]) -> Result:
-        said, room = self.said, self.loaded.model.context - self.said.tokens
+    def write_answers(self, form: WritePrompt[Any], count: int, report: Callable[[int], None]) -> ShotResult:
+        """The model writes an answer by beam search, up to the end of the line."""
+        file, room = self.file, self.loaded.model.context - self.file.tokens
         if room < 1:
-            raise UserError(f"tokens={said.tokens}: the model sees {self.loaded.model.context}. Leave room to ask.")
+            raise UserError(f"tokens={file.tokens}: the model sees {self.loaded.model.context}. Leave room to ask.")
         answers, exact, overlap, cuts, fits = [], [], [], [], []
-        for number, item in enumerate(self.items):
+        for number, example in enumerate(self.examples):
             text, fit = self.context(number, count, room)
             ids = self.loaded.tokenizer.encode(text).ids
             if len(ids) > room:
                 text = self.loaded.tokenizer.decode(ids[-room:])
-            best = self.loaded.search(text, said.tokens, beams=said.beams, penalty=said.penalty, stop=["\n"])[0]
-            answer, right = best.text.strip(), [words for words, _ in item.answers] or [""]
+            best = self.loaded.search(text, file.tokens, beams=file.beams, penalty=file.penalty, stop=["\n"])[0]
+            answer, references = best.text.strip(), list(form.references(example)) or [""]
             answers.append({"answer": answer})
-            exact.append(judging.exact(answer, right, said.rules))
-            overlap.append(judging.f1(answer, right, said.rules))
+            exact.append(span_answers.exact(answer, references, file.rules))
+            overlap.append(span_answers.f1(answer, references, file.rules))
             cuts.append(len(ids) > room)
             fits.append(fit)
-            tell(number + 1)
+            report(number + 1)
         scores = {"exact": bootstrap_mean(np.array(exact)), "f1": bootstrap_mean(np.array(overlap))}
-        return Result(count, scores, "written", {}, float(np.mean(fits)), sum(cuts), answers)
+        return ShotResult(count, scores, "written", {}, float(np.mean(fits)), sum(cuts), answers)
 
-    # --- what no model is worth ---------------------------------------------------------------------
+    # --- without a model ----------------------------------------------------------------------------
 
     def baseline(self) -> tuple[str, float] | None:
-        if self.said.kind == "choice":
-            return "a guess", float(np.mean([1 / len(item.choices) for item in self.items]))
-        if not self.labels:
+        """A guess among choices, or the most frequent label of the pool: its name and its accuracy."""
+        form = self.file.form
+        if isinstance(form, ChoicePrompt):
+            return "a guess", float(np.mean([1 / len(form.choices(example)) for example in self.examples]))
+        if not isinstance(form, LabelPrompt):
             return None
-        often = Counter(item.label for item in (self.pool if self.pool is not None else self.items)).most_common()
-        most = min(label for label, count in often if count == often[0][1])
-        return f"always '{self.said.words(most)}'", float(np.mean([item.label == most for item in self.items]))
+        counts = Counter(map(form.label, self.pool if self.pool is not None else self.examples)).most_common()
+        most = min(label for label, count in counts if count == counts[0][1])
+        accuracy = float(np.mean([form.label(example) == most for example in self.examples]))
+        return f"always '{self.file.words(most)}'", accuracy

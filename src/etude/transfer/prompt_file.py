@@ -16,7 +16,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -24,25 +24,31 @@ from etude.errors import UserError, suggest_name
 from etude.inference.likelihood import Rule
 from etude.recipes.document import parse_file
 from etude.recipes.schema import checked
+from etude.runs.task_plan import task_module
 from etude.settings import Strict
-from etude.tasks import choice, classify, pair
 from etude.tasks.data.examples import Examples, label_names
-from etude.tasks.span import task as span
+from etude.tasks.prompt_form import ChoicePrompt, LabelPrompt, PromptForm, WordPrompt, WritePrompt
 from etude.tasks.span.answers import Rules
-from etude.transfer import last_word as last_words
+from etude.transfer import last_word
 
-MODULES: dict[str, Any] = {"classify": classify, "pair": pair, "choice": choice, "span": span, "word": last_words}
-FIELDS = {
-    "classify": ("text",),
-    "pair": ("first", "second"),
-    "choice": ("question", "choices"),
-    "span": ("context", "question"),
-    "word": ("context",),
-}
+LAST_WORD = "word"  # a kind that only prompts have
+
+
+class PromptKind(Protocol):
+    """What a prompt needs of a kind of task."""
+
+    PROMPT: PromptForm[Any] | None
+
+    def read(self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False) -> Examples[Any]:
+        """All examples of a file."""
+
+
+def prompt_kind(kind: str) -> PromptKind:
+    return last_word if kind == LAST_WORD else task_module(kind)
 
 
 class PromptFile(Strict):
-    kind: Literal["classify", "pair", "choice", "span", "word"]
+    kind: str = Field(description="a task that can be put in words, or word: the last word of a text")
     train: str | None = Field(default=None, description="examples to show; needed for one or more")
     test: str = Field(description="examples to ask")
     columns: dict[str, str] = Field(default_factory=dict, description="role -> name of a column")
@@ -62,16 +68,21 @@ class PromptFile(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        named = fields_of(self.template)
-        known = FIELDS[self.kind]
-        unknown = [name for name in named if name not in known]
+        if prompt_kind(self.kind).PROMPT is None:
+            raise ValueError(
+                f"kind: the examples of a {self.kind} task cannot be put in words; fine-tune a model on them"
+            )
+        names = fields_of(self.template)
+        fields = self.form.fields
+        unknown = [name for name in names if name not in fields]
         if unknown:
             raise ValueError(
-                f"template: the task {self.kind} has no field {{{unknown[0]}}}.{suggest_name(unknown[0], known)}"
+                f"template: the task {self.kind} has no field {{{unknown[0]}}}.{suggest_name(unknown[0], fields)}"
             )
-        if not named:
-            raise ValueError(f"template: it names no field of an example: {', '.join(f'{{{name}}}' for name in known)}")
-        if self.answers and self.kind not in ("classify", "pair"):
+        if not names:
+            fields_in_braces = ", ".join(f"{{{name}}}" for name in fields)
+            raise ValueError(f"template: it names no field of an example: {fields_in_braces}")
+        if self.answers and not isinstance(self.form, LabelPrompt):
             raise ValueError(f"answers: the examples of a {self.kind} task bring their own; leave it out")
         if not self.separator:
             raise ValueError("separator: examples would run into each other; give a line end")
@@ -83,61 +94,64 @@ class PromptFile(Strict):
         document = parse_file(Path(path), str(path), absent)
         return checked(cls, document.values, document.rooted("prompt"), "prompt")
 
-    def read(self, path: str | Path, skip_bad: bool = False) -> Examples[Any]:
-        return MODULES[self.kind].read(path, self.columns, skip_bad)
+    @property
+    def form(self) -> PromptForm[Any]:
+        form = prompt_kind(self.kind).PROMPT
+        assert form is not None  # refused above
+        return form
 
-    def labels(self, *read: Examples[Any]) -> list[str]:
-        """Of a classification, in their usual order. Each has words, and no two have the same."""
-        found = label_names(item.label for examples in read for item in examples)
+    def read(self, path: str | Path, skip_bad: bool = False) -> Examples[Any]:
+        return prompt_kind(self.kind).read(path, self.columns, skip_bad)
+
+    def labels(self, *parts: Examples[Any]) -> list[str]:
+        """The labels of a classification in their usual order, each with words of its own; [] of another form."""
+        form = self.form
+        if not isinstance(form, LabelPrompt):
+            return []
+        labels = label_names(form.label(example) for examples in parts for example in examples)
         if self.answers:
-            for examples in read:
-                for item, where in zip(examples, examples.places, strict=True):
-                    if item.label not in self.answers:
+            for examples in parts:
+                for example, where in zip(examples, examples.places, strict=True):
+                    if form.label(example) not in self.answers:
                         raise UserError(
-                            f"{where}: the prompt file has no words for the label '{item.label}': "
+                            f"{where}: the prompt file has no words for the label '{form.label(example)}': "
                             f"its answers are for {', '.join(self.answers)}."
                         )
-            found = label_names(self.answers)
-        words = [self.words(label) for label in found]
+            labels = label_names(self.answers)
+        words = [self.words(label) for label in labels]
         twice = [word for word in words if words.count(word) > 1]
         if twice:
             raise UserError(f"Two labels have the same words, '{twice[0]}': nothing could tell them apart.")
-        if len(found) < 2:
-            raise UserError(f"There is only one label, {found}: nothing is asked. Name the others in answers.")
-        return found
+        if len(labels) < 2:
+            raise UserError(f"There is only one label, {labels}: nothing is asked. Name the others in answers.")
+        return labels
 
     def words(self, label: str) -> str:
         return self.answers.get(label, label)
 
     # --- an example in words ------------------------------------------------------------------------
 
-    def asked(self, item: Any) -> str:
+    def question(self, example: Any) -> str:
         """The template with an example's fields, up to its answer."""
-        values = self._values(item)
+        values = self.form.values(example)
         parts = string.Formatter().parse(self.template)
         return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in parts)
 
-    def shown(self, item: Any) -> str:
+    def demonstration(self, example: Any) -> str:
         """An example with its answer."""
-        return self.asked(item) + self.delimiter + self.right(item)
+        return self.question(example) + self.delimiter + self.gold_answer(example)
 
-    def right(self, item: Any) -> str:
-        """The words of the right answer; of a question without one, none."""
-        if self.kind == "choice":
-            return item.choices[item.answer]
-        if self.kind == "span":
-            return item.answers[0][0] if item.answers else ""
-        return item.target if self.kind == "word" else self.words(item.label)
-
-    def _values(self, item: Any) -> Mapping[str, str]:
-        if self.kind == "choice":
-            listed = "\n".join(f"{chr(65 + number)}. {text}" for number, text in enumerate(item.choices))
-            return {"question": item.text, "choices": listed}
-        if self.kind == "span":
-            return {"context": item.context, "question": item.question}
-        if self.kind == "word":
-            return {"context": item.context}
-        return dict(zip(FIELDS[self.kind], item.texts, strict=True))
+    def gold_answer(self, example: Any) -> str:
+        """The words of the correct answer; of a question without one, none."""
+        form = self.form
+        if isinstance(form, LabelPrompt):
+            return self.words(form.label(example))
+        if isinstance(form, ChoicePrompt):
+            return form.choices(example)[form.gold(example)]
+        if isinstance(form, WritePrompt):
+            return next(iter(form.references(example)), "")
+        assert isinstance(form, WordPrompt)
+        return form.word(example)
 
 
 def fields_of(template: str) -> list[str]:

@@ -15,11 +15,11 @@ from etude.objectives.distillation.teacher import Teacher
 from etude.pretraining.distill import fingerprint_of
 from etude.runs.task_plan import FILE, Plan
 from etude.tasks.base import Task
-from etude.tasks.distilled_task import TaskWays, Taught
+from etude.tasks.distilled_task import DistilledTask, TaskDistillSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
-def found(ways: TaskWays, kind: str, tokenizer: Tokenizer) -> tuple[Teacher, str]:
+def found(ways: TaskDistillSettings, kind: str, tokenizer: Tokenizer) -> tuple[Teacher, str]:
     """The teacher of a task, and the fingerprint of its weights."""
     place = Path(ways.teacher)
     if not (place / FILE).is_file():
@@ -33,7 +33,7 @@ def found(ways: TaskWays, kind: str, tokenizer: Tokenizer) -> tuple[Teacher, str
     return Teacher(tuned.model, tuned.task), fingerprint_of(tuned.model, tuned.task)
 
 
-def with_labels(facts: dict[str, Any], ways: TaskWays, teacher: Teacher) -> dict[str, Any]:
+def with_labels(facts: dict[str, Any], ways: TaskDistillSettings, teacher: Teacher) -> dict[str, Any]:
     """The facts of a task with the teacher's labels in their order: some may be missing in the examples at hand."""
     known = getattr(teacher.objective, "labels", None)
     if known is None or "labels" not in facts or not ways.answers:
@@ -44,7 +44,7 @@ def with_labels(facts: dict[str, Any], ways: TaskWays, teacher: Teacher) -> dict
     return facts | {"labels": list(known)}
 
 
-def settled(plan: Plan, ways: TaskWays, fingerprint: str) -> Plan:
+def settled(plan: Plan, ways: TaskDistillSettings, fingerprint: str) -> Plan:
     """The plan that remembers its teacher."""
     place = str(Path(ways.teacher).resolve())
     return replace(plan, distill=ways.model_copy(update={"teacher": place}), teacher=fingerprint)
@@ -57,4 +57,4 @@ def objective_of(plan: Plan, task: Task, model: nn.Module, tokenizer: Tokenizer)
     teacher, fingerprint = found(plan.distill, plan.kind, tokenizer)
     if fingerprint != plan.teacher:
         raise UserError(f"{plan.distill.teacher} is not the teacher that this run began with: its weights differ.")
-    return Taught(task, plan.distill, model, teacher)
+    return DistilledTask(task, plan.distill, model, teacher)

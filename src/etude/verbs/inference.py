@@ -60,12 +60,12 @@ def evaluate(
         report: An HTML page: confusion, worst errors.
         predictions: Write the answers here too.
     """
-    from etude.tasks.example_filter import said_once, tell_bad
+    from etude.tasks.example_filter import warn_bad, warn_once
 
     model = _open_task(run)
     examples = model.read(file, dict(columns or {}), skip_bad)
-    tell_bad(examples)
-    with said_once():
+    warn_bad(examples)
+    with warn_once():
         scores = model.evaluate(examples)
         answers = model.predict(examples) if predictions is not None or report is not None else []
     if predictions is not None:
@@ -95,7 +95,7 @@ def predict(
         skip_bad: Answer a bad line by {"error": ...}; leave bad records of a table out.
     """
     from etude.inference.task_model import holds_lines
-    from etude.tasks.example_filter import tell_bad
+    from etude.tasks.example_filter import warn_bad
 
     model = _open_task(run).with_columns(dict(columns or {}))
     path = None if file is None else Path(file)
@@ -103,7 +103,7 @@ def predict(
         raise UserError(f"There is no file {path}.")
     if path is not None and not holds_lines(path):
         examples = model.read(path, skip_bad=skip_bad, labelled=False)
-        tell_bad(examples)
+        warn_bad(examples)
         yield from model.predict(examples)
         return
     source: str | int = sys.stdin.fileno() if path is None else str(path)

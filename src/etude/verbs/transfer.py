@@ -11,7 +11,7 @@ from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
     from etude.inference.model import Loaded
-    from etude.transfer.prompt import Prompted
+    from etude.transfer.prompt import PromptResult
     from etude.verbs.task_run import SuiteRun, TaskRun
 
 
@@ -212,7 +212,7 @@ def prompt(
     predictions: str | Path | None = None,
     device: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Prompted:
+) -> PromptResult:
     """Zero-, one- and few-shot scores of a causal model on a task.
 
     Args:
@@ -237,7 +237,7 @@ def prompt(
 
     result = prompting.prompt(
         run, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
-        tell=on_progress,
+        on_progress=on_progress,
     )  # fmt: skip
     if predictions is not None:
         lines = (
