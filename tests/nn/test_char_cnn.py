@@ -63,12 +63,14 @@ def test_equals_plain_loops(changes):
 def test_filling_that_changes_nothing_may_be_left_out():
     cnn = small()
     words = ["a", "word", "né", "y" * 11]
-    full, short = words_to_char_ids(words), words_to_char_ids(words, widest=cnn.settings.widest)
+    full, short = words_to_char_ids(words), words_to_char_ids(words, widest_filter=cnn.settings.widest)
     assert short.shape[1] == 11 + 2 + 5 < full.shape[1]
     np.testing.assert_allclose(
         cnn(torch.from_numpy(full)).detach(), cnn(torch.from_numpy(short)).detach(), atol=1e-6, rtol=0
     )
-    assert words_to_char_ids(["y" * 47], widest=5).shape[1] == 50  # no filling is left over: none may be left out
+    assert (
+        words_to_char_ids(["y" * 47], widest_filter=5).shape[1] == 50
+    )  # no padding is left over: none may be left out
 
 
 def test_gradients_reach_every_parameter():

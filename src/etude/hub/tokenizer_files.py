@@ -129,7 +129,7 @@ def with_markers(tokenizer: Tokenizer) -> Tokenizer:
     Objectives here put them in themselves, so a tokenizer of ours has no such step.
     """
     special = tokenizer.special
-    if special.start is None or special.separator is None or tokenizer.parts.get("post_processor") is not None:
+    if special.start is None or special.separator is None or tokenizer.components.get("post_processor") is not None:
         return tokenizer
     parts = json.loads(tokenizer.content)
     parts["post_processor"] = _template(tokenizer, special)

@@ -163,7 +163,7 @@ class InferenceModel:
     def _checked(self, ids: np.ndarray, number: int) -> np.ndarray:
         context, vocab = self.model.context, self.model.vocab
         if isinstance(self.tokenizer, OpenVocabularyTokenizer):
-            vocab = self.tokenizer.known
+            vocab = self.tokenizer.id_count
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise UserError(f"Sequence {number} is not a list of token ids: give a list of lists of whole numbers.")
         if ids.size and not 0 <= ids.min() <= ids.max() < vocab:

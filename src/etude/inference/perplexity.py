@@ -187,7 +187,7 @@ def _measured(source: str | Corpus) -> tuple[int, int]:
         words = sum(int(source.word_starts(at, min(at + block, source.total)).sum()) for at in starts)
         return words, source.bytes
     text = Tokenizer.normalise(source)
-    return int(characters.word_starts(characters.classify(text)).sum()), len(text.encode())
+    return int(characters.find_word_starts(characters.classify(text)).sum()), len(text.encode())
 
 
 # --- windows ----------------------------------------------------------------------------------------

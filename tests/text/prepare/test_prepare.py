@@ -491,6 +491,7 @@ def test_the_command_says_how_to_go_on(text: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_workers_import_no_torch() -> None:
-    code = "import sys, etude.text.prepare.worker, etude.text.prepare.prepare, etude.cli.prepare; print('torch' in sys.modules)"
+    modules = "etude.text.prepare.worker, etude.text.prepare.prepare, etude.cli.prepare"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.text.prepare.sentences import ends
-from etude.text.tokenizer import pre_tokenization as cuts
-from etude.text.tokenizer import training
-from etude.text.tokenizer.batch_encoder import Encoder, cuts_at_space
+from etude.text.tokenizer import pre_tokenization, training
+from etude.text.tokenizer.batch_encoder import BatchEncoder, is_split_at_space
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
 
 ENGLISH = [
@@ -270,16 +269,16 @@ def test_remembered_words_give_the_librarys_ids(spec: str, texts: list[str]) -> 
 
 def _same_as_library(tokenizer: Tokenizer, texts: list[str]) -> None:
     texts = [tokenizer.normalise(text) for text in texts]
-    assert cuts_at_space(tokenizer)
-    encoder = Encoder(tokenizer, 1 << 20)
+    assert is_split_at_space(tokenizer)
+    encoder = BatchEncoder(tokenizer, 1 << 20)
     for _ in range(2):  # computed, then remembered
         encoded = encoder.encode(texts, [ends(text) for text in texts])
         flat = encode_flat(tokenizer.backend, texts)
         assert np.array_equal(encoded.ids, flat.ids)
         assert np.array_equal(encoded.word_starts, flat.word_starts)
         firsts = np.cumsum(flat.lengths) - flat.lengths
-        assert np.array_equal(encoded.kept, np.flatnonzero(flat.lengths))
-        assert np.array_equal(encoded.documents, firsts[encoded.kept])
+        assert np.array_equal(encoded.nonempty, np.flatnonzero(flat.lengths))
+        assert np.array_equal(encoded.documents, firsts[encoded.nonempty])
         assert set(encoded.documents.tolist()) <= set(encoded.sentences.tolist())
         if tokenizer.word_level:
             places = [*encoded.letters.tolist(), len(encoded.surfaces)]
@@ -295,26 +294,26 @@ def _same_as_library(tokenizer: Tokenizer, texts: list[str]) -> None:
 )
 def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None:
     tokenizer = trained(spec) if spec in SPECS else Tokenizer.train(spec, TEXTS)
-    cut = cuts.cut_of(tokenizer)
-    assert cut is not None
+    pre_tokenizer = pre_tokenization.build_pre_tokenizer(tokenizer)
+    assert pre_tokenizer is not None
     codes = [chr(code) for code in [*range(0x21, 0x180), *range(0x2010, 0x2030), *range(0xAC00, 0xD7A4, 97), 0xD7A3]]
     pieces = [f" a{one}b1{one}{one}2" for one in codes] + ["\nThe", " 's", " don't", " a_b", " 1,000.5"]
-    known = [piece for piece in pieces if cut.words(piece) is not None]
+    known = [piece for piece in pieces if pre_tokenizer.split(piece) is not None]
     assert len(known) > 200
     for piece in known:
-        words = [cut.fed(word) for word in cut.words(piece) or []]
+        words = [pre_tokenizer.to_model_input(word) for word in pre_tokenizer.split(piece) or []]
         normal = tokenizer.backend.normalizer.normalize_str(piece)
         assert words == [word for word, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(normal)], piece
 
 
 def test_a_full_memory_forgets_and_still_answers() -> None:
     tokenizer = trained("bpe:400")
-    encoder = Encoder(tokenizer, 20_000)  # some sixty words
+    encoder = BatchEncoder(tokenizer, 20_000)  # some sixty words
     texts = [" ".join(f"w{n * 7 % 400}x{n % 13}" for n in range(start, start + 60)) for start in range(0, 900, 60)]
     for text in texts * 2:
         flat = encode_flat(tokenizer.backend, [text])
         assert np.array_equal(encoder.encode([text], [ends(text)]).ids, flat.ids)
-        assert len(encoder.pieces.hashes) <= 1024 and encoder.words.taken <= 20_000
+        assert len(encoder.piece_cache.hashes) <= 1024 and encoder.word_cache.used_bytes <= 20_000
 
 
 def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
@@ -326,8 +325,8 @@ def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     tokenizer = Tokenizer(backend.to_str())
-    assert not cuts_at_space(tokenizer)
+    assert not is_split_at_space(tokenizer)
     text = "a b. A a\nb a"
-    encoded = Encoder(tokenizer, 1 << 20).encode([text], [ends(text)])
+    encoded = BatchEncoder(tokenizer, 1 << 20).encode([text], [ends(text)])
     assert np.array_equal(encoded.ids, tokenizer.encode(text).ids)
     assert len(encoded.sentences) == 3

@@ -28,7 +28,7 @@ from etude.text.prepare import record_filter as where
 from etude.text.prepare.readers import Block, Part, Reading
 from etude.text.prepare.sentences import ends
 from etude.text.tokenizer import characters
-from etude.text.tokenizer.batch_encoder import Encoder
+from etude.text.tokenizer.batch_encoder import BatchEncoder
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 MOST_EXAMPLES = 3
@@ -55,7 +55,7 @@ class Handler:
     def __init__(self) -> None:
         self.reading = Reading()
         self.where: where.Where | None = None
-        self.encoder: Encoder | None = None
+        self.encoder: BatchEncoder | None = None
 
     def handle(self, head: dict[str, Any], arrays: dict[str, np.ndarray]) -> frames.Message:
         tasks: dict[str, Callable[..., frames.Message]] = {
@@ -72,7 +72,7 @@ class Handler:
         self.seed: int = head["seed"]
         if "tokenizer" in arrays:
             self.tokenizer = Tokenizer(arrays["tokenizer"].tobytes().decode())
-            self.encoder = Encoder(self.tokenizer, head["memory"])
+            self.encoder = BatchEncoder(self.tokenizer, head["memory"])
             self.valid: int = int(head["valid"])
             self.token_type = np.dtype(head["token_type"])
         return {}, {}
@@ -111,7 +111,7 @@ class Handler:
             if numbers:
                 facts[part] = self._encode_part(part, [found.texts[n] for n in numbers], results)
                 encoded = np.array([len(found.encoded[n]) for n in numbers])
-                facts[part]["bytes"] = int(encoded[results.pop("kept")].sum())
+                facts[part]["bytes"] = int(encoded[results.pop("nonempty")].sum())
         texts = [text for text, is_kept in zip(found.texts, kept, strict=True) if is_kept]
         places = [place for place, is_kept in zip(found.places, kept, strict=True) if is_kept]
         facts |= _looks(texts, places)
@@ -128,7 +128,7 @@ class Handler:
     def _encode_part(self, part: str, texts: list[str], results: dict[str, np.ndarray]) -> dict[str, Any]:
         assert self.encoder is not None
         encoded = self.encoder.encode(texts, [ends(text) for text in texts])
-        results["kept"] = encoded.kept
+        results["nonempty"] = encoded.nonempty
         results[f"{part}.tokens"] = encoded.ids.astype(self.token_type)
         results[f"{part}.words"] = encoded.word_starts.view(np.uint8)
         results[f"{part}.documents"] = encoded.documents.astype(BOUND)
@@ -136,7 +136,7 @@ class Handler:
         if self.tokenizer.word_level:
             results[f"{part}.surfaces"] = frames.as_array(encoded.surfaces)
             results[f"{part}.letters"] = encoded.letters.astype(BOUND)
-        return {"without_tokens": encoded.count - len(encoded.kept)}
+        return {"without_tokens": encoded.count - len(encoded.nonempty)}
 
 
 def _looks(texts: list[str], places: list[tuple[str, int]]) -> dict[str, Any]:

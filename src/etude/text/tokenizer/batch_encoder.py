@@ -1,10 +1,10 @@
-"""Ids of many documents, fast: words repeat, so the ids of a whole word are looked up, not computed again.
+"""Batch encoding of documents with cached words: the `tokenizers` library sees each new word once.
 
-For tokenizers whose first cut never joins text across white space (BERT's, GPT-2's, and all trained here) a document
-is the sum of its pieces: each run of white space with what follows it. A memory (text/tokenizer/word_cache.py) holds the tokens of
-pieces; new ones are put together from words where the first cut is known (text/tokenizer/pre_tokenization.py), and only new
-words reach the `tokenizers` library, in one batch. The ids are those the library gives for the whole document (a
-property test holds that); any other tokenizer takes the library's way throughout.
+For tokenizers whose pre-tokenizer never joins text across white space (BERT's, GPT-2's, and all trained here) the
+tokens of a document are those of its pieces end to end: each run of white space with what follows it. A cache
+(word_cache.py) holds the tokens of pieces; new pieces are split into words where the pre-tokenizer is known
+(pre_tokenization.py), and only new words reach the library, in one batch. The ids equal those that the library gives
+for the whole document (held by a property test); with any other tokenizer the library encodes whole documents.
 """
 
 from __future__ import annotations
@@ -15,118 +15,125 @@ from itertools import chain, groupby
 import numpy as np
 
 from etude.text.tokenizer import characters, training
-from etude.text.tokenizer.pre_tokenization import cut_of, flatten
+from etude.text.tokenizer.pre_tokenization import build_pre_tokenizer, list_steps
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
-from etude.text.tokenizer.word_cache import BLANK, ID, START, BySpan, ByText, Tokens
+from etude.text.tokenizer.word_cache import ID_BITS, WHITE_SPACE, WORD_START, SpanCache, Tokens, WordCache
 
 # white space to one tokenizer, and to BERT's nothing at all
-DOUBTFUL = "\v\f\x85"
+AMBIGUOUS_SPACE = "\v\f\x85"
 
 
 @dataclass
-class Encoded:
-    """Documents end to end. Those without a single token are left out."""
+class EncodedBatch:
+    """Encoded documents end to end, without those that have no token."""
 
     count: int  # documents given
-    kept: np.ndarray  # numbers of the documents that are there
-    ids: np.ndarray  # (n,) uint32
-    word_starts: np.ndarray  # (n,) bool
-    documents: np.ndarray  # (kept,) int64: first token of each
+    nonempty: np.ndarray  # numbers of the documents that have tokens
+    ids: np.ndarray  # (N,) uint32
+    word_starts: np.ndarray  # (N,) bool
+    documents: np.ndarray  # (len(nonempty),) int64: first token of each
     sentences: np.ndarray  # (sentences,) int64: first token of each
     surfaces: bytes  # word-level tokenizers: the letters of all tokens
-    letters: np.ndarray  # (n,) int64: where each token's letters start
+    letters: np.ndarray  # (N,) int64: where each token's letters start
 
 
-class Encoder:
-    def __init__(self, tokenizer: Tokenizer, memory: int) -> None:
-        """`memory` in bytes bounds what is remembered."""
+class BatchEncoder:
+    """Encodes documents, many at a time, with a cache that lives as long as the encoder."""
+
+    def __init__(self, tokenizer: Tokenizer, cache_bytes: int) -> None:
+        """`cache_bytes` bounds the memory of the cache."""
         self.backend = tokenizer.backend
         self.surfaces = tokenizer.word_level
-        self.independent = cuts_at_space(tokenizer)
-        self.cut = cut_of(tokenizer) if self.independent else None
-        self.blank_ids = [id for name in (" ", "\n", "Ġ", "Ċ") if (id := tokenizer.id(name)) is not None]
-        self.pieces = BySpan(self._compute, memory if self.cut is None else 2 * memory // 3, self.surfaces)
-        self.words = ByText(self._compute_words, memory // 3, self.surfaces)
+        self.splits_at_space = is_split_at_space(tokenizer)
+        self.pre_tokenizer = build_pre_tokenizer(tokenizer) if self.splits_at_space else None
+        self.space_ids = [id for name in (" ", "\n", "Ġ", "Ċ") if (id := tokenizer.id(name)) is not None]
+        piece_bytes = cache_bytes if self.pre_tokenizer is None else 2 * cache_bytes // 3
+        self.piece_cache = SpanCache(self._tokenize_pieces, piece_bytes, self.surfaces)
+        self.word_cache = WordCache(self._tokenize_words, cache_bytes // 3, self.surfaces)
 
-    def encode(self, texts: list[str], ends: list[list[int]]) -> Encoded:
-        """NFC texts, none empty, each with the ends of its sentences (see text/prepare/sentences.py)."""
-        runs = groupby(zip(texts, ends, strict=True), lambda pair: self.independent and _cut_is_safe(*pair))
+    def encode(self, texts: list[str], ends: list[list[int]]) -> EncodedBatch:
+        """Encode NFC texts, none empty, each with the ends of its sentences (see text/prepare/sentences.py)."""
+        runs = groupby(zip(texts, ends, strict=True), lambda pair: self.splits_at_space and _has_plain_spaces(*pair))
         encoded = []
-        for quick, run in runs:
+        for cacheable, run in runs:
             some_texts, some_ends = zip(*run, strict=True)
-            encoded.append((self._encode_pieces if quick else self._encode_whole)(list(some_texts), list(some_ends)))
+            encode = self._encode_with_cache if cacheable else self._encode_with_library
+            encoded.append(encode(list(some_texts), list(some_ends)))
         return encoded[0] if len(encoded) == 1 else _join(encoded)
 
-    def _encode_pieces(self, texts: list[str], ends: list[list[int]]) -> Encoded:
+    def _encode_with_cache(self, texts: list[str], ends: list[list[int]]) -> EncodedBatch:
         text = "".join(texts)
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         firsts = np.cumsum([0, *map(len, texts)])
-        space = characters.table()[codes] == characters.SPACE
+        space = characters.class_table()[codes] == characters.SPACE
         cut = space.copy()
         cut[1:] &= ~space[:-1]
         cut[firsts[:-1]] = True
         starts = np.flatnonzero(cut)
-        tokens = self.pieces.tokens(text, codes, starts)
+        tokens = self.piece_cache.look_up(text, codes, starts)
         before_piece = np.concatenate([[0], np.cumsum(tokens.lengths)])
         # every sentence starts where a piece does
         places = np.concatenate([[0, *places[:-1]] for places in ends]).astype(np.int64)
-        of_document = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
-        sentence_starts = before_piece[np.searchsorted(starts, places + firsts[of_document])]
-        return _assemble(len(texts), tokens, sentence_starts, of_document)
+        document_of = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
+        sentence_starts = before_piece[np.searchsorted(starts, places + firsts[document_of])]
+        return _assemble(len(texts), tokens, sentence_starts, document_of)
 
-    def _compute(self, pieces: list[str]) -> Tokens:
-        """The tokens of new pieces."""
-        if self.cut is None:
-            return self._ask(pieces)
-        cuts = list(map(self.cut.words, pieces))
-        common = np.fromiter((words is not None for words in cuts), bool, len(cuts))
-        words = self.words.tokens(list(chain.from_iterable(words for words in cuts if words is not None)))
-        before_word = np.concatenate([[0], np.cumsum(words.lengths)])
-        bounds = before_word[np.cumsum([0, *(len(words) for words in cuts if words is not None)])]
-        known = words.regrouped(np.diff(bounds))
-        if common.all():
-            return known
-        asked = self._ask([piece for piece, words in zip(pieces, cuts, strict=True) if words is None])
-        order = np.empty(len(cuts), np.int64)
-        order[common] = np.arange(common.sum())
-        order[~common] = common.sum() + np.arange((~common).sum())
-        return Tokens.joined([known, asked]).taken(order)
+    def _tokenize_pieces(self, pieces: list[str]) -> Tokens:
+        """Tokenize pieces that are not in the cache."""
+        if self.pre_tokenizer is None:
+            return self._tokenize_with_library(pieces)
+        splits = list(map(self.pre_tokenizer.split, pieces))
+        is_common = np.fromiter((words is not None for words in splits), bool, len(splits))
+        tokens = self.word_cache.look_up(list(chain.from_iterable(words for words in splits if words is not None)))
+        before_word = np.concatenate([[0], np.cumsum(tokens.lengths)])
+        bounds = before_word[np.cumsum([0, *(len(words) for words in splits if words is not None)])]
+        common = tokens.regroup(np.diff(bounds))
+        if is_common.all():
+            return common
+        rest = self._tokenize_with_library(
+            [piece for piece, words in zip(pieces, splits, strict=True) if words is None]
+        )
+        order = np.empty(len(splits), np.int64)
+        order[is_common] = np.arange(is_common.sum())
+        order[~is_common] = is_common.sum() + np.arange((~is_common).sum())
+        return Tokens.concatenate([common, rest]).select(order)
 
-    def _compute_words(self, words: list[str]) -> Tokens:
-        """The tokens of new words of the first cut. In one of letters and digits only the first token starts a word."""
-        assert self.cut is not None
-        plain = np.fromiter((self.surfaces or word.lstrip(" ").isalnum() for word in words), bool, len(words))
-        fed = [self.cut.fed(word) for word, is_plain in zip(words, plain, strict=True) if is_plain]
-        encoding = self.cut.bare.encode(fed, is_pretokenized=True, add_special_tokens=False)
+    def _tokenize_words(self, words: list[str]) -> Tokens:
+        """Tokenize words of the pre-tokenizer. In one of letters and digits only the first token starts a word."""
+        assert self.pre_tokenizer is not None
+        is_plain = np.fromiter((self.surfaces or word.lstrip(" ").isalnum() for word in words), bool, len(words))
+        inputs = [self.pre_tokenizer.to_model_input(word) for word, plain in zip(words, is_plain, strict=True) if plain]
+        encoding = self.pre_tokenizer.model.encode(inputs, is_pretokenized=True, add_special_tokens=False)
         ids = np.array(encoding.ids, np.uint32)
-        of_word = np.array(encoding.word_ids, np.int64)
+        word_numbers = np.array(encoding.word_ids, np.int64)
         first = np.ones(len(ids), bool)
-        first[1:] = of_word[1:] != of_word[:-1]
-        flagged = ids | np.where(first, START, 0) | np.where(np.isin(ids, self.blank_ids), BLANK, 0)
-        lengths = np.bincount(of_word, minlength=len(fed))
+        first[1:] = word_numbers[1:] != word_numbers[:-1]
+        flagged = ids | np.where(first, WORD_START, 0) | np.where(np.isin(ids, self.space_ids), WHITE_SPACE, 0)
+        lengths = np.bincount(word_numbers, minlength=len(inputs))
         surfaces = [word.encode() for word in words] if self.surfaces else None  # one token a word
-        known = Tokens.of(flagged.astype(np.uint32), lengths, surfaces)
-        if plain.all():
-            return known
-        asked = self._ask([word for word, is_plain in zip(words, plain, strict=True) if not is_plain])
+        plain_tokens = Tokens.build(flagged.astype(np.uint32), lengths, surfaces)
+        if is_plain.all():
+            return plain_tokens
+        rest = self._tokenize_with_library([word for word, plain in zip(words, is_plain, strict=True) if not plain])
         order = np.empty(len(words), np.int64)
-        order[plain] = np.arange(len(fed))
-        order[~plain] = len(fed) + np.arange(len(words) - len(fed))
-        return Tokens.joined([known, asked]).taken(order)
+        order[is_plain] = np.arange(len(inputs))
+        order[~is_plain] = len(inputs) + np.arange(len(words) - len(inputs))
+        return Tokens.concatenate([plain_tokens, rest]).select(order)
 
-    def _ask(self, texts: list[str]) -> Tokens:
-        """The library's own answer for each text."""
+    def _tokenize_with_library(self, texts: list[str]) -> Tokens:
+        """Tokenize texts with the `tokenizers` library."""
         flat = encode_flat(self.backend, texts)
-        flagged = flat.ids.astype(np.uint32) | np.where(flat.word_starts, START, 0) | np.where(flat.blank, BLANK, 0)
+        flags = np.where(flat.word_starts, WORD_START, 0) | np.where(flat.white_space, WHITE_SPACE, 0)
         surfaces = None
         if self.surfaces:
-            of_text = np.repeat(np.arange(len(texts)), flat.lengths).tolist()
-            places = zip(of_text, flat.offsets.tolist(), strict=True)
+            text_numbers = np.repeat(np.arange(len(texts)), flat.lengths).tolist()
+            places = zip(text_numbers, flat.offsets.tolist(), strict=True)
             surfaces = [texts[number][first:last].encode() for number, (first, last) in places]
-        return Tokens.of(flagged.astype(np.uint32), flat.lengths, surfaces, flat.offsets)
+        flagged = flat.ids.astype(np.uint32) | flags
+        return Tokens.build(flagged.astype(np.uint32), flat.lengths, surfaces, flat.offsets)
 
-    def _encode_whole(self, texts: list[str], ends: list[list[int]]) -> Encoded:
-        tokens = self._ask(texts)
+    def _encode_with_library(self, texts: list[str], ends: list[list[int]]) -> EncodedBatch:
+        tokens = self._tokenize_with_library(texts)
         assert tokens.offsets is not None
         firsts = np.cumsum(tokens.lengths) - tokens.lengths
         sentence_starts = []
@@ -134,30 +141,33 @@ class Encoder:
             # the first token that starts at or after each sentence's start; offsets may step back within a character
             rising = np.maximum.accumulate(tokens.offsets[first : first + length, 0])
             sentence_starts.append(first + np.searchsorted(rising, [0, *places[:-1]]))
-        of_document = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
-        return _assemble(len(texts), tokens, np.concatenate(sentence_starts), of_document)
+        document_of = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
+        return _assemble(len(texts), tokens, np.concatenate(sentence_starts), document_of)
 
 
-def cuts_at_space(tokenizer: Tokenizer) -> bool:
-    """Is every document the sum of its pieces cut before white space? Only for parts known to keep that promise."""
-    parts = tokenizer.parts
-    for added in parts.get("added_tokens") or []:
-        # special tokens are read as plain letters; others are looked for in the text before anything is cut
+def is_split_at_space(tokenizer: Tokenizer) -> bool:
+    """Whether the tokens of a text are those of its pieces, split before white space.
+
+    True for known components only.
+    """
+    components = tokenizer.components
+    for added in components.get("added_tokens") or []:
+        # special tokens are read as plain letters; others are searched for in the text before pre-tokenization
         if not added["special"] and (
             added["lstrip"] or added["rstrip"] or added["content"].split() != [added["content"]]
         ):
             return False
-    if parts["model"].get("dropout"):
+    if components["model"].get("dropout"):
         return False
-    normalisers = flatten(parts.get("normalizer"), "normalizers")
-    if any(step["type"] not in ("NFC", "NFKC", "Lowercase", "BertNormalizer") for step in normalisers):
+    normalizers = list_steps(components.get("normalizer"), "normalizers")
+    if any(step["type"] not in ("NFC", "NFKC", "Lowercase", "BertNormalizer") for step in normalizers):
         return False
-    steps = flatten(parts.get("pre_tokenizer"), "pretokenizers")
+    steps = list_steps(components.get("pre_tokenizer"), "pretokenizers")
     if not steps:
         return False
     first, rest = steps[0], steps[1:]
     if any(step["type"] not in ("Digits", "Punctuation", "BertPreTokenizer") for step in rest):
-        return False  # these cut a piece further, looking at nothing outside it
+        return False  # these split a piece further, looking at nothing outside it
     if first["type"] == "ByteLevel":
         return first["use_regex"] and not first["add_prefix_space"]
     if first["type"] == "Split":
@@ -166,41 +176,41 @@ def cuts_at_space(tokenizer: Tokenizer) -> bool:
     return first["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 
 
-def _cut_is_safe(text: str, ends: list[int]) -> bool:
-    """Do all sentences end before white space (Chinese and Japanese ones need not), and is all of that real space?"""
-    if any(character in text for character in DOUBTFUL):
+def _has_plain_spaces(text: str, ends: list[int]) -> bool:
+    """Whether all sentences end before white space (Chinese and Japanese ones need not) that every tokenizer knows."""
+    if any(character in text for character in AMBIGUOUS_SPACE):
         return False
     return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
 
 
-def _assemble(count: int, tokens: Tokens, sentences: np.ndarray, of_document: np.ndarray) -> Encoded:
-    """Settles bounds: a sentence starts at its first token that is not white space, and none is empty."""
+def _assemble(count: int, tokens: Tokens, sentences: np.ndarray, document_of: np.ndarray) -> EncodedBatch:
+    """Build the batch: a sentence starts at its first token that is not white space, and none is empty."""
     total = len(tokens.flagged)
-    first_of_document = np.ones(len(of_document), bool)
-    first_of_document[1:] = of_document[1:] != of_document[:-1]
+    first_of_document = np.ones(len(document_of), bool)
+    first_of_document[1:] = document_of[1:] != document_of[:-1]
     starts = sentences[first_of_document]  # every document has a sentence
     ends = np.append(starts[1:], total)
     solid = np.arange(total + 1)  # the next token that is not white space
-    solid[:total][(tokens.flagged & BLANK) != 0] = total
+    solid[:total][(tokens.flagged & WHITE_SPACE) != 0] = total
     solid = np.minimum.accumulate(solid[::-1])[::-1]
     moved = np.where(first_of_document, sentences, solid[sentences])
-    settled = np.unique(moved[moved < ends[of_document]])
-    kept = np.flatnonzero(ends > starts)
-    ids, word_starts = tokens.flagged & ID, (tokens.flagged & START) != 0
+    sentence_starts = np.unique(moved[moved < ends[document_of]])
+    nonempty = np.flatnonzero(ends > starts)
+    ids, word_starts = tokens.flagged & ID_BITS, (tokens.flagged & WORD_START) != 0
     letters, surfaces = np.zeros(0, np.int64), b""
-    if tokens.sizes is not None and tokens.spelled is not None:
-        letters = np.cumsum(tokens.sizes, dtype=np.int64) - tokens.sizes
-        surfaces = tokens.spelled.tobytes()
-    return Encoded(count, kept, ids, word_starts, starts[kept], settled, surfaces, letters)
+    if tokens.byte_lengths is not None and tokens.letters is not None:
+        letters = np.cumsum(tokens.byte_lengths, dtype=np.int64) - tokens.byte_lengths
+        surfaces = tokens.letters.tobytes()
+    return EncodedBatch(count, nonempty, ids, word_starts, starts[nonempty], sentence_starts, surfaces, letters)
 
 
-def _join(parts: list[Encoded]) -> Encoded:
+def _join(parts: list[EncodedBatch]) -> EncodedBatch:
     tokens = np.cumsum([0, *(len(part.ids) for part in parts)])
     letters = np.cumsum([0, *(len(part.surfaces) for part in parts)])
     documents = np.cumsum([0, *(part.count for part in parts)])
-    return Encoded(
+    return EncodedBatch(
         count=int(documents[-1]),
-        kept=np.concatenate([part.kept + base for part, base in zip(parts, documents, strict=False)]),
+        nonempty=np.concatenate([part.nonempty + base for part, base in zip(parts, documents, strict=False)]),
         ids=np.concatenate([part.ids for part in parts]),
         word_starts=np.concatenate([part.word_starts for part in parts]),
         documents=np.concatenate([part.documents + base for part, base in zip(parts, tokens, strict=False)]),

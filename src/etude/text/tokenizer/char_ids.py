@@ -1,10 +1,10 @@
-"""Words as rows of character numbers, for models that read letters: ELMo's scheme (Peters et al. 2018) [code].
+"""Character ids of words, for models with a character CNN: ELMo's scheme (Peters et al. 2018) [code].
 
-A word is its UTF-8 bytes between two marks, filled up to a fixed length; what does not fit is cut, the mark of the
-end kept. Numbers are those of the released weights in use, one above those in its training: 0 stands for nothing.
+A word is its UTF-8 bytes between two markers, padded to a fixed length; a longer word is truncated and keeps its end
+marker. Ids are those that the released weights use, one above those of their training: 0 stands for nothing.
 
     1 .. 256   a byte          257, 258   the words <S> and </S> around a sentence
-    259, 260   word starts, ends          261   filling
+    259, 260   word starts, ends          261   padding
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-CHAR_VOCAB = 262  # rows of a table of characters
-SENTENCE_START, SENTENCE_END, WORD_START, WORD_END, FILLING = 257, 258, 259, 260, 261
-MAX_CHARS = 50  # of a row, the two marks of the word among them
+CHAR_VOCAB = 262  # rows of the table of character embeddings
+SENTENCE_START, SENTENCE_END, WORD_START, WORD_END, PADDING = 257, 258, 259, 260, 261
+MAX_CHARS = 50  # of a word, its two markers among them
 
 
 def words_to_char_ids(
-    words: Sequence[bytes | str | int], length: int = MAX_CHARS, widest: int | None = None
+    words: Sequence[bytes | str | int], length: int = MAX_CHARS, widest_filter: int | None = None
 ) -> np.ndarray:
-    """(n, length) int64. A number among the words is one of SENTENCE_START, SENTENCE_END: a word of that letter alone.
+    """Return the character ids of words, (words, length) int64.
 
-    With `widest`, the width of the widest filter over the rows, filling that no maximum over windows can tell from
-    other filling is left out: rows are as long as the longest word and that filter together, or `length` if less.
+    An int among the words is SENTENCE_START or SENTENCE_END: a word of that character alone. `widest_filter` is the
+    width of the widest convolution over the rows: padding beyond it changes no maximum over windows and is left out, so
+    that rows are as long as the longest word and that filter together, or `length` if that is less.
     """
     if length < 3:
-        raise ValueError(f"a row of {length} has no room for a letter between two marks")
-    letters = [_letters(word)[: length - 2] for word in words]
+        raise ValueError(f"a row of {length} has no room for a character between two markers")
+    letters = [_encode_word(word)[: length - 2] for word in words]
     sizes = np.fromiter(map(len, letters), np.int64, len(letters))
-    if widest is not None:
-        length = min(length, int(sizes.max(initial=1)) + 2 + widest)
-    rows = np.full((len(letters), length), FILLING, np.int64)
+    if widest_filter is not None:
+        length = min(length, int(sizes.max(initial=1)) + 2 + widest_filter)
+    rows = np.full((len(letters), length), PADDING, np.int64)
     rows[:, 0] = WORD_START
     owner = np.repeat(np.arange(len(letters)), sizes)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -44,7 +45,7 @@ def words_to_char_ids(
     return rows
 
 
-def _letters(word: bytes | str | int) -> bytes:
+def _encode_word(word: bytes | str | int) -> bytes:
     if isinstance(word, int):
-        return b"\0"  # one place, filled in afterwards
+        return b"\0"  # a placeholder of one character
     return word.encode() if isinstance(word, str) else word

@@ -1,6 +1,6 @@
-"""What a character is: space, control, symbol, digit, mark, or a letter of some script.
+"""Character classes: space, control, symbol, digit, mark, or a letter of some script.
 
-One table over all code points, so that classes of a whole text are one numpy look-up. It decides where words
+One table over all code points, so that the classes of a whole text are one numpy look-up. They decide where words
 start (whole-word masking under any tokenizer), what looks like text at all, and the mix of scripts.
 """
 
@@ -34,17 +34,17 @@ CLASS_NAMES = ("space", "control", "symbol", "digit", "mark", *(name for name, _
 # them, which the tokenizers library does not count as space
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
-_OF_CATEGORY = {"L": OTHER, "M": MARK, "N": DIGIT, "P": SYMBOL, "S": SYMBOL, "Z": SPACE, "C": CONTROL}
+_CATEGORY_CLASSES = {"L": OTHER, "M": MARK, "N": DIGIT, "P": SYMBOL, "S": SYMBOL, "Z": SPACE, "C": CONTROL}
 
 
 @cache
-def table() -> np.ndarray:
-    """(0x110000,) uint8: the class of each code point."""
+def class_table() -> np.ndarray:
+    """Return the class of each code point, (0x110000,) uint8."""
     category = unicodedata.category
     classes = np.full(0x110000, CONTROL, np.uint8)
     for first, last in ((0, 0x323FF), (0xE0000, 0xE01FF)):  # the rest of the planes is unassigned or private
         codes = range(first, last + 1)
-        classes[first : last + 1] = np.fromiter((_OF_CATEGORY[category(chr(code))[0]] for code in codes), np.uint8)
+        classes[first : last + 1] = np.fromiter((_CATEGORY_CLASSES[category(chr(code))[0]] for code in codes), np.uint8)
     letters = classes == OTHER
     for number, (_, ranges) in enumerate(SCRIPTS):
         for first, last in ranges:
@@ -55,17 +55,17 @@ def table() -> np.ndarray:
 
 
 def classify(text: str) -> np.ndarray:
-    """(characters,) uint8: the class of each character; lone surrogates are control characters."""
-    return table()[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
+    """Return the class of each character, (characters,) uint8; lone surrogates are control characters."""
+    return class_table()[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
 
 
-def word_starts(classes: np.ndarray) -> np.ndarray:
-    """(characters,) bool: does a word start here?
+def find_word_starts(classes: np.ndarray) -> np.ndarray:
+    """Mark the characters at which a word starts, (characters,) bool.
 
     A word is a run of letters, marks and digits; every symbol and every Han character is a word of its own
     (Chinese has no spaces; a longer unit would need a dictionary).
     """
     inside = classes >= DIGIT
-    goes_on = np.zeros_like(inside)
-    goes_on[1:] = inside[1:] & inside[:-1] & ((classes[:-1] != HAN) | (classes[1:] == MARK)) & (classes[1:] != HAN)
-    return (classes != SPACE) & ~goes_on
+    continues = np.zeros_like(inside)
+    continues[1:] = inside[1:] & inside[:-1] & ((classes[:-1] != HAN) | (classes[1:] == MARK)) & (classes[1:] != HAN)
+    return (classes != SPACE) & ~continues

@@ -1,9 +1,9 @@
-"""The first cut of the common tokenizers, done in Python for common characters, so that words can be remembered.
+"""Pre-tokenization in Python for common characters, so that the tokens of words can be cached.
 
-Before a model such as WordPiece or BPE sees text, a normaliser and a first cut turn it into words. For characters
+Before a model such as WordPiece or BPE sees text, a normalizer and a pre-tokenizer turn it into words. For characters
 whose treatment is beyond doubt in every version of Unicode (Latin letters, Hangul syllables, ASCII digits, common
-punctuation) a pattern does the same here; a piece with any other character is left to the library. Tests compare
-both over all these characters and over random strings.
+punctuation) one regular expression does the same here; a piece with any other character is left to the `tokenizers`
+library. Tests compare both over all these characters and over random strings.
 """
 
 from __future__ import annotations
@@ -12,92 +12,95 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from etude.text.tokenizer import training
-from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import Component, Tokenizer
 
 # Latin letters without İ (lower case of two characters) and without those that NFKC rewrites; Hangul syllables.
 ASCII_LETTERS = "A-Za-z"
 LETTERS = ASCII_LETTERS + "\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u012f\u0134-\u013e\u0141-\u0148\u014a-\u017e가-힣"
 DIGITS = "0-9"
-MARKS = re.escape("!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~" + "“”‘’–—·«»")  # NFKC leaves all of these alone; _ is apart
+PUNCTUATION = re.escape("!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~" + "“”‘’–—·«»")  # NFKC leaves all of these alone; _ is apart
 
 
-def _names() -> dict[int, str]:
-    """GPT-2's visible stand-in for each byte: itself where printable, else a letter from U+0100 on."""
+def _map_bytes() -> dict[int, str]:
+    """Return GPT-2's visible letter for each byte: itself where printable, else a letter from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
 
 
-BYTE_NAMES = _names()
+BYTE_LETTERS = _map_bytes()
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How pieces (white space and what follows it) become the words a model is asked for."""
+class FastPreTokenizer:
+    """A normalizer and pre-tokenizer for pieces (white space with the characters up to the next) of common text."""
 
     pattern: re.Pattern[str]
-    space: bool  # is white space part of the words, or dropped?
+    keeps_space: bool  # is white space part of the words, or dropped?
     lower: bool
-    bytes: bool
-    bare: Backend  # the model alone
+    byte_level: bool
+    model: Backend  # the tokenizer's model without normalizer and pre-tokenizer
 
-    def words(self, piece: str) -> Sequence[str] | None:
-        """The words of a piece, or None if it holds anything uncommon."""
-        if not self.space:
+    def split(self, piece: str) -> Sequence[str] | None:
+        """Return the words of a piece, or None if it holds an uncommon character."""
+        if not self.keeps_space:
             piece = piece.lstrip(" \n")
         core = piece[1:] if piece[:1] == " " else piece
-        if core.isascii() and core.isalpha():  # many, told without a pattern
+        if core.isascii() and core.isalpha():  # most pieces, and faster than the pattern
             return (piece,)
         words = self.pattern.findall(piece)
         return words if sum(map(len, words)) == len(piece) else None
 
-    def fed(self, word: str) -> str:
-        """What the model sees of a word."""
+    def to_model_input(self, word: str) -> str:
+        """Return the word as the model sees it: lower case, bytes as letters."""
         if self.lower:
             word = word.lower()
-        return word.encode().decode("latin-1").translate(BYTE_NAMES) if self.bytes else word
+        return word.encode().decode("latin-1").translate(BYTE_LETTERS) if self.byte_level else word
 
 
-def cut_of(tokenizer: Tokenizer) -> Cut | None:
-    """None where the library must do it all."""
-    parts = tokenizer.parts
-    normalisers = flatten(parts.get("normalizer"), "normalizers")
-    steps = flatten(parts.get("pre_tokenizer"), "pretokenizers")
-    if len(steps) != 1 or any(not added["special"] for added in parts.get("added_tokens") or []):
+def build_pre_tokenizer(tokenizer: Tokenizer) -> FastPreTokenizer | None:
+    """Return the fast pre-tokenizer that equals the tokenizer's own; None where only the library can do it."""
+    components = tokenizer.components
+    normalizers = list_steps(components.get("normalizer"), "normalizers")
+    steps = list_steps(components.get("pre_tokenizer"), "pretokenizers")
+    if len(steps) != 1 or any(not added["special"] for added in components.get("added_tokens") or []):
         return None
-    if any(step["type"] not in ("NFC", "NFKC", "Lowercase", "BertNormalizer") for step in normalisers):
+    if any(step["type"] not in ("NFC", "NFKC", "Lowercase", "BertNormalizer") for step in normalizers):
         return None
-    bert = [step for step in normalisers if step["type"] == "BertNormalizer"]
-    lower = any(step["type"] == "Lowercase" for step in normalisers) or any(step["lowercase"] for step in bert)
-    # accents are stripped with lower-casing unless said otherwise
-    stripped = any(step["lowercase"] if step["strip_accents"] is None else step["strip_accents"] for step in bert)
-    letters = ASCII_LETTERS if stripped else LETTERS
+    bert = [step for step in normalizers if step["type"] == "BertNormalizer"]
+    lower = any(step["type"] == "Lowercase" for step in normalizers) or any(step["lowercase"] for step in bert)
+    # accents are stripped with lower-casing unless set otherwise
+    strips_accents = any(step["lowercase"] if step["strip_accents"] is None else step["strip_accents"] for step in bert)
+    letters = ASCII_LETTERS if strips_accents else LETTERS
     step = steps[0]
-    runs = rf" ?[{letters}]+| ?[{DIGITS}]+| ?[{MARKS}_]+|\A\n"
+    runs = rf" ?[{letters}]+| ?[{DIGITS}]+| ?[{PUNCTUATION}_]+|\A\n"
     if step["type"] == "BertPreTokenizer":
-        pattern, space, as_bytes = rf"[{letters}{DIGITS}]+|[{MARKS}_]", False, False
+        pattern, keeps_space, byte_level = rf"[{letters}{DIGITS}]+|[{PUNCTUATION}_]", False, False
     elif step["type"] == "ByteLevel" and step["use_regex"] and not step["add_prefix_space"]:
-        pattern, space, as_bytes = rf"'(?:[stmd]|re|ve|ll)|{runs}", True, True
+        pattern, keeps_space, byte_level = rf"'(?:[stmd]|re|ve|ll)|{runs}", True, True
     elif step["type"] == "Split" and step["pattern"].get("Regex") == training.PIECE_PATTERN:
-        pattern, space, as_bytes = runs, True, False
+        pattern, keeps_space, byte_level = runs, True, False
     elif step["type"] == "Split" and step["pattern"].get("Regex") == training.WORD_PATTERN:
         word = f"[{letters}{DIGITS}_]+"
-        pattern, space, as_bytes = rf"[{DIGITS}]+(?:[.,][{DIGITS}]+)+|{word}(?:['’]{word})*|[{MARKS}]", False, False
+        pattern = rf"[{DIGITS}]+(?:[.,][{DIGITS}]+)+|{word}(?:['’]{word})*|[{PUNCTUATION}]"
+        keeps_space, byte_level = False, False
     else:
         return None
-    bare = json.loads(tokenizer.content)
-    bare |= dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"))
-    bare["added_tokens"] = []
-    return Cut(re.compile(pattern), space, lower, as_bytes, Backend.from_str(json.dumps(bare, ensure_ascii=False)))
+    content = json.loads(tokenizer.content)
+    content |= dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"))
+    content["added_tokens"] = []
+    model = Backend.from_str(json.dumps(content, ensure_ascii=False))
+    return FastPreTokenizer(re.compile(pattern), keeps_space, lower, byte_level, model)
 
 
-def flatten(part: Any, field: str) -> list[dict[str, Any]]:
-    """The steps of a normaliser or pre-tokenizer in a tokenizer.json, sequences opened up."""
-    if part is None:
+def list_steps(component: Component | None, field: str) -> list[Component]:
+    """Return the steps of a normalizer or pre-tokenizer in a tokenizer.json, sequences flattened."""
+    if component is None:
         return []
-    return [step for inner in part[field] for step in flatten(inner, field)] if part["type"] == "Sequence" else [part]
+    if component["type"] != "Sequence":
+        return [component]
+    return [step for inner in component[field] for step in list_steps(inner, field)]

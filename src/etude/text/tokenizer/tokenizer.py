@@ -1,9 +1,9 @@
-"""Text to ids and back: one class over the `tokenizers` library, whatever the kind of tokenizer.
+"""The tokenizer: text to ids and back, one class over the `tokenizers` library for every kind of tokenizer.
 
 A tokenizer is its `tokenizer.json`, byte for byte: that content is saved, hashed (`fingerprint`) and compared.
-Text is brought to NFC before anything else, so that Hangul typed as jamo and as syllables is the same text;
-offsets point into that NFC text. Special tokens written out in a text ("[MASK]") are plain letters unless
-asked for: a corpus never holds a control token because a web page happened to spell one.
+Text is normalized to NFC before anything else, so that Hangul typed as jamo and as syllables is the same text;
+offsets point into that NFC text. Special tokens written out in a text ("[MASK]") are plain characters unless
+requested: a corpus never holds a control token because a web page happened to contain its name.
 """
 
 from __future__ import annotations
@@ -28,25 +28,30 @@ from etude.text.tokenizer.training import LARGEST_VOCAB, train_tokenizer_json
 from etude.text.tokenizer.vocabulary_files import read_tokenizer_json
 
 TOKENIZER_FILE = "tokenizer.json"
+Component = dict[str, Any]  # a component of a tokenizer.json: JSON of many forms
 
 
 @dataclass(frozen=True)
 class Encoding:
-    ids: np.ndarray  # (n,) int32
-    word_starts: np.ndarray  # (n,) bool
-    offsets: np.ndarray  # (n, 2) int64, characters of the NFC text
+    """The tokens of one text."""
+
+    ids: np.ndarray  # (N,) int32
+    word_starts: np.ndarray  # (N,) bool
+    offsets: np.ndarray  # (N, 2) int64, characters of the NFC text
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class Tokenizer:
+    """A tokenizer of any kind. Open one from files, or train one."""
+
     def __init__(self, content: str, origin: str = "a tokenizer") -> None:
-        """`content` is the text of a tokenizer.json; `origin` names it in messages."""
+        """`content` is the text of a tokenizer.json; `origin` is its name in error messages."""
         self.content = content
         try:
-            self.parts = _without_tables(json.loads(content))
-            self.backend = _backend(content)
+            self.components = _drop_tables(json.loads(content))
+            self.backend = _load_backend(content)
         except Exception as problem:  # the library raises bare Exception
             raise UserError(
                 f"{origin} is not a tokenizer that can be read: {problem}. Expected a tokenizer.json, a vocab.txt, "
@@ -59,11 +64,11 @@ class Tokenizer:
             raise UserError(
                 f"{origin} holds ids up to {self.vocab - 1}, more than the {LARGEST_VOCAB} a corpus can store."
             )
-        self.special = Specials(**{role: self._first(names) for role, names in ROLES.items()})
+        self.special = Specials(**{role: self._find_id(names) for role, names in ROLES.items()})
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """A tokenizer.json, vocab.txt, or vocab.json beside merges.txt: the file, or the folder it lies in."""
+        """Open a tokenizer.json, vocab.txt, or vocab.json beside merges.txt: the file, or its folder."""
         return cls(read_tokenizer_json(Path(path)), str(path))
 
     @classmethod
@@ -72,49 +77,54 @@ class Tokenizer:
         return cls(train_tokenizer_json(spec, texts), spec)
 
     def save(self, folder: str | Path) -> Path:
+        """Write tokenizer.json into a folder."""
         path = Path(folder) / TOKENIZER_FILE
         path.write_bytes(self.content.encode())
         return path
 
     @cached_property
     def fingerprint(self) -> str:
+        """SHA-256 of tokenizer.json."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
     @cached_property
     def kind(self) -> str:
-        """word, wordpiece, bpe, bytebpe, unigram or char."""
-        model = self.parts["model"]
+        """The model: word, wordpiece, bpe, bytebpe, unigram or char."""
+        model = self.components["model"]
         kind = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}.get(model.get("type", "BPE"))
         if kind is None:
-            kind = "bytebpe" if _mentions(self.parts.get("pre_tokenizer"), "ByteLevel") else "bpe"
-            if kind == "bpe" and not model["merged"]:
+            kind = "bytebpe" if _contains_type(self.components.get("pre_tokenizer"), "ByteLevel") else "bpe"
+            if kind == "bpe" and not model["has_merges"]:
                 kind = "char"
         return kind
 
     @property
     def word_level(self) -> bool:
-        """One id a word: then the corpus keeps the letters too, since [UNK] would lose them."""
+        """Whether a token is a whole word: then a corpus stores the letters too, since [UNK] would lose them."""
         return self.kind == "word"
 
     def token(self, id: int) -> str:
+        """Return the string of an id."""
         token = self.backend.id_to_token(int(id))
         if token is None:
             raise IndexError(f"no token has the id {id}; the vocabulary has {self.vocab}")
         return token
 
     def id(self, token: str) -> int | None:
+        """Return the id of a string, None if it is not a token."""
         return self.backend.token_to_id(token)
 
     @staticmethod
     def normalise(text: str) -> str:
-        """NFC: the text that offsets point into."""
+        """Normalize to NFC: the text that offsets point into."""
         return normalize_nfc(text)
 
     def encode(self, text: str, special: bool = False) -> Encoding:
+        """Encode one text; see `encode_batch`."""
         return self.encode_batch([text], special)[0]
 
     def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[Encoding]:
-        """`special`: whether names of special tokens within the text ("[MASK]") stand for those tokens."""
+        """Encode texts; `special`: whether names of special tokens in a text ("[MASK]") stand for those tokens."""
         texts = [self.normalise(text) for text in texts]
         flat = encode_flat(self._special_backend if special else self.backend, texts)
         return [
@@ -123,39 +133,39 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Sequence[int] | np.ndarray, special: bool = True) -> str:
-        """The text of ids; `special` False leaves out special tokens."""
+        """Decode ids; `special` False leaves out special tokens."""
         return self.backend.decode([int(id) for id in ids], skip_special_tokens=not special)
 
     @cached_property
     def _special_backend(self) -> Backend:
-        return _backend(self.content)
+        return _load_backend(self.content)
 
-    def _first(self, names: Iterable[str]) -> int | None:
+    def _find_id(self, names: Iterable[str]) -> int | None:
         return next((id for name in names if (id := self.backend.token_to_id(name)) is not None), None)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, vocab={self.vocab})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
         return Tokenizer, (self.content,)
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatEncoding:
     """The tokens of several texts end to end."""
 
-    lengths: np.ndarray  # (texts,) int64
-    ids: np.ndarray  # (n,) int32
-    word_starts: np.ndarray  # (n,) bool
-    blank: np.ndarray  # (n,) bool: white space only
-    offsets: np.ndarray  # (n, 2) int64, characters of the token's own text
+    lengths: np.ndarray  # (texts,) int64: tokens of each text
+    ids: np.ndarray  # (N,) int32
+    word_starts: np.ndarray  # (N,) bool
+    white_space: np.ndarray  # (N,) bool: whether a token is white space only
+    offsets: np.ndarray  # (N, 2) int64, characters of the token's own text
 
 
-def encode_flat(backend: Backend, texts: Sequence[str]) -> Flat:
-    """Encodes texts as they are (NFC is the caller's care).
+def encode_flat(backend: Backend, texts: Sequence[str]) -> FlatEncoding:
+    """Encode texts that are NFC already.
 
-    A token starts a word where the tokenizer's own first cut starts one, or where a word of the text starts (the
-    first cut of some tokenizers is a whole "word,"); of several tokens for one character only the first can.
+    A token starts a word where the pre-tokenizer starts one, or where a word of the text starts (the pre-tokenizer of
+    some tokenizers gives a whole "word,"); of several tokens for one character only the first can start a word.
     """
     encodings = backend.encode_batch(list(texts), add_special_tokens=False)
     lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
@@ -164,45 +174,45 @@ def encode_flat(backend: Backend, texts: Sequence[str]) -> Flat:
     pairs = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
     offsets = np.fromiter(pairs, np.int64, 2 * total).reshape(total, 2)
     if not total:
-        return Flat(lengths, ids, np.zeros(0, bool), np.zeros(0, bool), offsets)
-    cuts = chain.from_iterable(encoding.word_ids for encoding in encodings)
-    cut = np.fromiter((-1 if number is None else number for number in cuts), np.int64, total)
-    text_of = np.repeat(np.arange(len(texts)), lengths)
+        return FlatEncoding(lengths, ids, np.zeros(0, bool), np.zeros(0, bool), offsets)
+    numbers = chain.from_iterable(encoding.word_ids for encoding in encodings)
+    word_ids = np.fromiter((-1 if number is None else number for number in numbers), np.int64, total)
+    text_numbers = np.repeat(np.arange(len(texts)), lengths)
     first = np.ones(total, bool)
-    first[1:] = (text_of[1:] != text_of[:-1]) | (cut[1:] != cut[:-1]) | (cut[1:] < 0)
+    first[1:] = (text_numbers[1:] != text_numbers[:-1]) | (word_ids[1:] != word_ids[:-1]) | (word_ids[1:] < 0)
 
     text = "".join(texts) + " "  # one more: an offset may point behind the last character
     classes = characters.classify(text)
     bases = np.concatenate([[0], np.cumsum([len(text) for text in texts])])[:-1]
-    places = np.minimum(offsets[:, 0] + bases[text_of], len(text) - 1)
+    places = np.minimum(offsets[:, 0] + bases[text_numbers], len(text) - 1)
     # a token such as " the" begins with its space: the word starts at the first character after it
     next_solid = np.arange(len(classes))
     next_solid[classes == characters.SPACE] = len(classes) - 1
     next_solid = np.minimum.accumulate(next_solid[::-1])[::-1]
     solid = next_solid[places]
-    blank = solid >= offsets[:, 1] + bases[text_of]
-    begins = characters.word_starts(classes)[solid] & ~blank
-    begins[1:] &= (solid[1:] != solid[:-1]) | (text_of[1:] != text_of[:-1])
-    return Flat(lengths, ids, first | begins, blank, offsets)
+    white_space = solid >= offsets[:, 1] + bases[text_numbers]
+    begins = characters.find_word_starts(classes)[solid] & ~white_space
+    begins[1:] &= (solid[1:] != solid[:-1]) | (text_numbers[1:] != text_numbers[:-1])
+    return FlatEncoding(lengths, ids, first | begins, white_space, offsets)
 
 
-def _backend(content: str) -> Backend:
+def _load_backend(content: str) -> Backend:
     backend = Backend.from_str(content)
     backend.no_truncation()
     backend.no_padding()
     return backend
 
 
-def _without_tables(parts: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer.json but for its long tables: a quarter of a million entries would take more than all the rest."""
-    model = {name: value for name, value in parts["model"].items() if name not in ("vocab", "merges")}
-    return {**parts, "model": {**model, "merged": bool(parts["model"].get("merges"))}}
+def _drop_tables(content: Component) -> Component:
+    """Return a tokenizer.json without its vocabulary and merges, which take more memory than all the rest."""
+    model = {name: value for name, value in content["model"].items() if name not in ("vocab", "merges")}
+    return {**content, "model": {**model, "has_merges": bool(content["model"].get("merges"))}}
 
 
-def _mentions(part: Any, name: str) -> bool:
-    """Is a component of this type anywhere in a (nested) part of a tokenizer.json?"""
-    if isinstance(part, dict):
-        return part.get("type") == name or any(_mentions(value, name) for value in part.values())
-    if isinstance(part, list):
-        return any(_mentions(value, name) for value in part)
+def _contains_type(component: object, name: str) -> bool:
+    """Whether a (nested) component of a tokenizer.json is or holds one of this type."""
+    if isinstance(component, dict):
+        return component.get("type") == name or any(_contains_type(value, name) for value in component.values())
+    if isinstance(component, list):
+        return any(_contains_type(value, name) for value in component)
     return False

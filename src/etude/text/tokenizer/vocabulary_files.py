@@ -1,6 +1,6 @@
-"""Tokenizers given as files: tokenizer.json, BERT's vocab.txt, GPT's vocab.json with merges.txt.
+"""Published tokenizer files: tokenizer.json, BERT's vocab.txt, GPT's vocab.json with merges.txt.
 
-Each is turned into the text of a tokenizer.json once; everything after that knows one format.
+Each is converted to the text of a tokenizer.json; all other code knows that format only.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from tokenizers import Tokenizer as Backend
 from etude.errors import UserError
 
 # (vocabulary, merges): the names `transformers` uses, and those of the first release of GPT-2
-PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-KNOWN = ("tokenizer.json", "vocab.txt", *(name for pair in PAIRS for name in pair))
+BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+KNOWN_FILES = ("tokenizer.json", "vocab.txt", *(name for pair in BPE_FILES for name in pair))
 
 
 def read_tokenizer_json(path: Path) -> str:
-    """The text of a tokenizer.json for whatever lies at `path`."""
+    """Return the text of a tokenizer.json for the file at `path`, or the first known file in that folder."""
     if not path.exists():
         raise UserError(f"No tokenizer at {path}: there is no such file or folder.")
     if path.is_dir():
-        found = next((path / name for name in KNOWN if (path / name).is_file()), None)
-        if found is None:
-            raise UserError(f"The folder {path} holds no tokenizer: none of {', '.join(KNOWN)} is in it.")
-        path = found
-    for vocabulary, merges in PAIRS:
+        file = next((path / name for name in KNOWN_FILES if (path / name).is_file()), None)
+        if file is None:
+            raise UserError(f"The folder {path} holds no tokenizer: none of {', '.join(KNOWN_FILES)} is in it.")
+        path = file
+    for vocabulary, merges in BPE_FILES:
         if path.name in (vocabulary, merges):
             missing = next((name for name in (vocabulary, merges) if not (path.parent / name).is_file()), None)
             if missing:
                 raise UserError(f"{path} needs {missing} beside it: a BPE tokenizer is a vocabulary and its merges.")
-            return _from_merges(path.parent / vocabulary, path.parent / merges)
+            return _convert_merges(path.parent / vocabulary, path.parent / merges)
     if path.suffix == ".txt":
-        return _from_words(path)
-    return _text(path)
+        return _convert_word_list(path)
+    return _read_text(path)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as problem:
         raise UserError(f"{path} is not a tokenizer: byte {problem.start} is not UTF-8.") from None
 
 
-def _from_words(path: Path) -> str:
-    """WordPiece as BERT has it, one token a line; lower-casing if the list holds no upper-case word."""
-    words = [line.removesuffix("\r") for line in _text(path).split("\n")]
+def _convert_word_list(path: Path) -> str:
+    """Convert BERT's WordPiece vocabulary, one token a line; lower-casing if no token has an upper-case letter."""
+    words = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
     vocabulary = {word: number for number, word in enumerate(words) if word}
     special = [word for word in vocabulary if word.startswith("[") and word.endswith("]") and len(word) > 2]
     if "[UNK]" not in vocabulary:
         raise UserError(f"{path} is not a WordPiece vocabulary: no line is [UNK]. One token a line is expected.")
     lower = not any(word != word.lower() for word in vocabulary if word not in special)
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    backend.normalizer = _bert_normaliser(vocabulary, lower)
+    backend.normalizer = _build_bert_normalizer(vocabulary, lower)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     known = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -64,24 +64,27 @@ def _from_words(path: Path) -> str:
     return backend.to_str()
 
 
-def _bert_normaliser(vocabulary: dict[str, int], lower: bool) -> normalizers.Normalizer:
-    """Uncased models strip accents, which also takes Hangul apart into jamo. Vocabularies made that way hold the
-    jamo; where a vocabulary holds syllables instead, they are put together again."""
+def _build_bert_normalizer(vocabulary: dict[str, int], lower: bool) -> normalizers.Normalizer:
+    """Return BERT's normalizer, with NFC behind it where the vocabulary holds Hangul syllables.
+
+    Uncased models strip accents, which also splits Hangul into jamo. Vocabularies built that way hold the jamo; where
+    a vocabulary holds syllables instead, they are composed again.
+    """
     bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=lower, lowercase=lower)
     syllables = any("가" <= letter <= "힣" for word in vocabulary for letter in word)
     return normalizers.Sequence([bert, normalizers.NFC()]) if syllables else bert
 
 
-def _from_merges(vocabulary_path: Path, merges_path: Path) -> str:
-    """BPE: over bytes as GPT-2 has it, or over characters with "</w>" at word ends as GPT-1 has it."""
+def _convert_merges(vocabulary_path: Path, merges_path: Path) -> str:
+    """Convert BPE: over bytes as in GPT-2, or over characters with "</w>" at word ends as in GPT-1."""
     try:
-        vocabulary = json.loads(_text(vocabulary_path))
+        vocabulary = json.loads(_read_text(vocabulary_path))
     except ValueError as problem:
         raise UserError(f"{vocabulary_path} is not JSON: {problem}.") from None
     if not isinstance(vocabulary, dict) or not all(isinstance(id, int) for id in vocabulary.values()):
         raise UserError(f"{vocabulary_path} is not a BPE vocabulary: expected one object of token: id.")
     merges: list[tuple[str, str]] = []
-    for number, line in enumerate(_text(merges_path).split("\n"), start=1):
+    for number, line in enumerate(_read_text(merges_path).split("\n"), start=1):
         line = line.removesuffix("\r")
         if not line or line.startswith("#version"):
             continue
@@ -93,7 +96,7 @@ def _from_merges(vocabulary_path: Path, merges_path: Path) -> str:
     try:
         if any(token.endswith("</w>") for token in vocabulary):
             backend = Backend(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>"))
-            backend.normalizer = _bert_normaliser(vocabulary, lower=True)
+            backend.normalizer = _build_bert_normalizer(vocabulary, lower=True)
             backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
             backend.decoder = decoders.BPEDecoder(suffix="</w>")
         else:

@@ -1,8 +1,8 @@
-"""What the tokens of words are, remembered for very many words in bounded memory.
+"""Caches of the tokens of words: very many words in bounded memory.
 
-The tokens of all keys lie end to end in arrays, so that looking up a whole text is array work. `ByText` finds a key's
-number in a dictionary of strings. `BySpan` never makes strings of known keys at all: it hashes spans of a text, all at
-once, and finds numbers in a table by those hashes. When a memory is full, the half that was asked for least goes.
+The tokens of all entries lie end to end in arrays, so that looking up a whole text is array work. `WordCache` finds an
+entry's number in a dictionary of strings. `SpanCache` never makes strings of known words at all: it hashes spans of a
+text, all at once, and finds numbers in a table by those hashes. A full cache drops the least used half of its entries.
 """
 
 from __future__ import annotations
@@ -17,88 +17,89 @@ import numpy as np
 
 from etude.chance import fold, random_bits
 
-START, BLANK = np.uint32(1 << 31), np.uint32(1 << 30)  # flags on an id: starts a word; is white space only
-ID = np.uint32((1 << 30) - 1)
-TEXT_ENTRY = 85  # bytes an entry of ByText takes beside its key: dictionary, number and array places, as measured
-SPAN_ENTRY = 56  # bytes an entry of BySpan takes: two places of the table at least, and those of the arrays
+WORD_START, WHITE_SPACE = np.uint32(1 << 31), np.uint32(1 << 30)  # flags on an id: starts a word; is white space only
+ID_BITS = np.uint32((1 << 30) - 1)
+WORD_ENTRY_BYTES = 85  # of an entry of WordCache beside its key: dictionary, number and arrays, as measured
+SPAN_ENTRY_BYTES = 56  # of an entry of SpanCache: at least two slots of the table, and the arrays
 
 
 @dataclass
 class Tokens:
-    """The tokens of several keys end to end."""
+    """The tokens of several words (or texts) end to end."""
 
-    flagged: np.ndarray  # (n,) uint32: ids with flags
-    lengths: np.ndarray  # (keys,) int64: tokens of each key
-    sizes: np.ndarray | None = None  # (n,) int64: bytes of each token's letters (word-level tokenizers)
-    spelled: np.ndarray | None = None  # (bytes,) uint8: those letters
-    offsets: np.ndarray | None = None  # (n, 2): where the token stood, when just encoded
+    flagged: np.ndarray  # (N,) uint32: ids with the flags WORD_START and WHITE_SPACE
+    lengths: np.ndarray  # (words,) int64: tokens of each word
+    byte_lengths: np.ndarray | None = None  # (N,) int64: UTF-8 bytes of each token's surface (word-level tokenizers)
+    letters: np.ndarray | None = None  # (bytes,) uint8: the surfaces end to end
+    offsets: np.ndarray | None = None  # (N, 2): characters of each token in its text, if just encoded
 
     @classmethod
-    def of(
+    def build(
         cls, flagged: np.ndarray, lengths: np.ndarray, surfaces: list[bytes] | None, offsets: np.ndarray | None = None
     ) -> Self:
+        """Tokens from ids with flags; `surfaces` are the UTF-8 letters of each token."""
         if surfaces is None:
             return cls(flagged, lengths, offsets=offsets)
-        sizes = np.fromiter(map(len, surfaces), np.int64, len(surfaces))
-        return cls(flagged, lengths, sizes, np.frombuffer(b"".join(surfaces), np.uint8), offsets)
+        byte_lengths = np.fromiter(map(len, surfaces), np.int64, len(surfaces))
+        return cls(flagged, lengths, byte_lengths, np.frombuffer(b"".join(surfaces), np.uint8), offsets)
 
     @classmethod
-    def joined(cls, parts: list[Self]) -> Self:
-        sizes = [part.sizes for part in parts if part.sizes is not None]
-        spelled = [part.spelled for part in parts if part.spelled is not None]
+    def concatenate(cls, parts: list[Self]) -> Self:
+        byte_lengths = [part.byte_lengths for part in parts if part.byte_lengths is not None]
+        letters = [part.letters for part in parts if part.letters is not None]
         return cls(
             np.concatenate([part.flagged for part in parts]), np.concatenate([part.lengths for part in parts]),
-            np.concatenate(sizes) if sizes else None, np.concatenate(spelled) if spelled else None,
+            np.concatenate(byte_lengths) if byte_lengths else None, np.concatenate(letters) if letters else None,
         )  # fmt: skip
 
-    def regrouped(self, lengths: np.ndarray) -> Tokens:
-        """The same tokens as those of other, larger keys."""
-        return Tokens(self.flagged, lengths, self.sizes, self.spelled)
+    def regroup(self, lengths: np.ndarray) -> Tokens:
+        """Return the same tokens as those of longer words: `lengths` of the new ones."""
+        return Tokens(self.flagged, lengths, self.byte_lengths, self.letters)
 
-    def taken(self, numbers: np.ndarray) -> Tokens:
-        """The tokens of the keys with these numbers, in that order, repeated as asked."""
+    def select(self, numbers: np.ndarray) -> Tokens:
+        """Return the tokens of the words with these numbers, in that order; numbers may repeat."""
         lengths = self.lengths[numbers]
-        places = _ranges((np.cumsum(self.lengths) - self.lengths)[numbers], lengths)
-        if self.sizes is None or self.spelled is None:
+        places = _join_ranges((np.cumsum(self.lengths) - self.lengths)[numbers], lengths)
+        if self.byte_lengths is None or self.letters is None:
             return Tokens(self.flagged[places], lengths)
-        sizes = self.sizes[places]
-        letters = _ranges((np.cumsum(self.sizes) - self.sizes)[places], sizes)
-        return Tokens(self.flagged[places], lengths, sizes, self.spelled[letters])
+        byte_lengths = self.byte_lengths[places]
+        letters = _join_ranges((np.cumsum(self.byte_lengths) - self.byte_lengths)[places], byte_lengths)
+        return Tokens(self.flagged[places], lengths, byte_lengths, self.letters[letters])
 
 
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """start, start + 1, ... of each range, end to end."""
+def _join_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return start, start + 1, ... of each range, end to end."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
-class _Held:
-    """Tokens of numbered keys, with how often each was asked for, older times counting less."""
+class _Entries:
+    """The tokens of numbered words, with how often each was used; older uses count less."""
 
     def __init__(self, surfaces: bool) -> None:
-        letters, sizes = (np.zeros(0, np.uint8), np.zeros(0, np.int64)) if surfaces else (None, None)
-        self.tokens = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), sizes, letters)
+        letters, byte_lengths = (np.zeros(0, np.uint8), np.zeros(0, np.int64)) if surfaces else (None, None)
+        self.tokens = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), byte_lengths, letters)
         self.uses = np.zeros(0, np.int64)
 
     def add(self, new: Tokens) -> None:
-        self.tokens = Tokens.joined([self.tokens, new])
+        self.tokens = Tokens.concatenate([self.tokens, new])
         self.uses = np.concatenate([self.uses, np.zeros(len(new.lengths), np.int64)])
 
     def take(self, numbers: np.ndarray) -> Tokens:
         self.uses += np.bincount(numbers, minlength=len(self.uses))
-        return self.tokens.taken(numbers)
+        return self.tokens.select(numbers)
 
-    def halve(self) -> np.ndarray:
-        """Drops the half asked for least; which were kept, bool."""
-        kept = np.zeros(len(self.uses), bool)
-        kept[np.argsort(-self.uses, kind="stable")[: len(self.uses) // 2]] = True
-        self.tokens = self.tokens.taken(np.flatnonzero(kept))
-        self.uses = self.uses[kept] // 2
-        return kept
+    def drop_half(self) -> np.ndarray:
+        """Drop the least used half; return a mask (entries,) bool of those that stay."""
+        survivors = np.zeros(len(self.uses), bool)
+        survivors[np.argsort(-self.uses, kind="stable")[: len(self.uses) // 2]] = True
+        self.tokens = self.tokens.select(np.flatnonzero(survivors))
+        self.uses = self.uses[survivors] // 2
+        return survivors
 
 
-class _Numbers(dict[str, int]):
-    """A dictionary that gives a key it does not have the next number, and remembers that it was new."""
+class _KeyNumbers(dict[str, int]):
+    """A dictionary that gives a missing key the next number and lists it in `new`."""
 
     def __init__(self, pairs: Iterable[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)
@@ -110,65 +111,67 @@ class _Numbers(dict[str, int]):
         return number
 
 
-class ByText:
-    def __init__(self, compute: Callable[[list[str]], Tokens], size: int, surfaces: bool) -> None:
-        """`compute` finds the tokens of new keys; `size` is in bytes."""
-        self.compute, self.size = compute, size
-        self.numbers = _Numbers()
-        self.held = _Held(surfaces)
-        self.taken = 0  # bytes, about
+class WordCache:
+    """Tokens by word, found in a dictionary."""
 
-    def tokens(self, keys: list[str]) -> Tokens:
+    def __init__(self, compute: Callable[[list[str]], Tokens], max_bytes: int, surfaces: bool) -> None:
+        """`compute` encodes words that are not in the cache; `surfaces`: whether tokens come with their letters."""
+        self.compute, self.max_bytes = compute, max_bytes
+        self.numbers = _KeyNumbers()
+        self.entries = _Entries(surfaces)
+        self.used_bytes = 0  # an estimate
+
+    def look_up(self, keys: list[str]) -> Tokens:
         numbers = np.fromiter(map(self.numbers.__getitem__, keys), np.int64, len(keys))
         if new := self.numbers.new:
-            self.held.add(self.compute(new))
-            self.taken += sum(map(sys.getsizeof, new)) + TEXT_ENTRY * len(new)
+            self.entries.add(self.compute(new))
+            self.used_bytes += sum(map(sys.getsizeof, new)) + WORD_ENTRY_BYTES * len(new)
             self.numbers.new = []
-        found = self.held.take(numbers)
-        if self.taken > self.size:
-            kept = self.held.halve()
-            self.numbers = _Numbers(zip(compress(self.numbers, kept.tolist()), count(), strict=False))
-            self.taken = sum(map(sys.getsizeof, self.numbers)) + TEXT_ENTRY * len(self.numbers)
-        return found
+        tokens = self.entries.take(numbers)
+        if self.used_bytes > self.max_bytes:
+            survivors = self.entries.drop_half()
+            self.numbers = _KeyNumbers(zip(compress(self.numbers, survivors.tolist()), count(), strict=False))
+            self.used_bytes = sum(map(sys.getsizeof, self.numbers)) + WORD_ENTRY_BYTES * len(self.numbers)
+        return tokens
 
 
-class BySpan:
-    """Keys are spans of a text, told apart by a 64-bit multilinear hash and their length.
+class SpanCache:
+    """Tokens by span of a text; spans are compared by a 64-bit multilinear hash and their length.
 
     Two given spans of one length share a hash with a chance of about 2^-62, so that in a million different words any
     two do with one of 10^-7: less than that of a memory error.
     """
 
-    def __init__(self, compute: Callable[[list[str]], Tokens], size: int, surfaces: bool) -> None:
-        self.compute, self.most = compute, max(1024, size // SPAN_ENTRY)
-        self.held = _Held(surfaces)
-        self.hashes = np.zeros(0, np.uint64)  # of each number
+    def __init__(self, compute: Callable[[list[str]], Tokens], max_bytes: int, surfaces: bool) -> None:
+        self.compute, self.max_entries = compute, max(1024, max_bytes // SPAN_ENTRY_BYTES)
+        self.entries = _Entries(surfaces)
+        self.hashes = np.zeros(0, np.uint64)  # of each entry
         self.factors = np.zeros(0, np.uint64)  # by which the characters of a span are multiplied
         self._empty_table(1 << 12)
 
-    def tokens(self, text: str, codes: np.ndarray, starts: np.ndarray) -> Tokens:
-        """Of the spans of `text` (characters `codes`) from each start to the next, the last to the end."""
+    def look_up(self, text: str, codes: np.ndarray, starts: np.ndarray) -> Tokens:
+        """Return the tokens of the spans of `text` (code points `codes`) from each start to the next or the end."""
         hashes = self._hash(codes, starts)
         numbers = self._find(hashes)
         missing = np.flatnonzero(numbers < 0)
         if len(missing):
-            new, first, which = np.unique(hashes[missing], return_index=True, return_inverse=True)
+            new, first, inverse = np.unique(hashes[missing], return_index=True, return_inverse=True)
             ends = np.append(starts[1:], len(codes))
             places = missing[first]
             spans = zip(starts[places].tolist(), ends[places].tolist(), strict=True)
-            self.held.add(self.compute([text[start:end] for start, end in spans]))
-            numbers[missing] = len(self.hashes) + which
+            self.entries.add(self.compute([text[start:end] for start, end in spans]))
+            numbers[missing] = len(self.hashes) + inverse
             self.hashes = np.concatenate([self.hashes, new])
             self._insert(np.arange(len(self.hashes) - len(new), len(self.hashes)))
-        found = self.held.take(numbers)
-        if len(self.hashes) > self.most:
-            self.hashes = self.hashes[self.held.halve()]
+        tokens = self.entries.take(numbers)
+        if len(self.hashes) > self.max_entries:
+            self.hashes = self.hashes[self.entries.drop_half()]
             self._empty_table(len(self.slots))
             self._insert(np.arange(len(self.hashes)))
-        return found
+        return tokens
 
     def _hash(self, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """(spans,) uint64, never 0: the sum of character times factor of its place, mixed with the length."""
+        """Hash each span, (spans,) uint64, never 0: sum of character x factor of its place, mixed with the length."""
         lengths = np.diff(starts, append=len(codes))
         longest = int(lengths.max(initial=1))
         if longest > len(self.factors):
@@ -179,28 +182,28 @@ class BySpan:
 
     def _empty_table(self, size: int) -> None:
         self.slots = np.zeros(size, np.uint64)  # hashes, by open addressing; 0 is empty
-        self.number_of = np.zeros(size, np.int32)
+        self.slot_numbers = np.zeros(size, np.int32)
 
     def _home(self, hashes: np.ndarray) -> np.ndarray:
-        """Where a search starts: the top bits."""
+        """Return the slot at which a search starts: the top bits of the hash."""
         return (hashes >> np.uint64(64 - (len(self.slots).bit_length() - 1))).astype(np.int64)
 
     def _find(self, hashes: np.ndarray) -> np.ndarray:
-        """(spans,) int64: the numbers, -1 where there is none."""
+        """Return the entry number of each hash, (spans,) int64; -1 where there is none."""
         places = self._home(hashes)
         slots = self.slots[places]
-        numbers = np.where(slots == hashes, self.number_of[places], -1).astype(np.int64)
-        going = np.flatnonzero((slots != hashes) & (slots != 0))
-        while len(going):
-            places[going] = (places[going] + 1) & (len(self.slots) - 1)
-            slots = self.slots[places[going]]
-            hit = slots == hashes[going]
-            numbers[going[hit]] = self.number_of[places[going[hit]]]
-            going = going[~hit & (slots != 0)]
+        numbers = np.where(slots == hashes, self.slot_numbers[places], -1).astype(np.int64)
+        unresolved = np.flatnonzero((slots != hashes) & (slots != 0))
+        while len(unresolved):
+            places[unresolved] = (places[unresolved] + 1) & (len(self.slots) - 1)
+            slots = self.slots[places[unresolved]]
+            hit = slots == hashes[unresolved]
+            numbers[unresolved[hit]] = self.slot_numbers[places[unresolved[hit]]]
+            unresolved = unresolved[~hit & (slots != 0)]
         return numbers
 
     def _insert(self, numbers: np.ndarray) -> None:
-        """Enters new hashes, all different; the table is kept at most half full, so searches stay short."""
+        """Insert distinct new hashes; the table stays at most half full, so that searches are short."""
         if 2 * len(self.hashes) > len(self.slots):
             while 2 * len(self.hashes) > len(self.slots):
                 self._empty_table(2 * len(self.slots))
@@ -208,7 +211,7 @@ class BySpan:
         places = self._home(self.hashes[numbers])
         while len(numbers):
             free = self.slots[places] == 0
-            self.slots[places[free]] = self.hashes[numbers[free]]  # several may want one place: one gets it
-            got = free & (self.slots[places] == self.hashes[numbers])
-            self.number_of[places[got]] = numbers[got]
-            numbers, places = numbers[~got], (places[~got] + 1) & (len(self.slots) - 1)
+            self.slots[places[free]] = self.hashes[numbers[free]]  # of several for one slot one gets it
+            inserted = free & (self.slots[places] == self.hashes[numbers])
+            self.slot_numbers[places[inserted]] = numbers[inserted]
+            numbers, places = numbers[~inserted], (places[~inserted] + 1) & (len(self.slots) - 1)
