@@ -24,7 +24,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loader import Loader
 from etude.transfer.finetune import finetune
-from tests.transfer.test_every_task import records
+from tests.tasks.labelled_records import records
 from tests.transfer_fixtures import WORDS
 
 hf = pytest.importorskip("transformers")
