@@ -27,8 +27,8 @@ from etude.verbs.pretraining import bench, check, distill, pretrain, resume
 from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 
 if TYPE_CHECKING:
+    from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
-    from etude.inference.model import Guess
     from etude.inference.model import Loaded as LoadedModel
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import Tuned as TaskModel
@@ -54,7 +54,7 @@ TYPES = {  # what the verbs take and return: (module, name there)
     "Check": ("etude.pretraining.check", "Check"),
     "Continuation": ("etude.inference.generation", "Continuation"),
     "Corpus": ("etude.text.corpus.corpus", "Corpus"),
-    "Guess": ("etude.inference.model", "Guess"),
+    "Guess": ("etude.inference.fill", "Guess"),
     "LoadedModel": ("etude.inference.model", "Loaded"),
     "Perplexity": ("etude.inference.perplexity", "Perplexity"),
     "Recipe": ("etude.recipes.schema", "Recipe"),

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from etude.cli import hub as command
+from etude.cli.main import app
 from etude.errors import UserError
 from tests.hub import published_models as reference
 from tests.hub.published_models import CASES
@@ -19,8 +18,6 @@ transformers.logging.set_verbosity_error()
 
 
 def run(*words: str) -> str:
-    app = typer.Typer()
-    command.register(app)
     done = CliRunner().invoke(app, list(words))
     if isinstance(done.exception, UserError):
         raise done.exception

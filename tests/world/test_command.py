@@ -1,9 +1,8 @@
 import json
 
-import typer
 from typer.testing import CliRunner
 
-from etude.cli.world import register
+from etude.cli.main import app
 from etude.world import World
 
 
@@ -11,9 +10,6 @@ def test_the_command_writes_what_python_gives(tmp_path, monkeypatch):
     from etude.world import world as module
 
     monkeypatch.setattr(module, "COUNTS", {"train": 3, "valid": 2, "test": 2})
-    app = typer.Typer()
-    register(app)
-    app.command("other")(lambda: None)  # a lone command would lose its name
     folder = tmp_path / "town"
     words = ["world", "-o", str(folder), "--megabytes", "0.01", "--language", "ko", "--seed", "5"]
     result = CliRunner().invoke(app, words)
@@ -26,9 +22,6 @@ def test_the_command_writes_what_python_gives(tmp_path, monkeypatch):
 
 
 def test_text_alone(tmp_path):
-    app = typer.Typer()
-    register(app)
-    app.command("other")(lambda: None)
     result = CliRunner().invoke(app, ["world", "-o", str(tmp_path / "town"), "--megabytes", "0.01", "--no-tasks"])
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "town" / "tasks").exists()

@@ -1,20 +1,30 @@
-"""The command line. Each command family is one light module with `register(app)`.
+"""The command line: one command for each verb, made by `adapter.py`; presenters print what a verb returns.
 
 Nothing heavy is imported here or at the top of those modules: `etude --help` answers at once, and torch
-is loaded by the command that needs it.
+is loaded by the verb that needs it.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
 import typer
 
+from etude.cli import catalog, comparison, corpus, hub, inference, pretraining, serving, show, transfer
 from etude.errors import UserError
 
 COMMANDS = (
+    *comparison.COMMANDS,
+    *corpus.COMMANDS,
+    *pretraining.COMMANDS,
+    *transfer.COMMANDS,
+    *inference.COMMANDS,
+    *hub.COMMANDS,
+    *serving.COMMANDS,
+    *catalog.COMMANDS,
+)
+ORDER = [
     "demo",
     "study",
     "pick",
@@ -25,16 +35,20 @@ COMMANDS = (
     "distill",
     "finetune",
     "augment",
+    "evaluate",
     "predict",
+    "features",
     "tasks",
     "recipes",
-    "hub",
-    "show",
+    "import",
+    "export",
     "generate",
+    "fill",
+    "perplexity",
     "prompt",
     "serve",
     "world",
-)  # modules of this package, in the order in which help lists them
+]  # in which help lists them
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,8 +57,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"etude {version('etude')}")
@@ -59,8 +73,9 @@ def etude(
     """Learn language from plain text first and the task second."""
 
 
-for name in COMMANDS:
-    importlib.import_module(f"etude.cli.{name}").register(app)
+for command in sorted(COMMANDS, key=lambda command: ORDER.index(command.called)):
+    app.command(command.called)(command.function())
+app.add_typer(show.app(), name="show")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -48,6 +48,7 @@ class Continuation:
     ended: Ended  # by the number of tokens, end-of-text, a stop string, or the end of the context
     slides: int = 0  # how often the older half of the context was left out
     score: float | None = None  # beam search: log-probability over the length penalty
+    context: int | None = field(default=None, compare=False)  # tokens the model sees at most
 
     def __str__(self) -> str:
         return self.prompt + self.text
@@ -195,7 +196,8 @@ class Sample:
         self.key = fold(way.seed, "generate", ids.tobytes().hex(), number)
         self.end = None if way.past_end else loaded.tokenizer.special.end
         self.framed: list[int] = loaded.objective.frame(ids, None).tolist()
-        self.room: int | None = loaded.model.context if way.overflow == "stop" else None
+        self.context: int | None = loaded.model.context
+        self.room = self.context if way.overflow == "stop" else None
         if self.room is not None and len(self.framed) > self.room:
             raise UserError(
                 f"The prompt has {len(self.framed)} tokens, and the model sees at most {self.room}: "
@@ -234,7 +236,8 @@ class Sample:
 
     def result(self, score: float | None = None) -> Continuation:
         assert self.ended is not None
-        return Continuation(self.prompt, "".join(self.pieces), tuple(self.ids), self.ended, self.slides, score)
+        text = "".join(self.pieces)
+        return Continuation(self.prompt, text, tuple(self.ids), self.ended, self.slides, score, self.context)
 
 
 def generate(

@@ -77,8 +77,9 @@ def tasks(name: str | None = None) -> TaskCatalog:
     Args:
         name: All settings of this task: task.* and transfer.*
     """
+    from etude.models.transfer_settings import TransferSettings
     from etude.recipes.datasets import NAMED
-    from etude.runs.task_plan import Settings, task_kinds, task_module
+    from etude.runs.task_plan import task_kinds, task_module
     from etude.tasks.data.records import SQUEEZED
     from etude.transfer.suite import SUITES
 
@@ -90,20 +91,19 @@ def tasks(name: str | None = None) -> TaskCatalog:
     else:
         kind = NAMED[name].kind if name in NAMED else name
         module = task_module(kind)
-        settings = [*explain_settings(module.Settings, "task"), *explain_settings(Settings, "transfer")]
+        settings = [*explain_settings(module.Settings, "task"), *explain_settings(TransferSettings, "transfer")]
         listed, suites = [_describe(kind, module, settings)], {}
     return TaskCatalog(listed, suites, tuple(SQUEEZED))
 
 
 def _describe(kind: str, module: Any, settings: list[SettingInfo] | None = None) -> TaskInfo:
     from etude.recipes.datasets import NAMED
-    from etude.tasks.data.records import KINDS
 
     return TaskInfo(
         kind,
         module.SUMMARY,
         module.SCORES,
-        tuple(getattr(module, "FILES", KINDS)),
+        tuple(module.FILES),
         {role: tuple(names) for role, names in module.COLUMNS.items()},
         {name: dict(dataset.settings) for name, dataset in NAMED.items() if dataset.kind == kind},
         settings or [],

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from etude.errors import UserError
 
 if TYPE_CHECKING:
+    from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
-    from etude.inference.model import Guess, Loaded
+    from etude.inference.model import Loaded
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import Tuned
     from etude.tasks.base import Score

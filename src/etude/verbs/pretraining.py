@@ -73,7 +73,7 @@ def pretrain(
 ) -> Run:
     """Pre-train a recipe on a corpus; a kill at any moment loses nothing.
 
-    Stopped by SIGTERM or Ctrl-C it leaves a checkpoint and returns an unfinished run, which `resume` finishes.
+    Stopped by SIGTERM or Ctrl-C, it leaves a checkpoint to resume from, and the run is unfinished.
 
     Args:
         recipe: A recipe: a name, or a .yaml file.

@@ -440,13 +440,8 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 
 
 def test_the_command(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import typer
+    from etude.cli.main import app
 
-    from etude.cli.prepare import register
-
-    app = typer.Typer()
-    register(app)
-    app.command("other")(lambda: None)  # two commands, so that the name is needed, as in the real program
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
     asked = [
@@ -473,13 +468,7 @@ def test_the_command(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_command_says_how_to_go_on(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import typer
-
-    from etude.cli import prepare as command
-
-    app = typer.Typer()
-    command.register(app)
-    app.command("other")(lambda: None)
+    from etude.cli.main import app
 
     def interrupt(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -491,7 +480,7 @@ def test_the_command_says_how_to_go_on(text: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_workers_import_no_torch() -> None:
-    modules = "etude.text.prepare.worker, etude.text.prepare.prepare, etude.cli.prepare"
+    modules = "etude.text.prepare.worker, etude.text.prepare.prepare, etude.cli.corpus"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

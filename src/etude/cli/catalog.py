@@ -1,0 +1,78 @@
+"""`etude recipes` and `etude tasks`: tables of what there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from etude.cli.adapter import Call, Command
+from etude.verbs import catalog as verbs
+
+if TYPE_CHECKING:
+    from etude.verbs.catalog import RecipeInfo, TaskCatalog, TaskInfo
+
+
+def present_recipes(call: Call[list[RecipeInfo]]) -> None:
+    if "name" in call.arguments:
+        typer.echo(call()[0].recipe.dump(), nl=False)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from etude.recipes.size import short
+
+    console = Console()
+    with console.status("Counting"):
+        listed = sorted(call(), key=lambda info: (info.recipe.system, info.size.parameters))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("system", no_wrap=True)
+    for heading in ("parameters", "FLOPs a token"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for info in listed:
+        parameters, flops = short(info.size.parameters, "KMBT"), short(info.size.flops_per_token, "KMGT")
+        table.add_row(info.recipe.name, info.recipe.system, parameters, flops)
+    console.print(table)
+    console.print("Parameters of the model without heads; FLOPs forward and backward over full sequences.", style="dim")
+    console.print("One recipe in full: etude recipes NAME [model.layers=6 ...]", style="dim")
+
+
+def present_tasks(call: Call[TaskCatalog]) -> None:
+    catalog = call()
+    for info in catalog.tasks:
+        _print_task(info)
+    if catalog.tasks and catalog.tasks[0].settings:
+        return
+    for suite, names in catalog.suites.items():
+        typer.echo(f"{suite:<12} a suite with one score: {', '.join(names)}; --train names the folder of all")
+    typer.echo(f"\nFiles may be squeezed ({' '.join(catalog.compressed)}). Other names of columns: -c role=name.")
+    typer.echo("The settings of one task: etude tasks TASK")
+
+
+def _print_task(info: TaskInfo) -> None:
+    typer.echo(f"{info.kind:<12} {info.summary}")
+    typer.echo(f"{'':<12}   scores: {info.scores}")
+    typer.echo(f"{'':<12}   files: {' '.join(info.files)}")
+    for role, names in info.columns.items():
+        typer.echo(f"{'':<12}   column {role}: {', '.join(names)}")
+    datasets = [
+        f"{name} ({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else name
+        for name, settings in info.datasets.items()
+    ]
+    if datasets:
+        typer.echo(f"{'':<12}   by name: {', '.join(datasets)}")
+    group = ""
+    for setting in info.settings:
+        if setting.name.partition(".")[0] != group:
+            typer.echo()
+            group = setting.name.partition(".")[0]
+        typer.echo(f"{setting.name + '=' + setting.default:<42} {setting.meaning}".rstrip())
+    if info.settings:
+        typer.echo("\ntrain.* are the settings of the loop, as in recipes: train.lr, train.epochs, train.seed …")
+
+
+COMMANDS = (
+    Command(verbs.recipes, present_recipes, usage="One recipe is wanted at most"),
+    Command(verbs.tasks, present_tasks),
+)

@@ -1,0 +1,118 @@
+"""`etude study`, `pick` and `demo`: the leaderboard, what is claimed, and where the report is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from etude.cli.adapter import Call, Command
+from etude.cli.exits import interruptible
+from etude.verbs import comparison as verbs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from etude.study.pick import Picked
+    from etude.study.runner import Report
+
+
+def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = False) -> None:
+    """Prints the leaderboard and the claims.
+
+    Args:
+        dry_run: Show the cells, their cost and what is cached.
+        quiet: Only the result.
+    """
+    console = _console()
+    if not quiet:  # torch takes seconds to load: say at once what is going on
+        typer.echo(f"Planning {call.words[0] if call.words else ''}".rstrip(), err=True)
+    arguments = call.arguments
+    study = verbs.read_study(**{name: arguments[name] for name in ("file", "settings", "budget", "gpu", "text")})
+    folder = verbs.study_folder(study, arguments["out"])
+    if dry_run:
+        from etude.study.leaderboard import plan_table, plan_words
+
+        plan, cells = verbs.plan_study(study, folder, **{name: arguments[name] for name in ("data", "device", "cell")})
+        console.print(plan_table(plan, cells))
+        console.print(plan_words(plan, arguments["workers"] or 1))
+        return
+    with interruptible(f"Stopped and saved. The same command goes on (-o {folder})."):
+        report = call(on_progress=lambda line: None if quiet else _print_dim(console, line))
+    _print_leaderboard(report, console)
+    _print_claims(report.results, console)
+    from rich.text import Text
+
+    for line in report.failed:
+        console.print(Text(f"Failed: {line}", style="red"))
+    console.print(f"Report: {report.page}")
+
+
+def present_pick(call: Call[Picked]) -> None:
+    console = _console()
+    typer.echo(f"Planning {call.options['minutes']:g} minutes", err=True)
+    with interruptible("Stopped and saved. The same command goes on."):
+        picked = call(on_progress=lambda line: _print_dim(console, line))
+    _print_leaderboard(picked.report, console)
+    if picked.pays:
+        console.print(f"Best: {picked.winner}. Use it with: etude predict {picked.model} < lines.txt")
+    else:
+        console.print(
+            "Nothing beats no pre-training here, on this text with these minutes: the model trained on the labels "
+            f"alone is in {picked.model}. More text or more minutes may change that."
+        )
+    console.print(f"Report: {picked.report.page}")
+
+
+def present_demo(call: Call[Report]) -> None:
+    console = _console()
+    _print_dim(console, "Writing a small world, pre-training on it, comparing. Loading…")
+    with interruptible(f"Stopped and saved. 'etude demo -o {call.options['out']}' goes on."):
+        report = call(on_progress=lambda line: _print_dim(console, line))
+    console.print()
+    _print_leaderboard(report, console)
+    from etude.study.demo import gain
+
+    best = gain(report)
+    if best is not None:
+        console.print(f"\n{best[0]}: {best[1]:+.1f} points over no pre-training, with the same few labels.")
+    console.print(f"Report: {report.page}")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _print_dim(console: Console, line: str) -> None:
+    from rich.text import Text
+
+    console.print(Text(line, style="dim"))
+
+
+def _print_leaderboard(report: Report, console: Console) -> None:
+    from etude.study.leaderboard import print_leaderboard
+
+    print_leaderboard(report.results, console)
+
+
+def _print_claims(results: dict[str, Any], console: Console) -> None:
+    from rich.text import Text
+
+    from etude.study.leaderboard import VERDICTS, percent
+    from etude.study.settings import in_language
+
+    styles = {"holds": "green", "fails": "red"}
+    for claim in results["claims"]:
+        line = f"{VERDICTS[claim['verdict']]}: {in_language(claim['claim'], 'en')}"
+        if "mean" in claim:
+            line += f" ({percent(claim['mean'], sign=True)}, {percent(claim['low'])} … {percent(claim['high'])})"
+        console.print(Text(line, style=styles.get(claim["verdict"], "")))
+
+
+COMMANDS = (
+    Command(verbs.demo, present_demo),
+    Command(verbs.study, present_study, usage="One study is wanted, such as studies/mask-rate.yaml", grouped=False),
+    Command(verbs.pick, present_pick),
+)

@@ -1,0 +1,135 @@
+"""`etude prepare` and `etude world`: progress while text is read or written, and what came of it."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from etude.cli.adapter import Call, Command
+from etude.cli.exits import exit_interrupted
+from etude.verbs import corpus as verbs
+
+if TYPE_CHECKING:
+    from etude.text.corpus.corpus import Corpus
+    from etude.text.prepare.prepare import Progress
+    from etude.world import World
+
+
+def present_prepare(call: Call[Corpus]) -> None:
+    out = call.options["out"]
+    with _interruptible(out), _progress_shown() as show_progress:
+        corpus = call(on_progress=show_progress)
+    from rich.console import Console
+    from rich.table import Table
+
+    from etude.text.prepare.corpus_report import format_report
+
+    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in format_report(corpus.manifest):
+        rows.add_row(name, value)
+    console = Console(highlight=False)
+    console.print(rows)
+    place = shlex.quote(str(out))
+    console.print(f"\nThe corpus is in {out}. Next, with any name that 'etude recipes' lists:", soft_wrap=True)
+    console.print(f"  etude check bert-small {place}\n  etude pretrain bert-small {place} -o runs/bert", soft_wrap=True)
+
+
+@contextmanager
+def _interruptible(out: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end with the state saved, exit code 3, and a word on how to go on."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        exit_interrupted(f"\nInterrupted. What is done is kept in {out}.partial; the same command goes on from there.")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress_shown() -> Iterator[Callable[[Progress], None]]:
+    """Progress as a line that renews itself, or, where nobody watches a terminal, a line now and then."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield ProgressLines()
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:>9}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.fields[documents]}"),
+    )  # fmt: skip
+    with Bars(*columns, console=console) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(progress: Progress) -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(progress.phase, total=None, rate="", documents="")
+            total = progress.total or None
+            rate = "" if progress.phase == "training" else _rate(progress)
+            counted = f"{progress.documents:,} documents"
+            bars.update(tasks[progress.phase], total=total, completed=progress.done, rate=rate, documents=counted)
+
+        yield show
+
+
+def _rate(progress: Progress) -> str:
+    return f"{progress.text / max(progress.seconds, 1e-3) / 1e6:.1f} MB/s"
+
+
+class ProgressLines:
+    """At most a line every few seconds, the first at once."""
+
+    EVERY = 5.0
+
+    def __init__(self) -> None:
+        self.last = 0.0
+        self.phase = ""
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.phase == self.phase and now - self.last < self.EVERY:
+            return
+        self.last, self.phase = now, progress.phase
+        share = progress.done / progress.total if progress.total else 0.0
+        left = progress.seconds / share * (1 - share) if share > 0 else 0.0
+        remaining = f", {left:.0f} s left" if share > 0.01 and progress.phase != "training" else ""
+        speed = "" if progress.phase == "training" else f", {_rate(progress)}{remaining}"
+        print(
+            f"{progress.phase}: {100 * share:.0f} %, {progress.documents:,} documents{speed}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def present_world(call: Call[World]) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:>22}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, transient=True) as bar:
+        line = bar.add_task("text", total=1.0)
+        town = call(on_progress=lambda part, share: bar.update(line, description=part, completed=share))
+    out, seed, language = (call.options[name] for name in ("out", "seed", "language"))
+    size = (out / "text.txt").stat().st_size / 1e6
+    typer.echo(f"{out / 'text.txt'}: {size:.1f} MB about town {seed} ({language})")
+    if call.options["tasks"]:
+        typer.echo(f"{out / 'tasks'}: {len(list((out / 'tasks').glob('*.jsonl')))} files of labelled examples")
+    typer.echo(f"{out / 'knowledge'}: {len(town.facts())} facts")
+
+
+COMMANDS = (Command(verbs.prepare, present_prepare), Command(verbs.world, present_world))

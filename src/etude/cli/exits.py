@@ -1,0 +1,28 @@
+"""Exit codes, and ending a command with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+INTERRUPTED = 3  # of work that was asked to stop: what is done is saved
+
+
+def exit_interrupted(message: str) -> NoReturn:
+    """Says on stderr how to go on, and ends the command."""
+    typer.echo(message, err=True)
+    raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """A study that is stopped, or Ctrl-C, ends the command with the message."""
+    from etude.study.execute import Stopped
+
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt):
+        exit_interrupted(message)

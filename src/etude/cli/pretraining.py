@@ -1,0 +1,177 @@
+"""`etude check`, `bench`, `pretrain` and `distill`: what a run will cost, and what became of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from etude.cli.adapter import Call, Command
+from etude.cli.exits import exit_interrupted
+from etude.errors import UserError
+from etude.verbs import pretraining as verbs
+
+if TYPE_CHECKING:
+    from etude.pretraining.bench import Bench, Measured
+    from etude.pretraining.check import Check
+    from etude.runs.run import Run
+
+USAGE = "A recipe and a corpus are wanted, for example 'bert-small data/books'"
+HINT = "'etude recipes' lists the recipes, 'etude prepare' makes a corpus."
+
+
+# --- before a run -----------------------------------------------------------------------------------
+
+
+def present_check(call: Call[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    result = call()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    settings = result.recipe.train
+    minutes = result.seconds / 60
+    time = f"{minutes:,.1f} min" if minutes < 90 else f"{minutes / 60:,.1f} h"
+    for name, value in (
+        ("recipe", f"{result.recipe.name}: {result.recipe.model_kind} + {result.recipe.objective_kind}"),
+        ("parameters", f"{result.parameters:,}"),
+        ("memory", f"about {result.needs} on {settings.device} in {settings.precision}"),
+        ("steps", f"{result.steps:,} of {settings.batch_tokens or 0:,} tokens"),
+        ("tokens", f"{result.tokens:,}, {result.epochs:.2f} times through the text"),
+        ("FLOPs", f"{result.flops:.3e} ({result.speed.flops_per_token:.3e} a token)"),
+        ("time", f"about {time} at {result.speed.tokens_per_second:,.0f} tokens/s (measured just now)"),
+        ("loss at the start", f"{result.speed.loss:.3f}"),
+        ("loss to beat", f"{result.unigram_nats:.3f} (knowing only how often each token occurs)"),
+    ):
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    for problem in result.problems:
+        console.print(f"[yellow]![/yellow] {problem}", highlight=False)
+    if not result.problems:
+        console.print("No problems found.")
+
+
+COLUMNS = ("micro-batch", "tokens/s", "of peak", "memory", "waiting", "start-up")
+LEGEND = """\
+  micro-batch  tokens in memory at once: it changes speed and memory, never the result
+  of peak      FLOPs of the recipe a second, as a share of the best matrix product's
+  waiting      share of the time in which no batch was ready: more train.workers help
+  start-up     until steps run at speed: compiling, if anything is, and first touches"""
+
+
+def present_bench(call: Call[Bench]) -> None:
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(highlight=False, soft_wrap=True)
+    is_random = "corpus" not in call.arguments
+    with Progress(TextColumn("{task.description}…"), TimeElapsedColumn(), console=console, transient=True) as bar:
+        line = bar.add_task("loading", total=None)
+
+        def print_result(result: Bench) -> None:
+            last = result.measured[-1:]
+            console.print(bench_row(result, last[0]) if last else bench_heading(result, is_random))
+
+        result = call(on_stage=lambda stage: bar.update(line, description=stage), on_result=print_result)
+    console.print("\n" + bench_summary(result) + "\n\n" + LEGEND)
+
+
+def bench_heading(result: Bench, is_random: bool) -> str:
+    """The machine, the recipe, and the columns; `is_random`: words are drawn, there is no corpus."""
+    from etude.runs.model_card import hardware, versions
+
+    train = result.recipe.train
+    return "\n".join(
+        [
+            f"{hardware()}; {versions()}",
+            f"The best matrix product in {train.precision}: {result.peak / 1e12:.3g} TFLOP/s, the peak",
+            f"{result.recipe.name}, steps of {train.batch_tokens:,} tokens"
+            + (f"; random words, vocabulary {result.recipe.model.vocab:,}" if is_random else ""),
+            "",
+            "".join(f"{name:>13}" for name in COLUMNS),
+        ]
+    )
+
+
+def bench_row(result: Bench, measured: Measured) -> str:
+    """One micro-batch."""
+    values = [f"{measured.micro_tokens:,}"]
+    if measured.speed is None:
+        values.append("out of memory")
+    else:
+        values += [f"{measured.speed.tokens_per_second:,.0f}", f"{result.share(measured):.1%}"]
+        values += [f"{measured.memory / 1e9:.2f} GB" if measured.memory else "?"]
+        values += [f"{measured.speed.loader_wait:.1%}", f"{measured.speed.startup:.1f} s"]
+    return "".join(f"{value:>13}" for value in values)
+
+
+def bench_summary(result: Bench) -> str:
+    """Which micro-batch is best, and where the time of a step goes with it."""
+    best, total = result.best, sum(result.parts.values())
+    lines = [f"Fastest: train.micro_tokens={best.micro_tokens}"]
+    if best.speed is not None:
+        lines[0] += f", {best.speed.seconds_per_step * 1e3:,.0f} ms a step"
+    if total:
+        shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in result.parts.items())
+        lines.append(f"There a step's time goes to: {shares}")
+    train = result.recipe.train
+    if train.compile or (train.compile is None and train.device != "cpu"):
+        from etude.train.compilation import cache_folder
+
+        lines.append(f"Compiled kernels are kept in {cache_folder()}: the next start-up is shorter")
+    return "\n".join(lines)
+
+
+# --- a run ------------------------------------------------------------------------------------------
+
+
+def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Path | None = None) -> None:
+    """Prints how a pre-training ended.
+
+    Args:
+        resume: Go on with this run.
+        corpus: With --resume: where its corpus is now.
+    """
+    quiet = call.options["quiet"]
+    if not quiet:  # torch takes seconds to load: say at once what is going on
+        typer.echo(f"Resuming {resume}" if resume else f"Loading {' '.join(call.words)}", err=True)
+    if resume is None:
+        print_end(call(), quiet)
+        return
+    if call.words or call.options["out"]:
+        raise UserError(
+            "--resume takes nothing but the run: its recipe and corpus are inside. "
+            "To change settings, start a new run with 'etude pretrain RECIPE CORPUS -o FOLDER'."
+        )
+    print_end(verbs.resume(resume, corpus=corpus, quiet=quiet), quiet)
+
+
+def present_distill(call: Call[Run]) -> None:
+    quiet = call.options["quiet"]
+    if not quiet:
+        typer.echo(f"Loading {' '.join(call.words)}, teacher {call.options['teacher']}", err=True)
+    print_end(call(), quiet)
+
+
+def print_end(run: Run, quiet: bool) -> None:
+    """What became of a run; one that was stopped ends the command with a code of its own."""
+    if not run.finished:
+        exit_interrupted(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}")
+    if not quiet:
+        typer.echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
+
+
+COMMANDS = (
+    Command(verbs.check, present_check, usage=USAGE, hint=HINT),
+    Command(
+        verbs.bench,
+        present_bench,
+        usage="A recipe and a corpus are wanted at most, as 'bert-small data/books'",
+    ),
+    Command(verbs.pretrain, present_pretrain, usage=USAGE, hint=HINT, missing="Say where the run goes: -o runs/NAME."),
+    Command(verbs.distill, present_distill, usage=USAGE, hint=HINT),
+)

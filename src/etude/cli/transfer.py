@@ -1,0 +1,154 @@
+"""`etude finetune`, `augment` and `prompt`: scores, tables and counts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from etude.cli.adapter import Call, Command
+from etude.cli.exits import exit_interrupted
+from etude.errors import UserError
+from etude.verbs import transfer as verbs
+
+if TYPE_CHECKING:
+    from etude.transfer.prompt import PromptResult
+    from etude.verbs.task_run import SuiteRun, TaskRun
+    from etude.verbs.transfer import AugmentCounts
+
+
+def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None:
+    """Prints the scores on dev; a suite and --resume are verbs of their own.
+
+    Args:
+        resume: Go on with this run.
+    """
+    options = call.options
+    if resume is not None:
+        if call.words or any(options[name] for name in ("train", "dev", "out", "teacher")):
+            raise UserError("--resume takes nothing but the run: its task and files are inside.")
+        print_task_run(verbs.resume_finetune(resume, quiet=options["quiet"]), resume)
+        return
+    arguments = call.arguments
+    from etude.transfer.suite import SUITES
+
+    if arguments["task"] in SUITES:
+        shared = {name: arguments[name] for name in ("train", "out", "settings", "skip_bad", "quiet")}
+        print_suite(verbs.finetune_suite(arguments["run"], arguments["task"], **shared))
+    else:
+        print_task_run(call(), arguments["out"])
+
+
+def print_task_run(run: TaskRun, folder: Path) -> None:
+    """Scores on dev with intervals, and the table of the trials where there were several."""
+    from etude.transfer import search
+
+    if not run.finished:
+        exit_interrupted(f"Stopped and saved. Go on with: etude finetune --resume {folder}")
+    if search.is_search(run.folder):
+        typer.echo(search.table(run.folder))
+    scores = run.scores
+    width = max(map(len, scores), default=0)
+    for name, score in scores.items():
+        interval = f"[{score['low']:.4f}, {score['high']:.4f}]"
+        typer.echo(f"{name:<{width}} {score['value']:.4f}  {interval}  n = {score['count']:,} (dev)")
+    typer.echo(f"Done: {run.folder} (what happened in README.md)", err=True)
+
+
+def print_suite(run: SuiteRun) -> None:
+    from etude.transfer.suite import table
+
+    if run.results is None:
+        exit_interrupted("Stopped and saved. The same command goes on.")
+    typer.echo(table(run.results))
+
+
+def present_augment(call: Call[AugmentCounts], *, quiet: bool = False) -> None:
+    """Prints how many examples and copies were written.
+
+    Args:
+        quiet: No progress.
+    """
+
+    def print_progress(read: int, written: int) -> None:
+        if sys.stderr.isatty() and not quiet:
+            typer.echo(f"\r{read:,} examples read, {written:,} made", nl=False, err=True)
+
+    counts = call(on_progress=print_progress)
+    if not quiet:
+        copies = counts.written - counts.read
+        typer.echo(f"{call.options['out']}: {counts.read:,} examples and {copies:,} copies", err=True)
+
+
+def present_prompt(call: Call[PromptResult], *, json: bool = False) -> None:
+    """Prints a table of scores by shots.
+
+    Args:
+        json: One JSON object.
+    """
+
+    def print_progress(asked: int, total: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r{asked:,} of {total:,} asked" + ("\n" if asked == total else ""), nl=False, err=True)
+
+    result = call(on_progress=print_progress)
+    typer.echo(to_json(result.json()) if json else prompt_table(result))
+
+
+def to_json(values: object) -> str:
+    return json.dumps(values, ensure_ascii=False)
+
+
+RULES = {
+    "tokens": "answers compared by log-probability a token",
+    "sum": "answers compared by log-probability",
+    "characters": "answers compared by log-probability a character",
+    "bytes": "answers compared by log-probability a byte",
+    "unconditional": "answers compared by what the question adds to their log-probability",
+    "written": "right is what the model itself would write",
+}
+
+
+def prompt_table(prompted: PromptResult) -> str:
+    """One line a number of shots, what they are compared with, and what a reader cannot see."""
+    names = list(prompted.results[0].scores)
+    lines = [" ".join(["shots", *(f"{name:<26}" for name in names)]).rstrip()]
+    for result in prompted.results:
+        cells = (f"{_number(s.value)} [{_number(s.low)}, {_number(s.high)}]" for s in result.scores.values())
+        lines.append(" ".join([f"{result.shots:>5}", *(f"{cell:<26}" for cell in cells)]).rstrip())
+    count = next(iter(prompted.results[0].scores.values())).count
+    lines.append(f"{count:,} examples; {RULES[prompted.results[0].compared]}")
+    if prompted.baseline is not None:
+        lines.append(f"{prompted.baseline[0]}: accuracy {prompted.baseline[1]:.4f}")
+    for result in prompted.results:
+        if result.accuracy_by:
+            rest = ", ".join(f"{rule} {value:.4f}" for rule, value in result.accuracy_by.items())
+            lines.append(f"shots {result.shots}, accuracy by other rules: {rest}")
+    for result in prompted.results:
+        if result.mean_shots < result.shots:
+            lines.append(f"! shots {result.shots}: {result.mean_shots:.1f} fitted into the context on average")
+        if result.truncated:
+            lines.append(
+                f"! shots {result.shots}: {result.truncated:,} of {count:,} examples were cut to fit the context"
+            )
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if value < 100 else f"{value:.4g}"  # a perplexity may have no end
+
+
+COMMANDS = (
+    Command(
+        verbs.finetune,
+        present_finetune,
+        usage="A run and a task are wanted, for example 'runs/bert classify'",
+        hint="'etude tasks' lists the tasks.",
+        missing="Say what to learn from, and where the run goes: --train FILE -o runs/NAME.",
+    ),
+    Command(verbs.augment, present_augment),
+    Command(verbs.prompt, present_prompt),
+)
