@@ -55,7 +55,8 @@ def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
             state = mix_array(state ^ np.uint64(mix(_number(part) + _GOLDEN)))
         else:
             state = fold(*parts[: number + 1])  # type: ignore[arg-type]
-    return state
+    keys: np.ndarray = state
+    return keys
 
 
 def mix_array(value: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class _Reader:
             raise UserError(f"{self.path} ends after {self.file.tell():,} bytes, too soon: the file is not whole.")
         return found
 
-    def numbers(self, form: str) -> tuple:
+    def numbers(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(form, self.bytes(struct.calcsize(form)))
 
     def entries(self, size: int) -> tuple[list[str], np.ndarray]:

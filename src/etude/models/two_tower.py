@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from etude.chance import fold
 from etude.errors import UserError
@@ -362,7 +363,7 @@ def reverse(layout: Layout) -> Layout:
     return cached
 
 
-_reverse_outside_graph = torch._disable_dynamo(reverse)  # host work, done before a compiled graph begins
+_reverse_outside_graph = _disable_dynamo(reverse)  # host work, done before a compiled graph begins
 
 
 def build(settings: Settings) -> TwoTower:

@@ -40,7 +40,8 @@ from etude.nn.states import States
 from etude.objectives.base import Batch, Objective, Row, Term, join
 from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
 from etude.settings import Strict
-from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.corpus.bounds import Bounds
+from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
 
 STREAMS: tuple[Direction, Direction] = ("forward", "backward")  # the order of the streams of a row

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.nn.block import Activation, first_token_indices
+from etude.nn.activations import Activation
+from etude.nn.block import first_token_indices
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States

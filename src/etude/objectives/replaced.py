@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import transformer
-from etude.nn.block import Activation
+from etude.nn.activations import Activation
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Packed
 from etude.nn.precision import upcast

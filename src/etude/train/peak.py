@@ -88,7 +88,7 @@ def _timed(left: Tensor, right: Tensor, out: Tensor) -> float:
         torch.mm(left, right, out=out)
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
     started = time.perf_counter()
     torch.mm(left, right, out=out)
     return time.perf_counter() - started

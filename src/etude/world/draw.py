@@ -58,4 +58,5 @@ class Draw:
 
 @cache
 def _cumulative(count: int) -> list[float]:
-    return np.cumsum(1.0 / (np.arange(count) + _FLATTEN)).tolist()
+    weights: list[float] = np.cumsum(1.0 / (np.arange(count) + _FLATTEN)).tolist()
+    return weights

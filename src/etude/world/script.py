@@ -143,7 +143,8 @@ def _pool(town: Town, source: str, cast: dict[str, Word], mood: int) -> list[Wor
     if source == "other":
         return town.men if cast["a"].sex == "f" else town.women
     if source in ("street", "village", "firm", "trade"):
-        return getattr(town, source + "s")
+        words: list[Word] = getattr(town, source + "s")
+        return words
     if source[-1] in "*!+-":
         sign = {"*": mood, "!": -mood, "+": 1, "-": -1}[source[-1]]
         return MOODS[source[:-1]][0 if sign > 0 else 1]

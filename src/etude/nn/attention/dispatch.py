@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from etude.errors import UserError
 from etude.nn.attention.grouped import attend_equal, attend_equal_packed, attend_grouped
@@ -38,7 +39,7 @@ from etude.nn.triton.availability import (
 
 # Shapes of the grouped path change with the lengths of every batch, so a compiled model steps out of its graph for it.
 # torch.compiler.disable would do, and costs every program the seconds of importing the compiler.
-_grouped_outside_graph = torch._disable_dynamo(attend_grouped)
+_grouped_outside_graph = _disable_dynamo(attend_grouped)
 
 Path = Literal["varlen", "grouped", "short", "tiled", "reference"]
 KERNEL_PATHS = ("short", "tiled")  # those with kernels of our own

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from etude.errors import UserError
@@ -367,7 +368,7 @@ def _visible(reach: Reach, edge: bool, length: int, lengths: np.ndarray) -> np.n
 
 
 # Shapes change with the lengths of every batch: a compiled model steps out of its graph (as in nn/attention/dispatch.py)
-_grouped_outside_graph = torch._disable_dynamo(_grouped)
+_grouped_outside_graph = _disable_dynamo(_grouped)
 
 
 # --- slow and plain ---------------------------------------------------------------------------------

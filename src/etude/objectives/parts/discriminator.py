@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from etude.nn.block import ACTIVATIONS, Activation
+from etude.nn.activations import ACTIVATIONS, Activation
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.losses import choose_chunk_size, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.precision import upcast

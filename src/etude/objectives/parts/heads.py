@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from etude.nn.block import ACTIVATIONS, Activation
+from etude.nn.activations import ACTIVATIONS, Activation
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.norm import Norm
 from etude.nn.states import States

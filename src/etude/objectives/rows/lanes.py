@@ -25,7 +25,8 @@ from etude.errors import UserError
 from etude.models.recurrent import Settings as Shape
 from etude.nn.softmax import FrequencyOrder
 from etude.objectives.base import Row
-from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.corpus.bounds import Bounds
+from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START
 
 Word = bytes | int  # letters, or the number of a mark (text/tokenizer/char_ids.py)

@@ -16,7 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.corpus.bounds import Bounds
+from etude.text.corpus.corpus import Corpus
 
 BLOCK = 1 << 22  # tokens read at once
 Ends = Literal["documents", "sentences"]

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from etude.text.corpus.corpus import BOUND, COUNTS, Shard, file_hash
+from etude.text.corpus.bounds import BOUND
+from etude.text.corpus.corpus import COUNTS, Shard, file_hash
 
 SHARD_TOKENS = 1 << 26  # 128 MB of 16-bit ids: few files even for large corpora, each quick to hash
 
