@@ -20,6 +20,7 @@ from etude.errors import UserError
 from etude.models.framing import Framing
 from etude.models.transfer_settings import TransferSettings
 from etude.nn.block import pool_first
+from etude.nn.layer_mix import LayerMix
 from etude.nn.packed import Layout, Packed
 from etude.nn.states import States
 from etude.settings import Strict
@@ -84,6 +85,17 @@ class Model(nn.Module, ABC):
             raise UserError("this model has no pooler: set model.pooler=true")
         return torch.tanh(self.pooler(first))
 
+    def check_length(self, layout: Layout, cached: np.ndarray | int = 0) -> None:
+        """Raises UserError where a sequence, behind `cached` tokens of it, is longer than the context."""
+        if self.context is None or torch.compiler.is_compiling() or len(layout.host) < 2:
+            return
+        longest = (layout.lengths + cached).max()
+        if longest > self.context:
+            raise UserError(
+                f"a sequence of {longest} tokens is longer than the model's context of {self.context}: "
+                "cut the text, or build the model with a larger model.context"
+            )
+
     # --- what kind of model it is -------------------------------------------------------------------
 
     @property
@@ -93,7 +105,10 @@ class Model(nn.Module, ABC):
 
     @property
     def causal(self) -> bool:
-        """Whether it is a left-to-right language model: no state sees a later token, and a KV cache can be used."""
+        """Whether it is a left-to-right language model: no state sees a later token.
+
+        Such a model can go on from a KV cache (`forward` takes `cache`), so that text can be generated.
+        """
         return False
 
     @property
@@ -120,6 +135,11 @@ class Model(nn.Module, ABC):
     def base(self) -> Model:
         """The pre-trained model: itself, or the model that a wrapper such as LayerFeatures reads."""
         return self
+
+    @property
+    def mix(self) -> LayerMix | None:
+        """The learned mix of its layers that a task trains as part of its head, where there is one."""
+        return None
 
     def activation_bytes(self, tokens: int, element_size: int, device: str) -> int | None:
         """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known."""

@@ -103,18 +103,18 @@ class LayerFeatures(Model):
     @torch.no_grad()
     def _cached_stack(self, packed: Packed) -> Tensor:
         keys, spans = self._keys(packed), list(zip(packed.layout.host[:-1], packed.layout.host[1:], strict=True))
-        missing = list({key: number for number, key in enumerate(keys) if key not in self.cache}.values())
-        fresh: dict[bytes, Tensor] = {}
-        if missing:
-            part = _select(packed, missing)
+        uncached = list({key: number for number, key in enumerate(keys) if key not in self.cache}.values())
+        computed: dict[bytes, Tensor] = {}
+        if uncached:
+            part = _select(packed, uncached)
             device = packed.tokens.device
             with torch.autocast(device.type, enabled=False):
                 stack = self._stack(part.to(device)).float()
-            for number, piece in zip(missing, stack.split(part.layout.lengths.tolist()), strict=True):
-                fresh[keys[number]] = piece
+            for number, piece in zip(uncached, stack.split(part.layout.lengths.tolist()), strict=True):
+                computed[keys[number]] = piece
                 self._store(keys[number], piece)
         parts = [
-            fresh[key] if key in fresh else self.cache[key].to(packed.tokens.device)
+            computed[key] if key in computed else self.cache[key].to(packed.tokens.device)
             for key, (start, stop) in zip(keys, spans, strict=True)
             if stop > start
         ]
@@ -188,10 +188,10 @@ class LayerFeatures(Model):
 def _select(packed: Packed, numbers: Sequence[int]) -> Packed:
     """Some sequences of a batch as a batch of their own."""
     host = packed.layout.host
-    places = np.concatenate([np.arange(host[n], host[n + 1]) for n in numbers])
+    tokens = np.concatenate([np.arange(host[n], host[n + 1]) for n in numbers])
     lengths = packed.layout.lengths[list(numbers)]
     bounds = np.concatenate([[0], np.cumsum(lengths)])
-    index = torch.from_numpy(places.astype(np.int64)).to(packed.tokens.device)
+    index = torch.from_numpy(tokens.astype(np.int64)).to(packed.tokens.device)
     return Packed(
         tokens=packed.tokens[index],
         positions=torch.from_numpy(positions_from_bounds(bounds)).to(packed.tokens.device),

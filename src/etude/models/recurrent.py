@@ -84,8 +84,8 @@ class Recurrent(Model):
         self.directions = settings.directions
         self.width = len(self.directions) * settings.width
         self.embedding = self._words()
-        apart = not settings.shared and len(self.directions) == 2
-        self.backward_embedding = self._words() if apart else None
+        separate = not settings.shared and len(self.directions) == 2
+        self.backward_embedding = self._words() if separate else None
         self.forwards = self._stack("forward")
         self.backwards = self._stack("backward")
 

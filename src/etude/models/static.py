@@ -80,16 +80,16 @@ class Static(Model):
         # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
         self.rows: tuple[np.ndarray, np.ndarray] | None = None
         self._rows: dict[torch.device, tuple[Tensor, Tensor]] = {}  # the same on the devices that asked for it
-        self._closed: list[int] = []  # the tokenizer's own reading of the speller's words
+        self._closed_ids: list[int] = []  # the tokenizer's own reading of the speller's words
         self.reset()
 
     def reset(self) -> None:
         """Draws the vectors anew from `torch.manual_seed`."""
-        edge = (1.0 if self.settings.init == "fasttext" else 0.5) / self.width
+        bound = (1.0 if self.settings.init == "fasttext" else 0.5) / self.width
         with torch.no_grad():
-            self.input.weight.uniform_(-edge, edge)
+            self.input.weight.uniform_(-bound, bound)
             if self.settings.init == "glove":
-                self.output.weight.uniform_(-edge, edge)
+                self.output.weight.uniform_(-bound, bound)
             else:
                 self.output.weight.zero_()
 
@@ -101,7 +101,7 @@ class Static(Model):
         if self.settings.unknown not in ("subwords", "random") or not tokenizer.word_level:
             return tokenizer
         if self.speller is None or self.speller.fingerprint != tokenizer.fingerprint:
-            self.speller, self._closed = OpenVocabularyTokenizer.from_tokenizer(tokenizer), []
+            self.speller, self._closed_ids = OpenVocabularyTokenizer.from_tokenizer(tokenizer), []
         return self.speller
 
     def spell(self, words: Sequence[str | None]) -> None:
@@ -111,10 +111,10 @@ class Static(Model):
 
     def count(self, counts: np.ndarray) -> np.ndarray:
         """Told how often each token occurs in the text; returns the same for every row of the vocabulary."""
-        whole = np.zeros(self.vocab, np.int64)
-        whole[: len(counts)] = counts
-        self.counts.copy_(torch.from_numpy(whole))
-        return whole
+        padded = np.zeros(self.vocab, np.int64)
+        padded[: len(counts)] = counts
+        self.counts.copy_(torch.from_numpy(padded))
+        return padded
 
     @property
     def _grams(self) -> tuple[int, int, int]:
@@ -123,14 +123,14 @@ class Static(Model):
     # --- words in, vectors out ----------------------------------------------------------------------
 
     def forward(self, packed: Packed, layers: bool = False) -> States:
-        tokens, strange = packed.tokens, None
+        tokens, unknown_words = packed.tokens, None
         if self.speller is not None:
-            tokens, strange = self._read(tokens)
+            tokens, unknown_words = self._split_open_ids(tokens)
         x = self.vectors(tokens)  # (N, D)
         if self.unknown is not None and self.settings.unknown != "own":
             x = torch.where((tokens == self.unknown)[:, None], self._stand_in(), x)
-        if strange is not None:
-            places, vectors = strange
+        if unknown_words is not None:
+            places, vectors = unknown_words
             x = x.index_copy(0, places, vectors)
         return States(last=x, layers=[x] if layers else None, table=self.input.weight)
 
@@ -167,33 +167,33 @@ class Static(Model):
         rarest = torch.arange(max(0, self.vocab - RAREST), self.vocab, device=self.input.weight.device)
         return self.vectors(rarest[rarest != self.unknown]).mean(0)
 
-    def _read(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Ids of the vocabulary for a speller's ids; and places and vectors of the words that have none."""
+    def _split_open_ids(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Ids of the vocabulary for those of an open one; and places and vectors of the words that have none."""
         assert self.speller is not None
         if not bool((tokens >= self.vocab).any()):
             return tokens, None
         ids = tokens.cpu().numpy()
-        known = np.arange(len(self._closed), self.speller.id_count - self.speller.vocab) + self.speller.vocab
-        self._closed += self.speller.to_closed_vocabulary(known).tolist()
-        outside = np.flatnonzero(ids >= self.speller.vocab)
+        new = np.arange(len(self._closed_ids), self.speller.id_count - self.speller.vocab) + self.speller.vocab
+        self._closed_ids += self.speller.to_closed_vocabulary(new).tolist()
+        open_places = np.flatnonzero(ids >= self.speller.vocab)
         closed = ids.copy()
-        closed[outside] = np.array(self._closed)[ids[outside] - self.speller.vocab]
-        places = outside[closed[outside] == self.unknown]
-        numbers, which = np.unique(ids[places], return_inverse=True)
+        closed[open_places] = np.array(self._closed_ids)[ids[open_places] - self.speller.vocab]
+        places = open_places[closed[open_places] == self.unknown]
+        numbers, inverse = np.unique(ids[places], return_inverse=True)
         device = tokens.device
-        form = self.speller.backend.normalizer  # letters as the vocabulary was learnt: lower case, where it was
+        normalizer = self.speller.backend.normalizer  # letters as the vocabulary was learnt: lower case, where it was
         words = [self.speller.token(int(id)) for id in numbers]
-        vectors = self.of_words([form.normalize_str(word) if form else word for word in words])
-        unseen = (torch.from_numpy(places).to(device), vectors[torch.from_numpy(which).to(device)])
-        return torch.from_numpy(closed).to(device), unseen if len(places) else None
+        vectors = self.of_words([normalizer.normalize_str(word) if normalizer else word for word in words])
+        unknown_words = (torch.from_numpy(places).to(device), vectors[torch.from_numpy(inverse).to(device)])
+        return torch.from_numpy(closed).to(device), unknown_words if len(places) else None
 
     def of_words(self, words: Sequence[str]) -> Tensor:
         """(words, D) of words that are not in the vocabulary, by their letters."""
         weight = self.input.weight
         if self.settings.unknown == "random":
-            edge, places = math.sqrt(3 / self.width), np.arange(self.width)
-            drawn = [2 * edge * uniform(fold("unknown word", word), places) - edge for word in words]
-            return torch.from_numpy(np.array(drawn, np.float32).reshape(-1, self.width)).to(weight)
+            bound, columns = math.sqrt(3 / self.width), np.arange(self.width)
+            vectors = [2 * bound * uniform(fold("unknown word", word), columns) - bound for word in words]
+            return torch.from_numpy(np.array(vectors, np.float32).reshape(-1, self.width)).to(weight)
         bounds, buckets = hash_ngrams(words, *self._grams)
         rows, starts = (torch.from_numpy(array).to(weight.device) for array in (buckets + self.vocab, bounds[:-1]))
         return F.embedding_bag(rows, weight, starts, mode="mean")  # of no rows: 0

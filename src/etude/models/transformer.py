@@ -18,7 +18,6 @@ from collections.abc import Collection
 from typing import Literal, Self
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -210,10 +209,10 @@ class Transformer(Model):
         settings, layout = self.settings, packed.layout
         x, table = self.embedding(packed.tokens, packed.positions, packed.segments, tied_to)  # (N, D)
         x = to_autocast_dtype(x)
-        turns = self._turns(packed.positions)
-        kept: list[Tensor] = [x]
-        record: list[list[Tensor]] | None = [] if weights else None
-        asked: list[Tensor] | None = [] if queries else None
+        rotations = self._rotations(packed.positions)
+        hidden: list[Tensor] = [x]
+        attention_weights: list[list[Tensor]] | None = [] if weights else None
+        query_keys: list[Tensor] | None = [] if queries else None
         stream: residual.Stream = x
         if not layers:
             stream = residual.start_stream(x, self.feedforward[0].norm)  # type: ignore[arg-type]
@@ -226,24 +225,30 @@ class Transformer(Model):
                 layout,
                 causal=self.causal,
                 window=window,
-                rotation=turns[0 if window is None else 1],
+                rotation=rotations[0 if window is None else 1],
                 path=self.path,
-                record_weights=record,
+                record_weights=attention_weights,
                 cache=cache,
                 layer=layer,
                 only=only if layer == settings.layers - 1 else None,
-                record_query_key=asked,
+                record_query_key=query_keys,
             )
             stream = feedforward(stream)
             if layers:
                 assert isinstance(stream, Tensor)
-                kept.append(stream)
+                hidden.append(stream)
         if cache is not None:
             cache.finish_step()
-        x = kept[-1] = residual.final_state(stream, self.norm)
-        return States(last=x, layers=kept if layers else None, table=table, weights=record, queries=asked)
+        last = hidden[-1] = residual.final_state(stream, self.norm)
+        return States(
+            last=last,
+            layers=hidden if layers else None,
+            table=table,
+            weights=attention_weights,
+            queries=query_keys,
+        )
 
-    def _turns(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
+    def _rotations(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
         """The rotations of dense and of banded layers."""
         settings = self.settings
         if settings.positions != "rotary":
@@ -257,14 +262,7 @@ class Transformer(Model):
     def _check(self, layout: Layout, cache: KVCache | None) -> None:
         if cache is not None and not self.causal:
             raise UserError("a model that looks both ways cannot go on from a cache: build it with direction='causal'")
-        if torch.compiler.is_compiling() or len(layout.host) < 2:
-            return
-        lengths = layout.lengths + (cache.lengths if cache is not None and cache.keys else 0)
-        if lengths.max() > self.context:
-            raise UserError(
-                f"a sequence of {lengths.max()} tokens is longer than the model's context of {self.context}: "
-                "cut the text, or build the model with a larger model.context"
-            )
+        self.check_length(layout, cache.lengths if cache is not None and cache.keys else 0)
 
     def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
         weights = self(packed, weights=True).weights

@@ -97,8 +97,8 @@ class TowerStates(States):
     back: Tensor | None = None  # (N, D) the top of the backward tower
 
 
-class Words(nn.Module):
-    """The place of the embedding for words by their letters."""
+class WordEmbedding(nn.Module):
+    """The embedding of words by their letters: scaled vectors, sinusoidal positions, dropout."""
 
     def __init__(self, characters: char_cnn.Settings, settings: Settings) -> None:
         super().__init__()
@@ -183,9 +183,9 @@ class TwoTower(Model):
         self.path: str | None = None  # names an attention path; None lets nn.attention.choose_path decide
         self.mask: MaskKind = "full"  # of the combiner: what a token sees of itself
         inner = settings.feedforward or 4 * settings.width
-        self.embedding: Embedding | Words
+        self.embedding: Embedding | WordEmbedding
         if settings.characters is not None:
-            self.embedding = Words(settings.characters, settings)
+            self.embedding = WordEmbedding(settings.characters, settings)
         else:
             self.embedding = Embedding(
                 self.vocab,
@@ -225,7 +225,7 @@ class TwoTower(Model):
         """
         key = draw_key() if key is None else key
         for name, part in self.named_children():
-            if isinstance(part, Words):
+            if isinstance(part, WordEmbedding):
                 continue
             factors = {
                 inside: self.settings.width**-0.5 if part is self.embedding else (2 / sum(parameter.shape)) ** 0.5
@@ -241,8 +241,8 @@ class TwoTower(Model):
     def forward(self, packed: Packed, layers: bool = False, vectors: Tensor | None = None) -> TowerStates:
         """`vectors` (N, D) are those of the words, where the model reads letters and they are known already."""
         layout, reversed_layout = packed.layout, _reverse_outside_graph(packed.layout)
-        self._check(layout)
-        if isinstance(self.embedding, Words):
+        self.check_length(layout)
+        if isinstance(self.embedding, WordEmbedding):
             x, table = self.embedding(packed.tokens, packed.positions, vectors), None
         else:
             x, table = self.embedding(packed.tokens, packed.positions, packed.segments)
@@ -262,15 +262,6 @@ class TwoTower(Model):
                 states.append(torch.cat([last, last], dim=-1))
         return TowerStates(last=last, layers=states, table=table, ahead=ahead[-1], back=top)
 
-    def _check(self, layout: Layout) -> None:
-        if torch.compiler.is_compiling() or len(layout.host) < 2:
-            return
-        if layout.lengths.max() > self.context:
-            raise UserError(
-                f"a sequence of {layout.lengths.max()} tokens is longer than the model's context of {self.context}: "
-                "cut the text, or build the model with a larger model.context"
-            )
-
     def flops(self, lengths: np.ndarray, words: int | None = None) -> int:
         """Of one forward pass: both towers and the combiner; attention over real lengths, full where it is causal.
 
@@ -282,7 +273,7 @@ class TwoTower(Model):
         seen = pairs if settings.slot == "none" else pairs + tokens
         weights = 4 * width * width + 2 * width * (settings.feedforward or 4 * width)
         towers = 2 * settings.layers * (2 * tokens * weights + 4 * seen * width)
-        if isinstance(self.embedding, Words):
+        if isinstance(self.embedding, WordEmbedding):
             towers += self.embedding.words.network.flops(tokens if words is None else words)
         return towers + (0 if self.combiner is None else self.combiner.flops(tokens, pairs))
 
@@ -321,7 +312,9 @@ class TwoTower(Model):
         ).limit(self.context)
 
     def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        return share_speller([self.embedding.words], tokenizer) if isinstance(self.embedding, Words) else tokenizer
+        return (
+            share_speller([self.embedding.words], tokenizer) if isinstance(self.embedding, WordEmbedding) else tokenizer
+        )
 
     def parameter_depth(self, name: str) -> int:
         return numbered_depth(name, self.layers)
@@ -347,7 +340,7 @@ class TwoTower(Model):
             )
         self.mask = settings.mask or ("full" if settings.frozen else "none")
         set_dropout(self, settings.dropout or 0.0)
-        if isinstance(self.embedding, Words) and not settings.letters:
+        if isinstance(self.embedding, WordEmbedding) and not settings.letters:
             network = self.embedding.words.network
             network.requires_grad_(False)
             if network.project is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -12,7 +11,6 @@ from torch import Tensor
 class States:
     last: Tensor  # (N, D)
     layers: list[Tensor] | None = None  # (N, D) each, on request: the embedding's output first, `last` last
-    carry: Any = None  # the state a recurrent model hands to the next step
     table: Tensor | None = None  # (V, E) the token table as this forward pass used it, for a tied output layer
     weights: list[list[Tensor]] | None = None  # on request: for each layer, for each sequence, attention (H, L, L)
     queries: list[Tensor] | None = None  # on request: queries and keys of each layer, (N, 2, H, d)

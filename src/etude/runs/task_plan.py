@@ -23,7 +23,6 @@ from etude.errors import UserError
 from etude.kinds import find_kind, list_kinds
 from etude.models import transfer as model_transfer
 from etude.models.base import Model
-from etude.models.layer_features import LayerFeatures
 from etude.models.transfer_settings import TransferSettings
 from etude.recipes.datasets import NAMED
 from etude.recipes.document import Overrides, Writer, from_overrides
@@ -86,7 +85,7 @@ class Plan:
         torch.manual_seed(fold(self.train.seed, "head") >> 1)
         model = model_transfer.prepare(model, self.transfer)
         task = self.module.build(self.settings, model, model.attach_tokenizer(tokenizer), self.facts)
-        if isinstance(model, LayerFeatures) and model.mix is not None:
+        if model.mix is not None:
             task.mix = model.mix
         return model, task
 
