@@ -22,7 +22,7 @@ from tiled_attention import milliseconds
 from torch import Tensor
 
 from etude.nn.triton.gelu import gelu_biased, gelu_biased_backward
-from etude.nn.triton.gelu_linear import bent, gelu_lowered, gelu_lowered_backward
+from etude.nn.triton.gelu_linear import gelu_linear, gelu_linear_backward, gelu_values
 
 SHOWN = 2048  # tokens that are computed in float64, too
 
@@ -51,7 +51,7 @@ def whole(fused: bool, tanh: bool) -> Callable[..., list[Tensor]]:
     @torch.compile(dynamic=False)
     def forward(raised: Tensor, raised_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if fused:
-            lowered: Tensor = gelu_lowered(raised, bent(raised.detach(), tanh), raised_bias, weight, bias, tanh)
+            lowered: Tensor = gelu_linear(raised, gelu_values(raised.detach(), tanh), raised_bias, weight, bias, tanh)
             return lowered
         return F.linear(gelu_biased(raised, raised_bias, tanh), weight, bias)
 
@@ -82,12 +82,12 @@ def main() -> None:
     for tanh in (True, False):
         row: dict[str, Any] = {"form": "tanh" if tanh else "exact"}
         given = (grad, raised.detach(), weight.detach(), tanh)
-        row["kernel"], row["apart"] = (milliseconds(side, *given) for side in (gelu_lowered_backward, apart))
+        row["kernel"], row["apart"] = (milliseconds(side, *given) for side in (gelu_linear_backward, apart))
         everything = (grad, raised, raised_bias, weight, bias)
         row["all"], row["all apart"] = (milliseconds(whole(fused, tanh), *everything) for fused in (True, False))
         few = (grad[:SHOWN], raised.detach()[:SHOWN], weight.detach(), tanh)
-        row["errors"] = [error(side(*few), truth(*few)) for side in (gelu_lowered_backward, apart)]
-        again = [gelu_lowered_backward(*given) for _ in range(2)]
+        row["errors"] = [error(side(*few), truth(*few)) for side in (gelu_linear_backward, apart)]
+        again = [gelu_linear_backward(*given) for _ in range(2)]
         row["repeats"] = all(torch.equal(a, b) for a, b in zip(*again, strict=True))
         rows.append(row)
         print(

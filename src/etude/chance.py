@@ -32,11 +32,11 @@ def fold(*parts: int | str) -> int:
     """One key from several parts; order matters, strings are hashed."""
     state = 0
     for part in parts:
-        state = mix(state ^ mix(_number(part) + _GOLDEN))
+        state = mix(state ^ mix(_to_int(part) + _GOLDEN))
     return state
 
 
-def _number(part: int | str) -> int:
+def _to_int(part: int | str) -> int:
     if isinstance(part, str):
         return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
     return part
@@ -52,7 +52,7 @@ def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
             state = mix_array(state ^ mix_array(part.astype(np.uint64) + np.uint64(_GOLDEN)))
         elif isinstance(state, np.ndarray):
             # what a plain part adds does not depend on those before it
-            state = mix_array(state ^ np.uint64(mix(_number(part) + _GOLDEN)))
+            state = mix_array(state ^ np.uint64(mix(_to_int(part) + _GOLDEN)))
         else:
             state = fold(*parts[: number + 1])  # type: ignore[arg-type]
     keys: np.ndarray = state
@@ -69,7 +69,7 @@ def mix_array(value: np.ndarray) -> np.ndarray:
     return value
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     """The same 64 bits read as a signed integer, which is all torch has."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
@@ -89,10 +89,10 @@ def random_bits(key: Any, index: Any) -> Any:
         else:
             x += np.uint64(key & _MASK)
         return mix_array(x)
-    x = (_signed(key) if isinstance(key, int) else key) + (index.long() + 1) * _signed(_GOLDEN)
+    x = (_to_signed(key) if isinstance(key, int) else key) + (index.long() + 1) * _to_signed(_GOLDEN)
     # torch shifts int64 arithmetically: the mask clears the copied sign bits
-    x = (x ^ ((x >> 30) & (_MASK >> 30))) * _signed(_FIRST)
-    x = (x ^ ((x >> 27) & (_MASK >> 27))) * _signed(_SECOND)
+    x = (x ^ ((x >> 30) & (_MASK >> 30))) * _to_signed(_FIRST)
+    x = (x ^ ((x >> 27) & (_MASK >> 27))) * _to_signed(_SECOND)
     return x ^ ((x >> 31) & (_MASK >> 31))
 
 

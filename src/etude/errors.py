@@ -17,7 +17,7 @@ class UserError(Exception):
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: " Did you mean 'width'?", or the list of what there is."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f" Did you mean '{close[0]}'?"
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if matches:
+        return f" Did you mean '{matches[0]}'?"
     return f" Known: {', '.join(known)}." if known else ""

@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from etude.nn.triton.dropout import STEPS, kept, key_of
+from etude.nn.triton.dropout import STEPS, dropout_factor, head_key
 
 
 @triton.jit
 def _write(seed, out, drops: tl.constexpr, size: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.arange(0, size)
-    stays = kept(key_of(tl.load(seed), tl.program_id(0)), place[:, None], place[None, :], drops)
+    stays = dropout_factor(head_key(tl.load(seed), tl.program_id(0)), place[:, None], place[None, :], drops)
     tl.store(out + tl.program_id(0) * size * size + place[:, None] * size + place[None, :], stays)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.nn import embedding as embeddings
 from etude.nn.activations import ACTIVATIONS
 from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_first
-from etude.nn.embedding import Embedding, sinusoids
+from etude.nn.embedding import Embedding, sinusoidal_positions
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, pack
 from etude.nn.rotary import compute_rotation, rotate
@@ -131,13 +131,13 @@ def test_root_mean_square_norm_is_its_formula() -> None:
 
 
 def test_sinusoids_are_the_papers() -> None:
-    table = sinusoids(torch.tensor([0, 1, 7, 1000]), 6)
+    table = sinusoidal_positions(torch.tensor([0, 1, 7, 1000]), 6)
     for row, position in enumerate((0, 1, 7, 1000)):
         for column in range(6):
             angle = position / 10_000 ** (2 * (column // 2) / 6)
             expected = math.sin(angle) if column % 2 == 0 else math.cos(angle)
             assert abs(float(table[row, column]) - expected) < 2e-5
-    assert sinusoids(torch.arange(3), 5).shape == (3, 5)
+    assert sinusoidal_positions(torch.arange(3), 5).shape == (3, 5)
 
 
 def test_embedding_adds_normalises_and_projects_in_albert_s_order() -> None:
@@ -158,7 +158,7 @@ def test_embedding_adds_normalises_and_projects_in_albert_s_order() -> None:
 def test_a_row_of_two_is_chosen_as_it_is_looked_up() -> None:
     table, index = torch.randn(2, 6, requires_grad=True), torch.tensor([1, 0, 0, 1, 1])
     slope = torch.randn(5, 6)
-    found, expected = embeddings._chosen(index, table), F.embedding(index, table)
+    found, expected = embeddings._select_row(index, table), F.embedding(index, table)
     assert torch.equal(found, expected)
     gradients = [torch.autograd.grad(one, table, slope)[0] for one in (found, expected)]
     torch.testing.assert_close(*gradients)

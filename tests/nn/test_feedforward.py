@@ -73,13 +73,13 @@ def test_a_gelu_s_slope_within_the_product(
         monkeypatch.setattr(lowered_kernel, name, value)
     monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: lowered_kernel)
     calls: list[bool] = []
-    back = lowered_kernel.gelu_lowered_backward
+    back = lowered_kernel.gelu_linear_backward
 
     def counted(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
         calls.append(tanh)
         return back(grad, raised, weight, tanh)
 
-    monkeypatch.setattr(lowered_kernel, "gelu_lowered_backward", counted)
+    monkeypatch.setattr(lowered_kernel, "gelu_linear_backward", counted)
     torch.manual_seed(1)
     up, down = torch.nn.Linear(24, 96), torch.nn.Linear(96, 48, bias=bias)
     x, slope = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
@@ -97,14 +97,14 @@ def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.Monk
     from etude.nn.triton import gelu_linear as lowered_kernel
 
     monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: lowered_kernel)
-    monkeypatch.setattr(lowered_kernel, "gelu_lowered", None)  # cannot be called
+    monkeypatch.setattr(lowered_kernel, "gelu_linear", None)  # cannot be called
     torch.manual_seed(1)
     for tokens, inner, width, bias in [(5, 96, 64, True), (5, 128, 48, True), (5, 128, 64, False), (0, 128, 64, True)]:
         up, down = torch.nn.Linear(24, inner, bias=bias), torch.nn.Linear(inner, width)
         x = torch.randn(tokens, 24)
         expected = down(torch.nn.functional.gelu(up(x)))
         torch.testing.assert_close(feedforward.feedforward(x, up, down, pointwise.gelu, down.bias), expected)
-    assert lowered_kernel.fits(768, 3072) and not lowered_kernel.fits(768, 3000)
+    assert lowered_kernel.supports_shape(768, 3072) and not lowered_kernel.supports_shape(768, 3000)
 
 
 @pytest.mark.gpu

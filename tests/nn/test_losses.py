@@ -54,8 +54,8 @@ def test_chunks_are_the_plain_loss_in_float32() -> None:
 
 def test_no_chunk_ever_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
-    original = losses._chunk
-    monkeypatch.setattr(losses, "_chunk", lambda *given: rows.append(len(given[0])) or original(*given))
+    original = losses._chunk_loss_and_grad
+    monkeypatch.setattr(losses, "_chunk_loss_and_grad", lambda *given: rows.append(len(given[0])) or original(*given))
     states, weight, bias, targets = example()
     linear_cross_entropy(states, weight, bias, targets, 6).backward()
     assert rows == [6, 6, 6, 5], "and each chunk once: the backward pass computes no logits anew"
@@ -133,7 +133,7 @@ def test_the_form_for_a_gpu_is_that_of_a_cpu(columns: int, with_bias: bool) -> N
     states, weight, bias, targets = (one.detach() for one in example())
     said = bias if with_bias else None
     wide = torch.cat([weight, torch.zeros(columns - 31, 8, dtype=weight.dtype)])
-    total, slope = losses._chunk(states, weight, said, targets, 31, True)
+    total, slope = losses._chunk_loss_and_grad(states, weight, said, targets, 31, True)
     found, padded = losses._loss_and_grad(states @ wide.T, said, targets, 31, True)
     torch.testing.assert_close(found, total, rtol=1e-12, atol=1e-12)
     assert slope is not None
@@ -154,7 +154,7 @@ def test_blocks_of_a_chunk_are_the_whole(
     states, weight = states.to(dtype), weight.to(dtype)
     said = bias.to(torch.float32 if dtype != torch.float64 else dtype) if with_bias else None
     grad_bias = torch.full((31,), 2.0, dtype=torch.promote_types(dtype, torch.float32))  # there is something already
-    total, slope = losses._chunk(states, weight, said, targets, 31, True, grad_bias)
+    total, slope = losses._chunk_loss_and_grad(states, weight, said, targets, 31, True, grad_bias)
     logits = states.double() @ weight.double().T + (0.0 if said is None else said.double())
     assert float(total) == pytest.approx(float(cross_entropy_sum(logits, targets)), rel=close)
     used = targets != IGNORE
@@ -164,7 +164,7 @@ def test_blocks_of_a_chunk_are_the_whole(
     assert float((slope.double() - expected).norm() / expected.norm()) < close
     assert not slope[~used].any()
     torch.testing.assert_close(grad_bias.double() - 2.0, expected.sum(0), rtol=0, atol=10 * close)
-    again, nothing = losses._chunk(states, weight, said, targets, 31, False)
+    again, nothing = losses._chunk_loss_and_grad(states, weight, said, targets, 31, False)
     assert torch.equal(again, total)
     assert nothing is None
 

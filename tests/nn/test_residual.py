@@ -114,7 +114,7 @@ def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: p
 
 
 def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, norm, shape = SimpleNamespace(pieces=lambda width: width == 768), Norm(768), torch.Size((8, 768))
+    module, norm, shape = SimpleNamespace(split_width=lambda width: width == 768), Norm(768), torch.Size((8, 768))
     monkeypatch.setattr(residual, "kernel_module", lambda _: module)
     monkeypatch.setattr(card, "supports_flash", lambda _: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

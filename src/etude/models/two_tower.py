@@ -38,7 +38,7 @@ from etude.nn.attention.multi_set import KeySet, NullSlot, SlotKind, allow_in_gr
 from etude.nn.block import AttentionBranch, FeedForwardBranch
 from etude.nn.char_embedding import CharEmbedding, share_speller
 from etude.nn.combiner import Combiner, LinearCombiner, MaskKind, QueryKind
-from etude.nn.embedding import Embedding, sinusoids
+from etude.nn.embedding import Embedding, sinusoidal_positions
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
@@ -109,7 +109,7 @@ class WordEmbedding(nn.Module):
         """(N,) -> (N, D); `vectors` (N, D) are those of the words where they are known already."""
         x = self.scale * (self.words(tokens) if vectors is None else vectors)
         if self.waves:
-            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
+            x = x + sinusoidal_positions(positions, x.shape[-1]).to(x.dtype)
         return apply_dropout(x, self.dropout, self.training)
 
 

@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
 
-_EXACT = (torch.float32, torch.float64)
-_LANES = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale is that of the rounded rate
+_FULL_PRECISION = (torch.float32, torch.float64)
+_LEVELS = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale is that of the rounded rate
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -50,21 +50,21 @@ def apply_dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """Dropout from torch's global generator."""
     if not training or rate == 0:
         return x
-    if not _trains_on_cpu(x, (*_EXACT, torch.bfloat16)):
+    if not _trains_on_cpu(x, (*_FULL_PRECISION, torch.bfloat16)):
         return F.dropout(x, rate)
-    kept, scale = draw_keep_mask(tuple(x.shape), rate)
+    mask, scale = draw_keep_mask(tuple(x.shape), rate)
     if x.dtype == torch.bfloat16:
-        return x * kept.to(x.dtype) * scale  # the scale apart: in bf16 it is 1.1094 for 1.1111
-    return x * kept.to(x.dtype).mul_(scale)
+        return x * mask.to(x.dtype) * scale  # the scale apart: in bf16 it is 1.1094 for 1.1111
+    return x * mask.to(x.dtype).mul_(scale)
 
 
 def draw_keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
     """True where an element stays, on the CPU; and what the kept ones are multiplied by."""
     count = math.prod(shape)
-    cut = min(round(rate * _LANES), _LANES - 1)
+    threshold = min(round(rate * _LEVELS), _LEVELS - 1)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # None: all 64 bits
-    lanes = words.view(torch.int16)[:count].view(shape)  # uniform on -32768 .. 32767
-    return lanes >= cut - _LANES // 2, _LANES / (_LANES - cut)
+    draws = words.view(torch.int16)[:count].view(shape)  # uniform on -32768 .. 32767
+    return draws >= threshold - _LEVELS // 2, _LEVELS / (_LEVELS - threshold)
 
 
 def has_fast_gelu() -> bool:
@@ -72,24 +72,24 @@ def has_fast_gelu() -> bool:
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
-def _trains_on_cpu(x: Tensor, dtypes: tuple[torch.dtype, ...] = _EXACT) -> bool:
-    plain = x.device.type == "cpu" and x.dtype in dtypes
-    return plain and x.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+def _trains_on_cpu(x: Tensor, dtypes: tuple[torch.dtype, ...] = _FULL_PRECISION) -> bool:
+    matches = x.device.type == "cpu" and x.dtype in dtypes
+    return matches and x.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        below = torch.erf(x * math.sqrt(0.5)).add_(1.0).mul_(0.5)  # the share of a normal below x
+        cdf = torch.erf(x * math.sqrt(0.5)).add_(1.0).mul_(0.5)  # the share of a normal below x
         density = torch.square(x).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
-        ctx.save_for_backward(density.mul_(x).add_(below))
-        return below.mul_(x)
+        ctx.save_for_backward(density.mul_(x).add_(cdf))
+        return cdf.mul_(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (slope,) = ctx.saved_tensors
-        return grad * slope
+        (derivative,) = ctx.saved_tensors
+        return grad * derivative
 
 
 class _GeluTanh(torch.autograd.Function):
@@ -97,18 +97,18 @@ class _GeluTanh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        first = 2 * math.sqrt(2 / math.pi)
-        third = 0.044715 * first
+        linear = 2 * math.sqrt(2 / math.pi)
+        cubic = 0.044715 * linear
         square = torch.square(x)
-        share = square.mul(third).add_(first).mul_(x).sigmoid_()
+        sigmoid = square.mul(cubic).add_(linear).mul_(x).sigmoid_()
         # d/dx = s + x s (1 - s) (a + 3 b x^2)
-        slope = square.mul_(3 * third).add_(first).mul_(x)
-        slope.mul_(1 - share).add_(1.0).mul_(share)
-        ctx.save_for_backward(slope)
-        return share.mul_(x)
+        derivative = square.mul_(3 * cubic).add_(linear).mul_(x)
+        derivative.mul_(1 - sigmoid).add_(1.0).mul_(sigmoid)
+        ctx.save_for_backward(derivative)
+        return sigmoid.mul_(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (slope,) = ctx.saved_tensors
-        return grad * slope
+        (derivative,) = ctx.saved_tensors
+        return grad * derivative

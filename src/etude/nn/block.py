@@ -66,11 +66,11 @@ class AttentionBranch(nn.Module):
         """
         x, normed = residual.branch_input(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
-        plain = cache is None and record_weights is None and rotation is None
-        if plain and only is not None and places.serves(normed, path):
+        is_plain = cache is None and record_weights is None and rotation is None
+        if is_plain and only is not None and places.supports_query_subset(normed, path):
             mixed = self.attend_query_subset(normed, layout, only, causal=causal, window=window, dropout=dropout)
             return self.project_output(residual.select_tokens(x, only), mixed)
-        if plain:
+        if is_plain:
             qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
             if record_query_key is not None:
                 record_query_key.append(qkv[:, :2])
@@ -95,13 +95,13 @@ class AttentionBranch(nn.Module):
     ) -> Tensor:
         """Queries of some tokens alone, keys and values of all: (N, D), (M,) -> (M, H, d)."""
         width = self.heads * self.size
-        first, others = (
+        query_projection, key_value_projection = (
             (self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows])
             for rows in (slice(0, width), slice(width, None))
         )
-        query = F.linear(x.index_select(0, only), *first).view(-1, self.heads, self.size)
-        key_value = F.linear(x, *others).view(-1, 2, self.heads, self.size)
-        return places.attend_at(query, key_value, layout, only, causal=causal, window=window, dropout=dropout)
+        query = F.linear(x.index_select(0, only), *query_projection).view(-1, self.heads, self.size)
+        key_value = F.linear(x, *key_value_projection).view(-1, 2, self.heads, self.size)
+        return places.attend_query_subset(query, key_value, layout, only, causal=causal, window=window, dropout=dropout)
 
     def project_qkv(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""

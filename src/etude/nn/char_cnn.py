@@ -93,17 +93,17 @@ class CharacterCNN(nn.Module):
 
     def forward(self, characters: Tensor) -> Tensor:
         """(N, length) int64, or fewer columns of filling (`words_to_char_ids(..., widest)`) -> (N, D)."""
-        letters = self.embedding(characters.t())  # (length, N, embedding): places first, so a window is a slice
-        found = []
+        vectors = self.embedding(characters.t())  # (length, N, embedding): places first, so a window is a slice
+        pooled = []
         for (width, _), part in zip(self.settings.filters, self.filters, strict=True):
             assert isinstance(part, nn.Linear)
-            places = letters.shape[0] - width + 1
+            places = vectors.shape[0] - width + 1
             if places < 1:
-                raise ValueError(f"a filter of width {width} over rows of {letters.shape[0]} characters")
-            windows = torch.cat([letters[start : start + places] for start in range(width)], dim=-1)
+                raise ValueError(f"a filter of width {width} over rows of {vectors.shape[0]} characters")
+            windows = torch.cat([vectors[start : start + places] for start in range(width)], dim=-1)
             # without the bias, which moves all places alike: it is added after the maximum, to far fewer numbers
-            found.append((windows @ part.weight.t()).max(0).values + part.bias)  # (N, channels)
-        x = ACTIVATIONS[self.settings.activation](torch.cat(found, dim=-1))
+            pooled.append((windows @ part.weight.t()).max(0).values + part.bias)  # (N, channels)
+        x = ACTIVATIONS[self.settings.activation](torch.cat(pooled, dim=-1))
         for highway in self.highways:
             x = highway(x)
         return x if self.project is None else self.project(x)

@@ -1,6 +1,6 @@
 """Words as a model's input by their letters: ids or rows of characters in, vectors out.
 
-In pre-training a batch brings the letters of its words along (`Letters`), each word once. In use a model gets ids as
+In pre-training a batch brings the letters of its words along (`WordCharacters`), each word once. In use a model gets ids as
 any other model does, and asks the speller it was given (`Model.attach_tokenizer`) for the letters behind them.
 """
 
@@ -48,9 +48,9 @@ class CharEmbedding(nn.Module):
         """(N,) -> (N, D): each different word is read once."""
         if self.speller is None:
             raise RuntimeError("the model reads letters and has no speller for ids: call attach_tokenizer first")
-        kinds, words = torch.unique(tokens, return_inverse=True)
+        unique, words = torch.unique(tokens, return_inverse=True)
         settings = self.network.settings
-        rows = self.speller.char_ids(kinds.cpu().numpy(), settings.length, settings.widest)
+        rows = self.speller.char_ids(unique.cpu().numpy(), settings.length, settings.widest)
         return self.network(torch.from_numpy(rows).to(tokens.device))[words]
 
 

@@ -64,23 +64,25 @@ class Combiner(nn.Module):
             inner_dropout=inner_dropout,
         )
 
-    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: MaskKind, path: str | None = None) -> Tensor:
+    def forward(
+        self, forward_states: Tensor, backward_states: Tensor, layout: Layout, mask: MaskKind, path: str | None = None
+    ) -> Tensor:
         """(N, D) the tops of both towers -> (N, D)."""
-        ahead, back = self.norm_forward(ahead), self.norm_backward(back)
-        left, right = shift(ahead, layout, 1), shift(back, layout, -1)
+        forward_states, backward_states = self.norm_forward(forward_states), self.norm_backward(backward_states)
+        left, right = shift(forward_states, layout, 1), shift(backward_states, layout, -1)
         query = self.query(torch.cat([left, right], dim=-1) if self.joined else left + right)
         query = query.view(-1, self.heads, self.size)
         if not self.scaled:
             query = query * self.size**0.5
         if mask == "full":
-            parts = [self._keys(left, "past", edge=False), self._keys(right, "future", edge=False)]
+            key_sets = [self._keys(left, "past", edge=False), self._keys(right, "future", edge=False)]
         elif mask == "current":
-            parts = [self._keys(ahead, "past"), self._keys(back, "future")]
+            key_sets = [self._keys(forward_states, "past"), self._keys(backward_states, "future")]
         else:
-            parts = [self._keys(ahead, "all"), self._keys(back, "all")]
+            key_sets = [self._keys(forward_states, "all"), self._keys(backward_states, "all")]
         mixed = attend_multi_set(
             query,
-            parts,
+            key_sets,
             layout,
             slot=None if self.slot is None else self.slot(),
             dropout=self.attention_dropout if self.training else 0.0,
@@ -109,9 +111,13 @@ class LinearCombiner(nn.Module):
         super().__init__()
         self.project = nn.Linear(2 * width, width)
 
-    def forward(self, ahead: Tensor, back: Tensor, layout: Layout, mask: MaskKind, path: str | None = None) -> Tensor:
+    def forward(
+        self, forward_states: Tensor, backward_states: Tensor, layout: Layout, mask: MaskKind, path: str | None = None
+    ) -> Tensor:
         """Neighbours alone: no mask changes what it sees."""
-        result: Tensor = self.project(torch.cat([shift(ahead, layout, 1), shift(back, layout, -1)], dim=-1))
+        result: Tensor = self.project(
+            torch.cat([shift(forward_states, layout, 1), shift(backward_states, layout, -1)], dim=-1)
+        )
         return result
 
     def flops(self, tokens: int, pairs: int) -> int:

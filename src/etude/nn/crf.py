@@ -67,21 +67,21 @@ class CRF(nn.Module):
         emissions = upcast(emissions)
         start, transitions, end = self._scores(self.constrain_training)
         forward, norms = self._forward(emissions, layout, start, transitions)
-        ends = _ends(layout)
-        before = tags.roll(1)  # of first tokens it is another sequence's tag, replaced by the start below
-        entered = torch.where(ends.first, start[tags], transitions[before, tags])
-        terms = emissions.gather(1, tags[:, None])[:, 0] + entered - norms
+        ends = _sequence_ends(layout)
+        previous = tags.roll(1)  # of first tokens it is another sequence's tag, replaced by the start below
+        incoming = torch.where(ends.first, start[tags], transitions[previous, tags])
+        terms = emissions.gather(1, tags[:, None])[:, 0] + incoming - norms
         last = ends.last
-        left = end[tags[last]] - (forward[last] + end).logsumexp(-1)
-        return _sum(terms, layout).index_add(0, ends.sequences, left)
+        final = end[tags[last]] - (forward[last] + end).logsumexp(-1)
+        return _sum_sequences(terms, layout).index_add(0, ends.sequences, final)
 
     def log_partition(self, emissions: Tensor, layout: Layout) -> Tensor:
         """(N, K) -> (S,) log of the sum over all paths of exp(score), 0 where a sequence is empty."""
         emissions = upcast(emissions)
         start, transitions, end = self._scores(self.constrain_training)
         forward, norms = self._forward(emissions, layout, start, transitions)
-        ends = _ends(layout)
-        return _sum(norms, layout).index_add(0, ends.sequences, (forward[ends.last] + end).logsumexp(-1))
+        ends = _sequence_ends(layout)
+        return _sum_sequences(norms, layout).index_add(0, ends.sequences, (forward[ends.last] + end).logsumexp(-1))
 
     def marginals(self, emissions: Tensor, layout: Layout, constrained: bool = True) -> Tensor:
         """(N, K) -> (N, K) the probability of each tag at each token, over all (allowed) paths."""
@@ -105,17 +105,17 @@ class CRF(nn.Module):
         schedule = Schedule.from_layout(layout, reverse)
         if not schedule.batch_sizes:
             return emissions, emissions.sum(-1)
-        read = emissions[schedule.sorted_tokens]
+        sorted_emissions = emissions[schedule.sorted_tokens]
         variables: list[Tensor] = []
         norms: list[Tensor] = []
-        place = 0
-        for running in schedule.batch_sizes:
-            entered = start if not variables else _reach(variables[-1][:running], transitions)
-            reached = read[place : place + running] + entered  # (running, K)
-            norm = reached.logsumexp(-1, keepdim=True)
-            variables.append(reached - norm)
+        start_index = 0
+        for batch_size in schedule.batch_sizes:
+            incoming = start if not variables else _log_sum_transitions(variables[-1][:batch_size], transitions)
+            scores = sorted_emissions[start_index : start_index + batch_size] + incoming  # (running, K)
+            norm = scores.logsumexp(-1, keepdim=True)
+            variables.append(scores - norm)
             norms.append(norm[:, 0])
-            place += running
+            start_index += batch_size
         return torch.cat(variables)[schedule.unsorted_tokens], torch.cat(norms)[schedule.unsorted_tokens]
 
     # --- decoding -----------------------------------------------------------------------------------
@@ -127,32 +127,32 @@ class CRF(nn.Module):
         if not schedule.batch_sizes:
             return torch.zeros(0, dtype=torch.long, device=emissions.device)
         start, transitions, end = self._scores(constrained=True)
-        read = upcast(emissions)[schedule.sorted_tokens]
+        sorted_emissions = upcast(emissions)[schedule.sorted_tokens]
         pointers: list[Tensor] = []
         finals: list[Tensor] = []  # of the sequences that are over, the shortest first
-        best, place = read[: schedule.batch_sizes[0]] + start, schedule.batch_sizes[0]
-        for running in schedule.batch_sizes[1:]:
-            if running < len(best):
-                finals.append(best[running:])
-                best = best[:running]
-            reached, came_from = (best[:, :, None] + transitions).max(1)  # over the tag before
-            best = read[place : place + running] + reached
+        best, start_index = sorted_emissions[: schedule.batch_sizes[0]] + start, schedule.batch_sizes[0]
+        for batch_size in schedule.batch_sizes[1:]:
+            if batch_size < len(best):
+                finals.append(best[batch_size:])
+                best = best[:batch_size]
+            scores, backpointers = (best[:, :, None] + transitions).max(1)  # over the tag before
+            best = sorted_emissions[start_index : start_index + batch_size] + scores
             best = best - best.amax(-1, keepdim=True)  # only differences matter, and small numbers keep them
-            pointers.append(came_from)
-            place += running
+            pointers.append(backpointers)
+            start_index += batch_size
         finals.append(best)
         current = (torch.cat(finals[::-1]) + end).argmax(-1)  # (S,) the last tag of each, longest sequence first
         paths = [current[: schedule.batch_sizes[-1]]]
-        for running, running_before, came_from in zip(
+        for batch_size, previous_batch_size, backpointers in zip(
             schedule.batch_sizes[:0:-1], schedule.batch_sizes[-2::-1], reversed(pointers), strict=True
         ):
-            previous = came_from.gather(1, paths[-1][:, None])[:, 0]
-            paths.append(torch.cat([previous, current[running:running_before]]))
+            previous = backpointers.gather(1, paths[-1][:, None])[:, 0]
+            paths.append(torch.cat([previous, current[batch_size:previous_batch_size]]))
         return torch.cat(paths[::-1])[schedule.unsorted_tokens]
 
 
 @dataclass
-class _Ends:
+class _SequenceEnds:
     """Where sequences begin and end, worked out once a batch."""
 
     first: Tensor  # (N,) bool
@@ -160,25 +160,25 @@ class _Ends:
     sequences: Tensor  # their numbers
 
 
-def _ends(layout: Layout) -> _Ends:
+def _sequence_ends(layout: Layout) -> _SequenceEnds:
     if "crf" not in layout.cache:
-        filled = np.flatnonzero(layout.lengths > 0)
+        nonempty = np.flatnonzero(layout.lengths > 0)
         first = np.zeros(layout.total, bool)
-        first[layout.host[filled]] = True
-        last = layout.host[filled + 1].astype(np.int64) - 1
+        first[layout.host[nonempty]] = True
+        last = layout.host[nonempty + 1].astype(np.int64) - 1
         device = layout.bounds.device
-        layout.cache["crf"] = _Ends(
-            *(torch.from_numpy(array).to(device, non_blocking=True) for array in (first, last, filled))
+        layout.cache["crf"] = _SequenceEnds(
+            *(torch.from_numpy(array).to(device, non_blocking=True) for array in (first, last, nonempty))
         )
-    found: _Ends = layout.cache["crf"]
-    return found
+    cached: _SequenceEnds = layout.cache["crf"]
+    return cached
 
 
-def _reach(variables: Tensor, transitions: Tensor) -> Tensor:
+def _log_sum_transitions(variables: Tensor, transitions: Tensor) -> Tensor:
     """(S, K) -> (S, K): log of the sum over the tag before."""
     return (variables[:, :, None] + transitions).logsumexp(1)
 
 
-def _sum(terms: Tensor, layout: Layout) -> Tensor:
+def _sum_sequences(terms: Tensor, layout: Layout) -> Tensor:
     """(N,) -> (S,); each sequence is summed alone."""
     return torch.segment_reduce(terms, "sum", lengths=layout.bounds.long().diff(), unsafe=True)

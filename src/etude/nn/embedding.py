@@ -22,7 +22,7 @@ from etude.nn.norm import Norm
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
 
-def sinusoids(positions: Tensor, width: int) -> Tensor:
+def sinusoidal_positions(positions: Tensor, width: int) -> Tensor:
     """(N,) -> (N, width) float32: sine at even columns, cosine at odd ones, wavelengths from 2 pi to 10000 * 2 pi."""
     pair = torch.arange(0, width, 2, dtype=torch.float64)
     frequency = (10_000.0 ** -(pair / width)).to(positions.device, torch.float32)
@@ -30,17 +30,17 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 
 
-def _of_few(index: Tensor, table: Tensor) -> Tensor:
+def _lookup_segments(index: Tensor, table: Tensor) -> Tensor:
     """Rows of a table, (N,), (2, E) -> (N, E).
 
     On a GPU a look-up's gradient is added up by atomic steps, and here all tokens meet in two rows: in a step of BERT
     at 512 on an H200 that took 0.3 ms. Chosen instead of looked up, the gradient is a sum like others.
     """
-    chosen = table.device.type == "cuda" and table.shape[0] == 2
-    return _chosen(index, table) if chosen else F.embedding(index, table)
+    use_select = table.device.type == "cuda" and table.shape[0] == 2
+    return _select_row(index, table) if use_select else F.embedding(index, table)
 
 
-def _chosen(index: Tensor, table: Tensor) -> Tensor:
+def _select_row(index: Tensor, table: Tensor) -> Tensor:
     return torch.where((index == 1)[:, None], table[1], table[0])
 
 
@@ -96,10 +96,10 @@ class Embedding(nn.Module):
         if part["positions"] is not None:
             x = x + F.embedding(positions, self._dropped(part["positions"].weight))
         elif self.kind == "sinusoidal":
-            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
+            x = x + sinusoidal_positions(positions, x.shape[-1]).to(x.dtype)
         if part["segments"] is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
-            x = x + _of_few(segments, self._dropped(part["segments"].weight))
+            x = x + _lookup_segments(segments, self._dropped(part["segments"].weight))
         if part["norm"] is not None:
             x = part["norm"](x)
         if not self.drop_table:

@@ -19,12 +19,12 @@ from etude.nn.triton.availability import compute_capability, kernel_module, supp
 
 
 def linear_activation(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """activation(projection(x)). On a GPU a GELU in half precision gives the bias its gradient along with its own."""
-    own = gelu_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
-    if own is None or projection.bias is None:
+    """activation(projection(x)). On a GPU a GELU in half precision gives the bias its gradient along with its kernels."""
+    kernels = gelu_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
+    if kernels is None or projection.bias is None:
         return activation(projection(x))
-    raised = F.linear(x, projection.weight, projection.bias.detach())
-    result: Tensor = own.gelu_biased(raised, projection.bias, activation is gelu_tanh)
+    pre_activation = F.linear(x, projection.weight, projection.bias.detach())
+    result: Tensor = kernels.gelu_biased(pre_activation, projection.bias, activation is gelu_tanh)
     return result
 
 
@@ -35,16 +35,18 @@ def feedforward(
 
     A Hopper card multiplies by a GELU's slope within the product that comes before it.
     """
-    own = gelu_linear_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
-    if own is None or up.bias is None or not own.fits(*down.weight.shape):
+    kernels = gelu_linear_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
+    if kernels is None or up.bias is None or not kernels.supports_shape(*down.weight.shape):
         inner = linear_activation(x, up, activation)
         result: Tensor = down(inner) if bias is down.bias else F.linear(inner, down.weight, bias)
         return result
     dtype, tanh = matmul_dtype(x), activation is gelu_tanh  # operators of our own have no autocast
-    raised = F.linear(x, up.weight, up.bias.detach())
+    pre_activation = F.linear(x, up.weight, up.bias.detach())
     weight, bias = down.weight.to(dtype), None if bias is None else bias.to(dtype)
-    lowered: Tensor = own.gelu_lowered(raised, own.bent(raised.detach(), tanh), up.bias, weight, bias, tanh)
-    return lowered
+    output: Tensor = kernels.gelu_linear(
+        pre_activation, kernels.gelu_values(pre_activation.detach(), tanh), up.bias, weight, bias, tanh
+    )
+    return output
 
 
 def gelu_kernels(device: torch.device, dtype: torch.dtype) -> Any:

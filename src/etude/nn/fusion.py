@@ -21,9 +21,9 @@ _disabled: list[bool] = []  # not empty: within plain()
 
 
 @contextlib.contextmanager
-def disable_fusion(wanted: bool = True) -> Iterator[None]:
+def disable_fusion(enabled: bool = True) -> Iterator[None]:
     """Nothing is compiled here: for `train.compile=false`, and to compare with."""
-    if not wanted:
+    if not enabled:
         yield
         return
     _disabled.append(True)

@@ -42,13 +42,13 @@ def fill_normal(parameter: Tensor, key: int, deviation: float, truncated: bool) 
     if parameter.is_meta:
         return
     generator = torch.Generator().manual_seed(key)
-    drawn = torch.empty(parameter.shape, dtype=torch.float32)
+    values = torch.empty(parameter.shape, dtype=torch.float32)
     if truncated:
-        nn.init.trunc_normal_(drawn, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+        nn.init.trunc_normal_(values, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
     else:
-        drawn.normal_(0.0, deviation, generator=generator)
+        values.normal_(0.0, deviation, generator=generator)
     with torch.no_grad():
-        parameter.copy_(drawn)
+        parameter.copy_(values)
 
 
 def init_weights(

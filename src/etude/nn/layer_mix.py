@@ -48,14 +48,14 @@ class LayerMix(nn.Module):
         if len(layers) != len(self.weights):
             raise ValueError(f"{len(layers)} layers for a mix of {len(self.weights)}")
         mixed = torch.zeros_like(layers[0], dtype=upcast(layers[0][:0]).dtype)
-        for share, layer in zip(self.mixing_weights, layers, strict=True):
-            mixed = mixed + share * self._normed(upcast(layer))
+        for weight, layer in zip(self.mixing_weights, layers, strict=True):
+            mixed = mixed + weight * self._normed(upcast(layer))
         return (self.gamma * mixed).to(layers[0].dtype)
 
     def _normed(self, layer: Tensor) -> Tensor:
         if self.norm == "token":
             return F.layer_norm(layer, layer.shape[-1:])
         if self.norm == "batch" and layer.numel():
-            middle = layer.mean()
-            return (layer - middle) * (layer.var(correction=0) + EPSILON).rsqrt()
+            mean = layer.mean()
+            return (layer - mean) * (layer.var(correction=0) + EPSILON).rsqrt()
         return layer

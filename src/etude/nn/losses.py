@@ -49,24 +49,24 @@ def linear_losses_and_argmax(
 ) -> tuple[Tensor, Tensor]:
     """For evaluation: the loss of every slot (M,), 0 where unused, and the most likely token of every slot (M,)."""
     chunk, dtype = chunk or choose_chunk_size(weight.shape[0], states.device.type), matmul_dtype(states)
-    losses, likeliest = [], []
+    losses, predictions = [], []
     with torch.no_grad():
         for part, target in zip(states.split(chunk), targets.split(chunk), strict=True):
             logits = _logits(part.to(dtype), weight.to(dtype), bias)
             losses.append(F.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none"))
-            likeliest.append(logits.argmax(-1))
-    return torch.cat(losses), torch.cat(likeliest)
+            predictions.append(logits.argmax(-1))
+    return torch.cat(losses), torch.cat(predictions)
 
 
 def choose_chunk_size(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
     """How many slots fit into the memory set aside for logits; on a GPU `slots` are cut into chunks of one size."""
     if device == "cpu":
         return max(1, _LOGITS // vocab)
-    most = max(_COLUMNS, _LOGITS_GPU // vocab // _COLUMNS * _COLUMNS)
-    if slots is None or slots <= most:
-        return most
-    pieces = -(-slots // most)
-    return -(-slots // pieces // _COLUMNS) * _COLUMNS
+    largest = max(_COLUMNS, _LOGITS_GPU // vocab // _COLUMNS * _COLUMNS)
+    if slots is None or slots <= largest:
+        return largest
+    chunks = -(-slots // largest)
+    return -(-slots // chunks // _COLUMNS) * _COLUMNS
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -86,7 +86,7 @@ def cast_table(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _loss_and_grad(
-    product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
+    product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, needs_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """(C, V') products and (C,) targets -> the sum of losses, and its derivative by the logits (C, V').
 
@@ -98,14 +98,14 @@ def _loss_and_grad(
         logits = logits + F.pad(bias.to(logits.dtype), (0, product.shape[1] - vocab))
     if product.shape[1] > vocab:
         logits = logits.masked_fill(column >= vocab, -torch.inf)
-    used = targets != IGNORE
-    place = targets.clamp(min=0)[:, None]
-    normaliser = logits.logsumexp(-1, keepdim=True)
-    total = (normaliser - logits.gather(1, place)).squeeze(1).masked_fill(~used, 0.0).sum()
-    if not wants_slope:
+    is_used = targets != IGNORE
+    label = targets.clamp(min=0)[:, None]
+    normalizer = logits.logsumexp(-1, keepdim=True)
+    total = (normalizer - logits.gather(1, label)).squeeze(1).masked_fill(~is_used, 0.0).sum()
+    if not needs_grad:
         return total, None
-    slope = (logits - normaliser).exp() - (column == place).to(logits.dtype)
-    return total, slope.masked_fill(~used[:, None], 0.0).to(product.dtype)
+    grad = (logits - normalizer).exp() - (column == label).to(logits.dtype)
+    return total, grad.masked_fill(~is_used[:, None], 0.0).to(product.dtype)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -119,26 +119,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         chunk: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        wants, vocab = ctx.needs_input_grad, weight.shape[0]
-        grad_states = torch.empty_like(states) if wants[0] else None
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        needs, vocab = ctx.needs_input_grad, weight.shape[0]
+        grad_states = torch.empty_like(states) if needs[0] else None
+        sum_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         table = cast_table(weight, dtype)
         empty = torch.empty_like if states.shape[0] else torch.zeros_like  # the first chunk is not added, but written
-        grad_weight = empty(table, dtype=wide) if wants[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and wants[2] else None
-        total = torch.zeros((), dtype=wide, device=states.device)
+        grad_weight = empty(table, dtype=sum_dtype) if needs[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=sum_dtype) if bias is not None and needs[2] else None
+        total = torch.zeros((), dtype=sum_dtype, device=states.device)
         with torch.autocast(states.device.type, enabled=False):
             for start in range(0, states.shape[0], chunk):
                 piece = slice(start, start + chunk)
                 part, target = states[piece].to(dtype), targets[piece]
-                surprise, slope = _chunk(part, table, bias, target, vocab, any(wants[:3]), grad_bias)
-                total += surprise
-                if slope is None:
+                loss, grad_logits = _chunk_loss_and_grad(part, table, bias, target, vocab, any(needs[:3]), grad_bias)
+                total += loss
+                if grad_logits is None:
                     continue
                 if grad_states is not None:
-                    _write_product(grad_states[piece], slope, table)
+                    _write_matmul(grad_states[piece], grad_logits, table)
                 if grad_weight is not None:
-                    _add_product(grad_weight, slope.t(), part, first=start == 0)
+                    _add_matmul(grad_weight, grad_logits.t(), part, first=start == 0)
         ctx.gradients = (grad_states, None if grad_weight is None else grad_weight[:vocab], grad_bias)
         ctx.dtypes = (states.dtype, weight.dtype, bias.dtype if bias is not None else None)
         return total
@@ -147,13 +147,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [
-            None if kept is None else (kept * grad).to(dtype)
-            for kept, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+            None if gradient is None else (gradient * grad).to(dtype)
+            for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*scaled, None, None, None)
 
 
-def _write_product(out: Tensor, left: Tensor, right: Tensor) -> None:
+def _write_matmul(out: Tensor, left: Tensor, right: Tensor) -> None:
     """out = left @ right, by the product itself where the precision is the same."""
     if out.dtype == right.dtype:
         torch.mm(left, right, out=out)
@@ -161,7 +161,7 @@ def _write_product(out: Tensor, left: Tensor, right: Tensor) -> None:
         out.copy_(left @ right)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+def _add_matmul(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
     """total += left @ right, where `first` there is nothing yet; on a GPU within the product, whose sums are in
     float32 and not rounded first."""
     if total.is_cuda and total.dtype != right.dtype:
@@ -175,61 +175,61 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> Non
         total += left @ right
 
 
-def _chunk(
+def _chunk_loss_and_grad(
     states: Tensor,
     table: Tensor,
     bias: Tensor | None,
     targets: Tensor,
     vocab: int,
-    wants_slope: bool,
+    needs_grad: bool,
     grad_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """`_loss_and_grad`; the sum of the gradient over slots is added to `grad_bias` where that is given."""
     if not states.is_cuda:
-        return _chunk_by_blocks(states @ table.t(), bias, targets, wants_slope, grad_bias)
-    total, slope = _chunk_at_once(states, table, bias, targets, vocab, wants_slope)
-    if slope is not None and grad_bias is not None:
-        grad_bias += slope.sum(0, dtype=grad_bias.dtype)[:vocab]
-    return total, slope
+        return _cpu_chunk_loss_and_grad(states @ table.t(), bias, targets, needs_grad, grad_bias)
+    total, grad = _gpu_chunk_loss_and_grad(states, table, bias, targets, vocab, needs_grad)
+    if grad is not None and grad_bias is not None:
+        grad_bias += grad.sum(0, dtype=grad_bias.dtype)[:vocab]
+    return total, grad
 
 
-def _chunk_at_once(
-    states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, wants_slope: bool
+def _gpu_chunk_loss_and_grad(
+    states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, needs_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """On a GPU: by a kernel, in the memory of the logits themselves."""
-    if is_fusion_disabled() or not wants_slope or states.dtype == torch.float64:
-        return _loss_and_grad(states @ table.t(), bias, targets, vocab, wants_slope)
+    if is_fusion_disabled() or not needs_grad or states.dtype == torch.float64:
+        return _loss_and_grad(states @ table.t(), bias, targets, vocab, needs_grad)
     from etude.nn.triton.cross_entropy import loss_and_grad_  # brings Triton along
 
     # the product adds a bias for nothing; a kernel would read it anew for every slot
-    said = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
-    product = F.linear(states, table, said)
+    padded_bias = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
+    product = F.linear(states, table, padded_bias)
     return loss_and_grad_(product, targets, vocab).sum(), product
 
 
-def _chunk_by_blocks(
-    product: Tensor, bias: Tensor | None, targets: Tensor, wants_slope: bool, grad_bias: Tensor | None
+def _cpu_chunk_loss_and_grad(
+    product: Tensor, bias: Tensor | None, targets: Tensor, needs_grad: bool, grad_bias: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """On a CPU: step by step, in the memory of the logits themselves, (C, V), while a core's cache holds them."""
-    used = (targets != IGNORE)[:, None]
-    place = targets.clamp(min=0)[:, None]
-    surprise = torch.empty(len(targets), 1, dtype=upcast(product[:0]).dtype)
+    is_used = (targets != IGNORE)[:, None]
+    label = targets.clamp(min=0)[:, None]
+    losses = torch.empty(len(targets), 1, dtype=upcast(product[:0]).dtype)
     rows = max(1, _BLOCK // product.shape[1])
     for start in range(0, len(targets), rows):
         piece = slice(start, start + rows)
         logits = upcast(product[piece])
         if bias is not None:
             logits = logits.add_(bias.to(logits.dtype))
-        highest, true = logits.amax(-1, keepdim=True), logits.gather(1, place[piece])
-        weights = logits.sub_(highest).exp_()  # those of the softmax, before they are divided by their sum
-        whole = weights.sum(-1, keepdim=True)
-        torch.sub(whole.log().add_(highest), true, out=surprise[piece])
-        if wants_slope:
-            slope = weights.div_(whole).scatter_add_(1, place[piece], torch.full_like(whole, -1.0))
+        highest, label_logits = logits.amax(-1, keepdim=True), logits.gather(1, label[piece])
+        exps = logits.sub_(highest).exp_()  # those of the softmax, before they are divided by their sum
+        normalizer = exps.sum(-1, keepdim=True)
+        torch.sub(normalizer.log().add_(highest), label_logits, out=losses[piece])
+        if needs_grad:
+            grad = exps.div_(normalizer).scatter_add_(1, label[piece], torch.full_like(normalizer, -1.0))
             if grad_bias is not None:
-                grad_bias.addmv_(slope.t(), used[piece, 0].to(slope.dtype))  # a sum over the slots that are used
-            product[piece] = slope
-    total = surprise.masked_fill_(~used, 0.0).sum()
-    if not wants_slope:
+                grad_bias.addmv_(grad.t(), is_used[piece, 0].to(grad.dtype))  # a sum over the slots that are used
+            product[piece] = grad
+    total = losses.masked_fill_(~is_used, 0.0).sum()
+    if not needs_grad:
         return total, None
-    return total, product.index_fill_(0, (~used[:, 0]).nonzero()[:, 0], 0.0)
+    return total, product.index_fill_(0, (~is_used[:, 0]).nonzero()[:, 0], 0.0)

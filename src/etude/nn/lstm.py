@@ -35,7 +35,7 @@ from torch.autograd.function import once_differentiable
 from etude.nn.packed import Layout
 
 Path = Literal["scan", "torch"]
-SWITCH: Any = torch.backends.cudnn.rnn  # `fp32_precision` of cuDNN's recurrent networks; torch tells no types
+CUDNN_RNN: Any = torch.backends.cudnn.rnn  # `fp32_precision` of cuDNN's recurrent networks; torch tells no types
 
 
 class LSTMState(NamedTuple):
@@ -63,35 +63,35 @@ class Schedule:
         key = ("lstm", reverse)
         if key not in layout.cache:
             layout.cache[key] = cls._build(layout, reverse)
-        found: Schedule = layout.cache[key]
-        return found
+        cached: Schedule = layout.cache[key]
+        return cached
 
     @classmethod
     def _build(cls, layout: Layout, reverse: bool) -> Schedule:
         lengths = layout.lengths.astype(np.int64)
         count = len(lengths)
         sequences = np.argsort(-lengths, kind="stable")
-        owner = np.repeat(np.arange(count), lengths)  # (N,) sequence of each token
-        place = np.arange(layout.total) - layout.host[:-1].astype(np.int64)[owner]
-        step = lengths[owner] - 1 - place if reverse else place
-        back = np.argsort(sequences)
-        read = np.lexsort((back[owner], step))
-        running = np.bincount(step, minlength=1) if layout.total else np.zeros(0, np.int64)
+        sequence_of_token = np.repeat(np.arange(count), lengths)  # (N,) sequence of each token
+        position = np.arange(layout.total) - layout.host[:-1].astype(np.int64)[sequence_of_token]
+        step = lengths[sequence_of_token] - 1 - position if reverse else position
+        inverse = np.argsort(sequences)
+        token_order = np.lexsort((inverse[sequence_of_token], step))
+        batch_sizes = np.bincount(step, minlength=1) if layout.total else np.zeros(0, np.int64)
         # entry k of step t stands at starts[t] + k, its predecessor at starts[t - 1] + k; those of step 0 are states
-        starts = count + np.concatenate([[-count], np.cumsum(running)]).astype(np.int64)
-        starts[1:] -= running  # now starts[t + 1] is the place of step t, starts[0] that of the states
-        within = np.arange(layout.total) + count - np.repeat(starts[1:], running)
-        before = np.repeat(starts[:-1], running) + within
+        starts = count + np.concatenate([[-count], np.cumsum(batch_sizes)]).astype(np.int64)
+        starts[1:] -= batch_sizes  # now starts[t + 1] is the place of step t, starts[0] that of the states
+        offset = np.arange(layout.total) + count - np.repeat(starts[1:], batch_sizes)
+        previous = np.repeat(starts[:-1], batch_sizes) + offset
         sorted_lengths = lengths[sequences]
         last = starts[sorted_lengths] + np.arange(count)
         device = layout.bounds.device
 
-        def there(array: np.ndarray) -> Tensor:
+        def to_device(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(device, non_blocking=True)
 
         return cls(
-            there(sequences), there(back), there(read), there(np.argsort(read)), there(before), there(last),
-            running.tolist(),
+            *(to_device(array) for array in (sequences, inverse, token_order, np.argsort(token_order), previous, last)),
+            batch_sizes.tolist(),
         )  # fmt: skip
 
 
@@ -123,9 +123,9 @@ class LSTM(nn.Module):
 
     def zero_state(self, sequences: int, device: torch.device) -> LSTMState:
         """The state before any token: zeros."""
-        kind = self.input.weight.dtype
-        hidden = torch.zeros(sequences, self.width, dtype=kind, device=device)
-        return LSTMState(hidden, torch.zeros(sequences, self.cells, dtype=kind, device=device))
+        dtype = self.input.weight.dtype
+        hidden = torch.zeros(sequences, self.width, dtype=dtype, device=device)
+        return LSTMState(hidden, torch.zeros(sequences, self.cells, dtype=dtype, device=device))
 
     def forward(
         self,
@@ -141,17 +141,17 @@ class LSTM(nn.Module):
         if not schedule.batch_sizes:
             return inputs.new_zeros(0, self.width), carry
         hidden, cell = carry.hidden[schedule.sorted_sequences], carry.cell[schedule.sorted_sequences]
-        clips = self.cell_clip is not None or self.projection_clip is not None
-        path = path or ("torch" if inputs.is_cuda and not clips else "scan")
+        has_clip = self.cell_clip is not None or self.projection_clip is not None
+        path = path or ("torch" if inputs.is_cuda and not has_clip else "scan")
         if path == "torch":
-            if clips:
+            if has_clip:
                 raise ValueError("torch's own LSTM does not clip")
             outputs, hidden, cell = self._by_torch(inputs[schedule.sorted_tokens], hidden, cell, schedule.batch_sizes)
         else:
-            driven = self.input(inputs)[schedule.sorted_tokens]  # (N, 4C)
-            outputs, cells = _Scan.apply(
-                driven, hidden, cell, self.recurrent.weight, None if self.project is None else self.project.weight,
-                schedule.batch_sizes, schedule.previous, self.cell_clip, self.projection_clip, _dtype_of(driven),
+            projected = self.input(inputs)[schedule.sorted_tokens]  # (N, 4C)
+            outputs, cells = _LSTMScan.apply(
+                projected, hidden, cell, self.recurrent.weight, None if self.project is None else self.project.weight,
+                schedule.batch_sizes, schedule.previous, self.cell_clip, self.projection_clip, _step_dtype(projected),
             )  # fmt: skip
             hidden = torch.cat([hidden, outputs])[schedule.last]
             cell = torch.cat([cell, cells])[schedule.last]
@@ -159,22 +159,24 @@ class LSTM(nn.Module):
             hidden[schedule.unsorted_sequences], cell[schedule.unsorted_sequences]
         )
 
-    def _by_torch(self, x: Tensor, hidden: Tensor, cell: Tensor, running: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def _by_torch(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: list[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens of a schedule, (N, inputs) -> (N, D), and the last states; those without a token keep theirs."""
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         if self.project is not None:
             weights.append(self.project.weight)
-        batch = torch.tensor(running)  # on the host: cuDNN wants it there
-        count = running[0]
+        batch = torch.tensor(batch_sizes)  # on the host: cuDNN wants it there
+        count = batch_sizes[0]
         state = [hidden[None, :count].contiguous(), cell[None, :count].contiguous()]
-        narrow = torch.is_autocast_enabled(x.device.type)  # no float32 in there to be rounded
-        call = _torch_lstm if narrow or _rounds_as_elsewhere() else _Float32.apply
+        is_autocast = torch.is_autocast_enabled(x.device.type)  # no float32 in there to be rounded
+        call = _torch_lstm if is_autocast or _matches_matmul_precision() else _LSTMWithoutTF32.apply
         outputs, last_hidden, last_cell = call(torch.is_grad_enabled(), batch, x, *state, *weights)
-        kind = cell.dtype
+        dtype = cell.dtype
         return (
-            outputs.to(kind),
-            torch.cat([last_hidden[0].to(kind), hidden[count:]]),
-            torch.cat([last_cell[0].to(kind), cell[count:]]),
+            outputs.to(dtype),
+            torch.cat([last_hidden[0].to(dtype), hidden[count:]]),
+            torch.cat([last_cell[0].to(dtype), cell[count:]]),
         )
 
     def flops(self, tokens: int) -> int:
@@ -185,62 +187,62 @@ class LSTM(nn.Module):
         return 2 * tokens * products
 
 
-def _dtype_of(x: Tensor) -> torch.dtype:
+def _step_dtype(x: Tensor) -> torch.dtype:
     """Of the products within the steps."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _torch_lstm(
-    keep: bool, batch: Tensor, x: Tensor, hidden: Tensor, cell: Tensor, *weights: Tensor
+    training: bool, batch_sizes: Tensor, x: Tensor, hidden: Tensor, cell: Tensor, *weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`keep`: what cuDNN's backward pass needs."""
-    return torch.lstm(x, batch, [hidden, cell], weights, True, 1, 0.0, keep, False)
+    return torch.lstm(x, batch_sizes, [hidden, cell], weights, True, 1, 0.0, training, False)
 
 
-def _rounds_as_elsewhere() -> bool:
+def _matches_matmul_precision() -> bool:
     """Whether cuDNN's LSTM takes TF32 only where torch's matrix products do."""
-    recurrent, elsewhere = SWITCH.fp32_precision, torch.backends.cuda.matmul.fp32_precision
-    return recurrent != "tf32" or elsewhere == "tf32"
+    recurrent, matmul = CUDNN_RNN.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+    return recurrent != "tf32" or matmul == "tf32"
 
 
 @contextmanager
-def _unrounded() -> Iterator[None]:
+def _without_tf32() -> Iterator[None]:
     """No TF32 in cuDNN's LSTM: a switch of the whole process, so it is put back."""
-    before = SWITCH.fp32_precision
-    SWITCH.fp32_precision = "ieee"
+    saved = CUDNN_RNN.fp32_precision
+    CUDNN_RNN.fp32_precision = "ieee"
     try:
         yield
     finally:
-        SWITCH.fp32_precision = before
+        CUDNN_RNN.fp32_precision = saved
 
 
-class _Float32(torch.autograd.Function):
+class _LSTMWithoutTF32(torch.autograd.Function):
     """`_torch_lstm` without TF32 in both passes: the switch is read when the backward pass runs, long after the call.
 
     So the call is a graph of its own, which the backward pass walks under the switch.
     """
 
     @staticmethod
-    def forward(ctx: Any, keep: bool, batch: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        with torch.set_grad_enabled(keep), _unrounded():
-            inside = [one.detach().requires_grad_(keep and one.requires_grad) for one in tensors]
-            outputs = _torch_lstm(keep, batch, *inside)
-        ctx.inside, ctx.outputs = inside, outputs
-        return tuple(one.detach() for one in outputs)
+    def forward(ctx: Any, training: bool, batch_sizes: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with torch.set_grad_enabled(training), _without_tf32():
+            inputs = [tensor.detach().requires_grad_(training and tensor.requires_grad) for tensor in tensors]
+            outputs = _torch_lstm(training, batch_sizes, *inputs)
+        ctx.inputs, ctx.outputs = inputs, outputs
+        return tuple(tensor.detach() for tensor in outputs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = [one for one in ctx.inside if one.requires_grad]
-        with _unrounded():
-            found = iter(torch.autograd.grad(ctx.outputs, wanted, slopes))
-        grads = [next(found) if one.requires_grad else None for one in ctx.inside]
-        del ctx.inside, ctx.outputs  # memory, as soon as it is of no more use
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = [tensor for tensor in ctx.inputs if tensor.requires_grad]
+        with _without_tf32():
+            computed = iter(torch.autograd.grad(ctx.outputs, wanted, grad_outputs))
+        grads = [next(computed) if tensor.requires_grad else None for tensor in ctx.inputs]
+        del ctx.inputs, ctx.outputs  # memory, as soon as it is of no more use
         return None, None, *grads
 
 
-class _Scan(torch.autograd.Function):
+class _LSTMScan(torch.autograd.Function):
     """All steps of a layer: (N, 4C) what the inputs add to the gates -> (N, D) hidden and (N, C) cell states.
 
     A step is few operations over long rows, since each costs some microseconds whatever its size. So tanh x is taken
@@ -251,109 +253,129 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        driven: Tensor,
+        projected: Tensor,
         hidden: Tensor,
         cell: Tensor,
         recurrent: Tensor,
         project: Tensor | None,
-        running: list[int],
-        before: Tensor,
+        batch_sizes: list[int],
+        previous: Tensor,
         cell_clip: float | None,
         projection_clip: float | None,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        size, kind = cell.shape[1], cell.dtype
-        gates = driven.to(kind)  # (N, 4C), becomes the gates after their functions: in place, nobody reads it again
+        size, state_dtype = cell.shape[1], cell.dtype
+        gates = projected.to(
+            state_dtype
+        )  # (N, 4C), becomes the gates after their functions: in place, nobody reads it again
         gates[:, 2 * size : 3 * size] *= 2.0
         hiddens = gates.new_empty(len(gates), hidden.shape[1])
-        cells, squashed = (gates.new_empty(len(gates), size) for _ in range(2))  # squashed: half of tanh of the cell
-        with torch.autocast(driven.device.type, enabled=False):
-            doubled = recurrent.clone()
-            doubled[2 * size : 3 * size] *= 2.0
-            weight = _turned(doubled.to(dtype))
-            narrow = None if project is None else _turned(2.0 * project.to(dtype))
+        cells, half_tanhs = (gates.new_empty(len(gates), size) for _ in range(2))  # squashed: half of tanh of the cell
+        with torch.autocast(projected.device.type, enabled=False):
+            scaled_recurrent = recurrent.clone()
+            scaled_recurrent[2 * size : 3 * size] *= 2.0
+            weight = _transpose(scaled_recurrent.to(dtype))
+            project_weight = None if project is None else _transpose(2.0 * project.to(dtype))
             h, c = hidden, cell
-            for all_gates, new_h, new_c, half in zip(*(x.split(running) for x in (gates, hiddens, cells, squashed)),
+            for all_gates, new_h, new_c, half_tanh in zip(*(x.split(batch_sizes) for x in (gates, hiddens, cells, half_tanhs)),
                                                      strict=True):  # fmt: skip
                 count = len(all_gates)
-                if dtype == kind:
+                if dtype == state_dtype:
                     all_gates.addmm_(h[:count], weight)
                 else:
                     all_gates += h[:count].to(dtype) @ weight
                 all_gates.sigmoid_()
-                enter, forget, new, leave = all_gates.split(size, dim=1)
-                torch.mul(forget, c[:count], out=new_c)
-                new_c.addcmul_(enter, new, value=2.0).sub_(enter)
+                input_gate, forget_gate, candidate, output_gate = all_gates.split(size, dim=1)
+                torch.mul(forget_gate, c[:count], out=new_c)
+                new_c.addcmul_(input_gate, candidate, value=2.0).sub_(input_gate)
                 if cell_clip is not None:
                     new_c.clamp_(-cell_clip, cell_clip)
-                torch.mul(new_c, 2.0, out=half)
-                half.sigmoid_().sub_(0.5)
-                if narrow is None:
-                    torch.mul(leave, half, out=new_h)
+                torch.mul(new_c, 2.0, out=half_tanh)
+                half_tanh.sigmoid_().sub_(0.5)
+                if project_weight is None:
+                    torch.mul(output_gate, half_tanh, out=new_h)
                     new_h.mul_(2.0)
-                elif dtype == kind:
-                    torch.mm(leave * half, narrow, out=new_h)
+                elif dtype == state_dtype:
+                    torch.mm(output_gate * half_tanh, project_weight, out=new_h)
                 else:
-                    new_h.copy_((leave * half).to(dtype) @ narrow)
+                    new_h.copy_((output_gate * half_tanh).to(dtype) @ project_weight)
                 if projection_clip is not None:
                     new_h.clamp_(-projection_clip, projection_clip)
                 h, c = new_h, new_c
-        ctx.save_for_backward(hidden, cell, recurrent, project, gates, hiddens, cells, squashed, before)
-        ctx.running, ctx.dtype, ctx.clips = running, dtype, (cell_clip, projection_clip)
+        ctx.save_for_backward(hidden, cell, recurrent, project, gates, hiddens, cells, half_tanhs, previous)
+        ctx.batch_sizes, ctx.dtype, ctx.clips = batch_sizes, dtype, (cell_clip, projection_clip)
         return hiddens, cells
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_hiddens: Tensor, grad_cells: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, cell, recurrent, project, gates, hiddens, cells, squashed, before = ctx.saved_tensors
-        (cell_clip, projection_clip), running, dtype, size = ctx.clips, ctx.running, ctx.dtype, cell.shape[1]
+        hidden, cell, recurrent, project, gates, hiddens, cells, tanh_cells, previous = ctx.saved_tensors
+        (cell_clip, projection_clip), batch_sizes, dtype, size = ctx.clips, ctx.batch_sizes, ctx.dtype, cell.shape[1]
         weight = recurrent.to(dtype)
-        narrow = None if project is None else project.to(dtype)
-        enter, forget, new, leave = gates.split(size, dim=1)  # (N, C) each
-        new, squashed = 2.0 * new - 1.0, 2.0 * squashed  # the tanh of both
+        project_weight = None if project is None else project.to(dtype)
+        input_gate, forget_gate, candidate, output_gate = gates.split(size, dim=1)  # (N, C) each
+        candidate, tanh_cells = 2.0 * candidate - 1.0, 2.0 * tanh_cells  # the tanh of both
         # what turns the slope of a cell into those of its three gates before their functions, and of the cell before
-        by = gates.new_empty(len(gates), 4, size)
-        torch.mul(new, enter * (1 - enter), out=by[:, 0])
-        torch.mul(torch.cat([cell, cells])[before], forget * (1 - forget), out=by[:, 1])
-        torch.mul(enter, 1 - new.square(), out=by[:, 2])
-        by[:, 3] = forget
+        cell_factors = gates.new_empty(len(gates), 4, size)
+        torch.mul(candidate, input_gate * (1 - input_gate), out=cell_factors[:, 0])
+        torch.mul(torch.cat([cell, cells])[previous], forget_gate * (1 - forget_gate), out=cell_factors[:, 1])
+        torch.mul(input_gate, 1 - candidate.square(), out=cell_factors[:, 2])
+        cell_factors[:, 3] = forget_gate
         if cell_clip is not None:
-            by *= (cells.abs() < cell_clip)[:, None]
-        by_leave = leave * (1 - leave) * squashed
-        from_hidden = leave * (1 - squashed.square())
-        shown = None if projection_clip is None else hiddens.abs() < projection_clip
-        of_hidden = grad_hiddens.clone()  # (N, D): what comes from above, and from the step after
-        slopes = gates.new_empty(len(gates), 4, size)  # of the gates before their functions
-        back_hidden, back_cell = torch.zeros_like(hidden), torch.zeros_like(cell)
-        whole = (of_hidden, grad_cells, slopes, by, by_leave, from_hidden, *(() if shown is None else (shown,)))
-        for up, down, slope, by_cell, by_out, from_out, *seen in reversed(
-            list(zip(*(x.split(running) for x in whole), strict=True))
-        ):
-            count = len(up)
-            up += back_hidden[:count]
-            if seen:
-                up *= seen[0]
-            out = up if narrow is None else (up.to(dtype) @ narrow).to(up.dtype)  # (S, C)
-            c = torch.addcmul(down, out, from_out)
-            c += back_cell[:count]
-            torch.mul(c[:, None], by_cell, out=slope)
-            back_cell[:count] = slope[:, 3]
-            torch.mul(out, by_out, out=slope[:, 3])
-            flat = slope.view(count, -1)
-            if dtype == slope.dtype:
-                torch.mm(flat, weight, out=back_hidden[:count])
+            cell_factors *= (cells.abs() < cell_clip)[:, None]
+        output_gate_factor = output_gate * (1 - output_gate) * tanh_cells
+        cell_from_output = output_gate * (1 - tanh_cells.square())
+        is_unclipped = None if projection_clip is None else hiddens.abs() < projection_clip
+        total_grad_hidden = grad_hiddens.clone()  # (N, D): what comes from above, and from the step after
+        grad_gates = gates.new_empty(len(gates), 4, size)  # of the gates before their functions
+        carried_grad_hidden, carried_grad_cell = torch.zeros_like(hidden), torch.zeros_like(cell)
+        stepwise = (
+            total_grad_hidden,
+            grad_cells,
+            grad_gates,
+            cell_factors,
+            output_gate_factor,
+            cell_from_output,
+            *(() if is_unclipped is None else (is_unclipped,)),
+        )
+        for (
+            step_grad_hidden,
+            step_grad_cell,
+            step_grad_gates,
+            step_cell_factors,
+            step_output_factor,
+            step_cell_from_output,
+            *step_unclipped,
+        ) in reversed(list(zip(*(x.split(batch_sizes) for x in stepwise), strict=True))):
+            count = len(step_grad_hidden)
+            step_grad_hidden += carried_grad_hidden[:count]
+            if step_unclipped:
+                step_grad_hidden *= step_unclipped[0]
+            grad_output = (
+                step_grad_hidden
+                if project_weight is None
+                else (step_grad_hidden.to(dtype) @ project_weight).to(step_grad_hidden.dtype)
+            )  # (S, C)
+            grad_cell = torch.addcmul(step_grad_cell, grad_output, step_cell_from_output)
+            grad_cell += carried_grad_cell[:count]
+            torch.mul(grad_cell[:, None], step_cell_factors, out=step_grad_gates)
+            carried_grad_cell[:count] = step_grad_gates[:, 3]
+            torch.mul(grad_output, step_output_factor, out=step_grad_gates[:, 3])
+            flat = step_grad_gates.view(count, -1)
+            if dtype == step_grad_gates.dtype:
+                torch.mm(flat, weight, out=carried_grad_hidden[:count])
             else:
-                back_hidden[:count] = flat.to(dtype) @ weight
-        slopes = slopes.view(len(gates), -1)
-        heard = torch.cat([hidden, hiddens])[before]  # (N, D) the hidden state a step before
-        grad_recurrent = slopes.to(dtype).t() @ heard.to(dtype)
+                carried_grad_hidden[:count] = flat.to(dtype) @ weight
+        grad_gates = grad_gates.view(len(gates), -1)
+        previous_hidden = torch.cat([hidden, hiddens])[previous]  # (N, D) the hidden state a step before
+        grad_recurrent = grad_gates.to(dtype).t() @ previous_hidden.to(dtype)
         grad_project = None
         if project is not None:
-            grad_project = (of_hidden.to(dtype).t() @ (leave * squashed).to(dtype)).to(project.dtype)
-        grads = (slopes, back_hidden, back_cell, grad_recurrent.to(recurrent.dtype), grad_project)
+            grad_project = (total_grad_hidden.to(dtype).t() @ (output_gate * tanh_cells).to(dtype)).to(project.dtype)
+        grads = (grad_gates, carried_grad_hidden, carried_grad_cell, grad_recurrent.to(recurrent.dtype), grad_project)
         return (*grads, None, None, None, None, None)
 
 
-def _turned(weight: Tensor) -> Tensor:
+def _transpose(weight: Tensor) -> Tensor:
     """The transpose of a weight; on a CPU a copy in its order, with which products of few rows are up to 4 x faster."""
     return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()

@@ -27,7 +27,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "layer" and _is_mixed_on_cpu(x, self.weight):
-            result: Tensor = _Mixed.apply(x, self.weight, self.bias, self.epsilon)
+            result: Tensor = _MixedPrecisionLayerNorm.apply(x, self.weight, self.bias, self.epsilon)
             return result
         inner = upcast(x)
         weight = self.weight.to(inner.dtype)
@@ -45,7 +45,7 @@ def _is_mixed_on_cpu(x: Tensor, weight: Tensor) -> bool:
     return mixed and not torch.compiler.is_compiling()
 
 
-class _Mixed(torch.autograd.Function):
+class _MixedPrecisionLayerNorm(torch.autograd.Function):
     """A layer norm of bf16 with weights in float32, as torch's CPU kernel has it: float32 within, no copy of x.
 
     Its derivative is taken in float32, for torch's of the mixed form adds up the weights' gradients in bf16: over 4096
@@ -62,8 +62,8 @@ class _Mixed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, scale = ctx.saved_tensors
-        wanted = [*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[2]]
+        needs_grad = [*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[2]]
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-            upcast(grad), upcast(x), weight.shape, mean, scale, weight, bias, wanted
+            upcast(grad), upcast(x), weight.shape, mean, scale, weight, bias, needs_grad
         )
         return None if grad_x is None else grad_x.to(x.dtype), grad_weight, grad_bias, None

@@ -48,16 +48,16 @@ def start_stream(x: Tensor, norm: Norm) -> Stream:
 def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
     """The module of our kernels, where they serve."""
     # without a compiler there are so many kernels that it does not matter
-    learns = (
+    is_supported = (
         supports_half_kernels(device, dtype)
         and torch.compiler.is_compiling()
         and torch.is_grad_enabled()
         and is_single_process()
     )
-    if not learns or norm.kind != "layer" or norm.bias is None or not shape[0]:
+    if not is_supported or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None
     module = kernel_module("residual_norm")
-    return module if module is not None and module.pieces(shape[1]) else None
+    return module if module is not None and module.split_width(shape[1]) else None
 
 
 def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tensor]:
@@ -100,12 +100,12 @@ def add(
     return FusedStream(total, norm=norm, normed=normed)
 
 
-def select_tokens(x: Stream, places: Tensor) -> Stream:
+def select_tokens(x: Stream, index: Tensor) -> Stream:
     """The stream of these tokens alone, (M, D); nothing waits to be added."""
     if isinstance(x, Tensor):
-        return x.index_select(0, places)
+        return x.index_select(0, index)
     assert x.branch is None
-    return x._replace(total=x.total.index_select(0, places), normed=None)
+    return x._replace(total=x.total.index_select(0, index), normed=None)
 
 
 def final_state(x: Stream, norm: Norm | None) -> Tensor:
@@ -121,9 +121,9 @@ def _add_norm(
     x: FusedStream, branch: Tensor, bias: Tensor | None, dropout: float, norm: Norm, post: bool
 ) -> tuple[Tensor, Tensor]:
     assert x.norm is None or x.norm.epsilon == norm.epsilon
-    old = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
+    old_norm = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
     seed = torch.randint(2**31, (1,), device=branch.device) if dropout else None
     total, normed, *_ = kernel_module("residual_norm").add_norm(
-        x.total, *old, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post
+        x.total, *old_norm, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post
     )
     return total, normed

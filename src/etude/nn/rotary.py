@@ -21,8 +21,8 @@ def compute_rotation(positions: Tensor, head_size: int, base: float = 10_000.0) 
     return angle.cos()[:, None, :], angle.sin()[:, None, :]
 
 
-def rotate(x: Tensor, turn: Rotation) -> Tensor:
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """(N, H, d) turned, in float32 inside."""
-    cosine, sine = turn
+    cosine, sine = rotation
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)

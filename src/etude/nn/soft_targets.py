@@ -46,32 +46,32 @@ class _SoftDivergence(torch.autograd.Function):
         hidden: Tensor,
         table: Tensor,
         bias: Tensor,
-        taught: Tensor,
-        taught_table: Tensor,
-        taught_bias: Tensor,
+        teacher_hidden: Tensor,
+        teacher_table: Tensor,
+        teacher_bias: Tensor,
         temperature: float,
         chunk: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        student, teacher = OutputLayer(hidden, table, bias), OutputLayer(taught, taught_table, taught_bias)
+        student, teacher = OutputLayer(hidden, table, bias), OutputLayer(teacher_hidden, teacher_table, teacher_bias)
         total = torch.zeros((), dtype=upcast(hidden[:0]).dtype, device=hidden.device)
-        gradients = OutputLayer(*(torch.zeros_like(one, dtype=upcast(one[:0]).dtype) for one in student))
+        gradients = OutputLayer(*(torch.zeros_like(tensor, dtype=upcast(tensor[:0]).dtype) for tensor in student))
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            said = (student.logits(part, dtype) / temperature).log_softmax(-1)  # (C, V)
-            known = (teacher.logits(part, dtype) / temperature).log_softmax(-1)
-            chances = known.exp()
-            total += (chances * (known - said)).sum() * temperature**2
-            slope = (said.exp() - chances).mul_(temperature)  # by the student's logits
-            gradients.bias.add_(slope.sum(0))
-            slope = slope.to(dtype)
-            gradients.hidden[part] = slope @ table.to(dtype)
-            gradients.table.add_(slope.t() @ hidden[part].to(dtype))
-        ctx.gradients, ctx.dtypes = gradients, [one.dtype for one in student]
+            student_log_probs = (student.logits(part, dtype) / temperature).log_softmax(-1)  # (C, V)
+            teacher_log_probs = (teacher.logits(part, dtype) / temperature).log_softmax(-1)
+            teacher_probs = teacher_log_probs.exp()
+            total += (teacher_probs * (teacher_log_probs - student_log_probs)).sum() * temperature**2
+            grad_logits = (student_log_probs.exp() - teacher_probs).mul_(temperature)  # by the student's logits
+            gradients.bias.add_(grad_logits.sum(0))
+            grad_logits = grad_logits.to(dtype)
+            gradients.hidden[part] = grad_logits @ table.to(dtype)
+            gradients.table.add_(grad_logits.t() @ hidden[part].to(dtype))
+        ctx.gradients, ctx.dtypes = gradients, [tensor.dtype for tensor in student]
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [(one * grad).to(dtype) for one, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)]
+        scaled = [(gradient * grad).to(dtype) for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)]
         return (*scaled, *([None] * 6))

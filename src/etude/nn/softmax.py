@@ -42,16 +42,16 @@ class FrequencyOrder:
         vocab = len(self.words_by_rank)
         if count > vocab:
             raise ValueError(f"{count} different words of {vocab}")
-        seen: np.ndarray = np.zeros(0, np.int64)
+        ranks: np.ndarray = np.zeros(0, np.int64)
         while True:
-            index = np.arange(len(seen), len(seen) + max(BLOCK, 2 * count))
+            index = np.arange(len(ranks), len(ranks) + max(BLOCK, 2 * count))
             uniform = (random_bits(key, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-            drawn = np.exp(uniform * np.log(vocab + 1)).astype(np.int64) - 1
-            seen = np.concatenate([seen, drawn.clip(0, vocab - 1)])
-            _, first = np.unique(seen, return_index=True)
+            draws = np.exp(uniform * np.log(vocab + 1)).astype(np.int64) - 1
+            ranks = np.concatenate([ranks, draws.clip(0, vocab - 1)])
+            _, first = np.unique(ranks, return_index=True)
             if len(first) >= count:
                 chosen = np.sort(first)[:count]
-                return self.words_by_rank[seen[chosen]], int(chosen[-1]) + 1
+                return self.words_by_rank[ranks[chosen]], int(chosen[-1]) + 1
 
     def expected_counts(self, words: np.ndarray, draws: int) -> np.ndarray:
         """How often each word is expected among the candidates after so many draws: at most once each."""
@@ -69,10 +69,10 @@ class Candidates(NamedTuple):
     def draw(cls, order: FrequencyOrder, key: int, count: int, targets: np.ndarray) -> Self:
         words, draws = order.draw(key, count)
 
-        def logarithm(of: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.log(order.expected_counts(of, draws)).astype(np.float32))
+        def log_expected(of_words: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.log(order.expected_counts(of_words, draws)).astype(np.float32))
 
-        return cls(torch.from_numpy(words), logarithm(words), logarithm(targets))
+        return cls(torch.from_numpy(words), log_expected(words), log_expected(targets))
 
 
 class FullSoftmax(nn.Module):
@@ -87,9 +87,9 @@ class FullSoftmax(nn.Module):
             nn.init.normal_(self.weight, std=width**-0.5)  # as the released biLM [code]
 
     def _table(self, table: Tensor | None) -> Tensor:
-        found = self.weight if self.weight is not None else table
-        assert found is not None
-        return found
+        weight = self.weight if self.weight is not None else table
+        assert weight is not None
+        return weight
 
     def loss(
         self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
@@ -112,13 +112,13 @@ class SampledSoftmax(FullSoftmax):
         if not self.training or candidates is None:
             return super().loss(states, targets, table)
         weight = self._table(table)
-        others = F.linear(states, weight[candidates.words], self.bias[candidates.words])  # (N, K)
-        others = upcast(others) - candidates.log_expected
-        others = others.masked_fill(targets[:, None] == candidates.words, float("-inf"))
-        own = (
+        candidate_logits = F.linear(states, weight[candidates.words], self.bias[candidates.words])  # (N, K)
+        candidate_logits = upcast(candidate_logits) - candidates.log_expected
+        candidate_logits = candidate_logits.masked_fill(targets[:, None] == candidates.words, float("-inf"))
+        target_logits = (
             (upcast(states) * upcast(weight[targets])).sum(-1) + self.bias[targets] - candidates.log_expected_targets
         )  # (N,)
-        return (torch.logaddexp(others.logsumexp(-1), own) - own).sum()
+        return (torch.logaddexp(candidate_logits.logsumexp(-1), target_logits) - target_logits).sum()
 
     def sampled_flops(self, targets: np.ndarray, candidates: int) -> int:
         return 2 * targets.size * self.width * (candidates + 1)
@@ -147,13 +147,13 @@ class AdaptiveSoftmax(nn.Module):
         total = targets.size * self.width * self.layer.head_size
         limits = [*self.layer.cutoffs]
         for number, (low, high) in enumerate(pairwise(limits)):
-            inside = int(((targets >= low) & (targets < high)).sum())
-            narrow = int(self.width // self.layer.div_value ** (number + 1))
-            total += inside * narrow * (self.width + high - low)
+            count = int(((targets >= low) & (targets < high)).sum())
+            cluster_width = int(self.width // self.layer.div_value ** (number + 1))
+            total += count * cluster_width * (self.width + high - low)
         return int(2 * total)
 
 
 def default_cutoffs(vocab: int) -> list[int]:
     """Where clusters end unless told: a fifteenth and a third of the words (about 90 % of a text in the first)."""
-    found = sorted({max(1, vocab // 15), max(2, vocab // 3)})
-    return [one for one in found if one < vocab]
+    cutoffs = sorted({max(1, vocab // 15), max(2, vocab // 3)})
+    return [cutoff for cutoff in cutoffs if cutoff < vocab]

@@ -28,18 +28,18 @@ class WindowLayer(nn.Module):
         half, total = self.window // 2, x.shape[0]
         bounds = layout.bounds.long()
         first, last = (
-            torch.repeat_interleave(ends, bounds.diff(), output_size=total) for ends in (bounds[:-1], bounds[1:])
+            torch.repeat_interleave(bound, bounds.diff(), output_size=total) for bound in (bounds[:-1], bounds[1:])
         )
-        places = torch.arange(total, device=x.device)[:, None] + torch.arange(-half, half + 1, device=x.device)
-        outside = (places < first[:, None]) | (places >= last[:, None])
+        index = torch.arange(total, device=x.device)[:, None] + torch.arange(-half, half + 1, device=x.device)
+        outside = (index < first[:, None]) | (index >= last[:, None])
         with_edge = torch.cat([x, self.edge[None].to(x.dtype)])
-        return self.layer(with_edge[places.masked_fill(outside, total)].flatten(1))
+        return self.layer(with_edge[index.masked_fill(outside, total)].flatten(1))
 
-    def replace_middle(self, hidden: Tensor, x: Tensor, others: Tensor) -> Tensor:
+    def replace_middle(self, hidden: Tensor, x: Tensor, replacements: Tensor) -> Tensor:
         """(N, hidden), (N, D), (N, K, D) -> (N, K, hidden): what `forward` gave, with other words in the middle."""
         middle = self.layer.weight.view(-1, self.window, self.width)[:, self.window // 2]  # (hidden, D)
-        return hidden[:, None] + (others - x[:, None]) @ middle.t()
+        return hidden[:, None] + (replacements - x[:, None]) @ middle.t()
 
-    def flops(self, tokens: int, others: int = 0) -> int:
+    def flops(self, tokens: int, replacements: int = 0) -> int:
         """Forward only; `others`: words tried in the middle of each window."""
-        return 2 * tokens * self.layer.out_features * self.width * (self.window + others)
+        return 2 * tokens * self.layer.out_features * self.width * (self.window + replacements)

@@ -127,7 +127,7 @@ def test_all_that_is_kept_for_the_gradient_is_narrow() -> None:
 
 def test_without_gradients_torch_s_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value, _ = drawn()
-    monkeypatch.setattr(dense._Products, "apply", None)
+    monkeypatch.setattr(dense._MatmulAttention, "apply", None)
     with torch.no_grad():
         attend_dense(query.requires_grad_(), key, value, None, False, 0.0)
     attend_dense(query.detach(), key, value, None, True, 0.0)
@@ -151,7 +151,7 @@ def test_products_of_float32_are_what_they_were_behind_it() -> None:
     said = torch.backends.mkldnn.matmul
     before = said.fp32_precision
     inside = []
-    original = dense._product
+    original = dense._scaled_matmul
 
     def watch(left: Tensor, right: Tensor, factor: float, out: Tensor | None = None) -> Tensor:
         inside.append((left.dtype, said.fp32_precision))
@@ -159,12 +159,12 @@ def test_products_of_float32_are_what_they_were_behind_it() -> None:
 
     query, key, _value, _ = drawn()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "_product", watch)
+        patch.setattr(dense, "_scaled_matmul", watch)
         for dtype in (torch.bfloat16, torch.float32):
             results(lambda q, k, v: attend_dense(q, k, v, None, False, 0.1), drawn(), dtype)
-        patch.setattr(dense, "_product", None)
+        patch.setattr(dense, "_scaled_matmul", None)
         with pytest.raises(TypeError):
-            dense._wide_product(query[0], key[0], 1.0)
+            dense._scaled_matmul_float32(query[0], key[0], 1.0)
     assert said.fp32_precision == before
     wide = [precision for dtype, precision in inside if dtype == torch.float32]
     assert wide[:2] == ["bf16", "bf16"]

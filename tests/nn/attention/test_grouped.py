@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from etude.nn.attention import grouped as grouping
 from etude.nn.attention.dispatch import attend_packed, attend_reference
-from etude.nn.attention.grouped import attend_grouped, make_plan, plan_of
+from etude.nn.attention.grouped import attend_grouped, get_plan, make_plan
 from etude.nn.packed import Layout
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def test_the_buckets_waste_little_and_are_few() -> None:
     padded = sum(len(bucket.lengths) * bucket.length**2 for bucket in plan.buckets)
     assert padded < 1.15 * (lengths**2).sum()
     assert len(plan.buckets) <= 16
-    on_gpu = grouping.buckets_of(np.arange(128), np.sort(lengths), grouping._PRICE_GPU)
+    on_gpu = grouping.choose_buckets(np.arange(128), np.sort(lengths), grouping._PRICE_GPU)
     assert len(on_gpu) <= 3  # there a further call costs more than padding
 
 
@@ -77,13 +77,13 @@ def test_the_plan_is_made_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         attend_grouped(torch.randn(8, 3, 1, 4), layout, causal=False)
     assert len(calls) == 1
-    assert plan_of(layout, CPU) is plan_of(layout, CPU)
+    assert get_plan(layout, CPU) is get_plan(layout, CPU)
     assert layout.to("cpu").cache == {}, "a moved layout makes its own plan"
 
 
 def test_masks_are_made_once_and_are_finite() -> None:
     layout = Layout.from_bounds(bounds_of([3, 5, 5, 4]), 8)
-    plan = plan_of(layout, CPU)
+    plan = get_plan(layout, CPU)
     for causal in (False, True):
         for window in (None, 1):
             for dtype in (torch.float32, torch.float16):

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.nn.attention.length_groups import cheapest_runs, rounded
+from etude.nn.attention.length_groups import find_cheapest_runs, round_lengths
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=6, max_size=6), min_size=7, max_size=7), st.integers(0, 6))
@@ -18,7 +18,7 @@ def test_no_other_cut_is_cheaper(table: list[list[int]], count: int) -> None:
     def total(runs: list[tuple[int, int]]) -> int:
         return int(sum(costs[end, begin] for begin, end in runs))
 
-    runs = cheapest_runs(count, lambda end: costs[end, :end])
+    runs = find_cheapest_runs(count, lambda end: costs[end, :end])
     inner = range(1, count)
     ways = [[0, *cut, count] for size in range(count) for cut in combinations(inner, size)] if count else [[0]]
     assert total(runs) == min(total(list(pairwise(way))) for way in ways)
@@ -26,6 +26,6 @@ def test_no_other_cut_is_cheaper(table: list[list[int]], count: int) -> None:
 
 
 def test_lengths_are_rounded_up_and_counted() -> None:
-    sizes, starts = rounded(np.array([1, 7, 8, 9, 16, 30]), 8)
+    sizes, starts = round_lengths(np.array([1, 7, 8, 9, 16, 30]), 8)
     assert sizes.tolist() == [8, 16, 32]
     assert starts.tolist() == [0, 3, 5, 6]

@@ -14,8 +14,8 @@ from torch import Tensor
 from etude.nn.attention import query_subset as places_module
 from etude.nn.attention import shared_rows
 from etude.nn.attention.dispatch import attend_reference
-from etude.nn.attention.query_subset import attend_at, places_in_rows
-from etude.nn.attention.shared_rows import make_plan, plan_of
+from etude.nn.attention.query_subset import attend_query_subset, locate_queries
+from etude.nn.attention.shared_rows import get_plan, make_plan
 from tests.nn.attention.natural_rows import NATURAL, WAYS, drawn, layout_of
 
 
@@ -32,7 +32,7 @@ def test_the_queries_asked_for_are_those_among_all(
     places = torch.randperm(layout.total, generator=chance)[: layout.total // 4 + 1]
     places = torch.cat([places, places[:1], places[:1]])
     near, far = drawn(layout), drawn(layout)
-    found = attend_at(near[places, 0], near[:, 1:], layout, places, causal=causal, window=window, dropout=0.0)
+    found = attend_query_subset(near[places, 0], near[:, 1:], layout, places, causal=causal, window=window, dropout=0.0)
     wanted = attend_reference(*far.unbind(1), layout, causal=causal, window=window)[0][places]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
     slope = torch.randn(found.shape, generator=chance, dtype=torch.float64)
@@ -45,9 +45,9 @@ def test_the_queries_asked_for_are_those_among_all(
 def test_rows_that_nobody_asks_get_no_gradient(monkeypatch: pytest.MonkeyPatch, places: list[int]) -> None:
     monkeypatch.setattr(shared_rows, "_PRICE", 1.0)
     layout = layout_of([304, 1, 2])
-    assert len(plan_of(layout).rows) == 2
+    assert len(get_plan(layout).rows) == 2
     qkv, index = drawn(layout), torch.tensor(places, dtype=torch.int64)
-    found = attend_at(qkv[index, 0], qkv[:, 1:], layout, index, causal=False, window=None, dropout=0.0)
+    found = attend_query_subset(qkv[index, 0], qkv[:, 1:], layout, index, causal=False, window=None, dropout=0.0)
     assert found.shape == (len(places), 2, 8)
     found.sum().backward()
     owners = np.repeat([0, 1, 2], [304, 1, 2])
@@ -62,8 +62,8 @@ def test_every_place_asked_for_is_in_its_row_once(lengths: list[int], chance: An
     places = np.array(chance.sample(range(layout.total), chance.randint(0, layout.total)), np.int64)
     plan = make_plan(layout.host)
     seen: list[int] = []
-    for rows, asked in zip(plan.rows, places_in_rows(plan, places), strict=True):
-        assert asked.numbers.shape == asked.slots.shape
+    for rows, asked in zip(plan.rows, locate_queries(plan, places), strict=True):
+        assert asked.queries.shape == asked.slots.shape
         assert asked.slots.shape[1] % places_module._GRAIN == 0
         for row, numbers, slots in zip(rows.tokens, *asked, strict=True):
             found = numbers[numbers >= 0]
@@ -79,8 +79,8 @@ def test_dropped_weights_of_few_queries_keep_the_mean() -> None:
     qkv[:] = qkv[:24].repeat(200, 1, 1, 1)  # 200 times the same sequence
     places = torch.arange(3, layout.total, 24)
     torch.manual_seed(0)
-    found = attend_at(qkv[places, 0], qkv[:, 1:], layout, places, causal=False, window=None, dropout=0.3)
-    plain = attend_at(qkv[places, 0], qkv[:, 1:], layout, places, causal=False, window=None, dropout=0.0)
+    found = attend_query_subset(qkv[places, 0], qkv[:, 1:], layout, places, causal=False, window=None, dropout=0.3)
+    plain = attend_query_subset(qkv[places, 0], qkv[:, 1:], layout, places, causal=False, window=None, dropout=0.0)
     assert float((found.std(0) > 0).float().mean()) == 1.0
     torch.testing.assert_close(found.mean(0), plain.mean(0), rtol=0, atol=0.08)
 
@@ -91,6 +91,8 @@ def test_the_gradient_is_that_of_the_weights_that_were_kept() -> None:
 
     def run(given: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return attend_at(given[places, 0], given[:, 1:], layout, places, causal=False, window=None, dropout=0.3)
+        return attend_query_subset(
+            given[places, 0], given[:, 1:], layout, places, causal=False, window=None, dropout=0.3
+        )
 
     assert torch.autograd.gradcheck(run, qkv)

@@ -12,7 +12,7 @@ from torch import Tensor
 from etude.nn.attention import grouped as grouping
 from etude.nn.attention import shared_rows
 from etude.nn.attention.dispatch import attend_packed, attend_reference
-from etude.nn.attention.shared_rows import attend_shared, make_plan, plan_of
+from etude.nn.attention.shared_rows import attend_shared_rows, get_plan, make_plan
 from tests.nn.attention.natural_rows import NATURAL, WAYS, drawn, layout_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 says so, and goes on
@@ -74,7 +74,7 @@ def test_it_is_the_reference_forward_and_backward(
     monkeypatch.setattr(shared_rows, "_PRICE", price)
     layout = layout_of(lengths)
     qkv = drawn(layout)
-    found = attend_shared(qkv, layout, causal=causal, window=window, dropout=0.0)
+    found = attend_shared_rows(qkv, layout, causal=causal, window=window, dropout=0.0)
     expected, _ = attend_reference(*qkv.unbind(1), layout, causal=causal, window=window)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     grad = torch.randn_like(found)
@@ -84,7 +84,7 @@ def test_it_is_the_reference_forward_and_backward(
 
 def test_one_size_and_several_give_the_same() -> None:
     layout = layout_of(NATURAL)
-    assert len(plan_of(layout).rows) == 1
+    assert len(get_plan(layout).rows) == 1
     price, shared_rows._PRICE = shared_rows._PRICE, 1.0
     try:
         assert len(make_plan(layout.host).rows) > 2
@@ -101,7 +101,7 @@ def test_no_sequence_moves_another(dtype: torch.dtype, dropout: float) -> None:
     def run(qkv: Tensor) -> tuple[Tensor, Tensor]:
         qkv = qkv.detach().requires_grad_()
         torch.manual_seed(0)
-        out = attend_shared(qkv, layout, causal=False, window=None, dropout=dropout)
+        out = attend_shared_rows(qkv, layout, causal=False, window=None, dropout=dropout)
         return out.detach(), torch.autograd.grad(out, qkv, torch.ones_like(out))[0]
 
     qkv = drawn(layout, dtype)
@@ -124,22 +124,22 @@ def test_the_gradient_is_that_of_the_weights_that_were_kept(causal: bool) -> Non
 
     def run(given: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return attend_shared(given, layout, causal=causal, window=None, dropout=0.3)
+        return attend_shared_rows(given, layout, causal=causal, window=None, dropout=0.3)
 
-    assert not torch.equal(run(qkv), attend_shared(qkv, layout, causal=causal, window=None, dropout=0.0))
+    assert not torch.equal(run(qkv), attend_shared_rows(qkv, layout, causal=causal, window=None, dropout=0.0))
     assert torch.autograd.gradcheck(run, qkv)
 
 
 def test_training_in_bf16_goes_this_way_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(NATURAL)
     calls: list[bool] = []
-    original = grouping.attend_shared
+    original = grouping.attend_shared_rows
 
     def watched(*given: Tensor, **said: bool) -> Tensor:
         calls.append(True)
         return original(*given, **said)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grouping, "attend_shared", watched)
+    monkeypatch.setattr(grouping, "attend_shared_rows", watched)
     qkv = drawn(layout, torch.bfloat16)
     near = attend_packed(qkv, layout, causal=False)
     assert len(calls) == 1
@@ -154,9 +154,9 @@ def test_training_in_bf16_goes_this_way_and_nothing_else_does(monkeypatch: pytes
 
 def test_plan_masks_and_orders_are_made_once_a_batch() -> None:
     layout = layout_of(NATURAL)
-    plan = plan_of(layout)
-    assert plan_of(layout) is plan
-    assert plan.exchange(3, 2) is plan.exchange(3, 2)
+    plan = get_plan(layout)
+    assert get_plan(layout) is plan
+    assert plan.slot_map(3, 2) is plan.slot_map(3, 2)
     assert plan.mask(0, False, None, torch.float32) is plan.mask(0, False, None, torch.float32)
     masks = plan.mask(0, False, None, torch.float32)
     assert len(masks) == 1 and len(masks[0].added) == len(plan.rows[0].owners), "full rows have none"

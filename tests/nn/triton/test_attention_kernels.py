@@ -50,8 +50,8 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
     """Lengths at, before and behind the edges of tiles; empty sequences; fewer tokens than the bound."""
     from etude.nn.triton import tiled_attention
 
-    for kernel in ("FORWARD", "BY_QUERY", "BY_KEY", "BY_KEY_CAUSAL"):
-        held = kernel == "BY_KEY_CAUSAL"
+    for kernel in ("FORWARD", "QUERY_GRAD", "KEY_GRAD", "KEY_GRAD_CAUSAL"):
+        held = kernel == "KEY_GRAD_CAUSAL"
         monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0, held))
     is_the_reference("tiled", layout_of([16, 1, 0, 33, 64, 31, 0], 64), size, causal, 2e-6)
 
@@ -81,7 +81,7 @@ def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: p
     from etude.nn.triton import tiled_attention
     from etude.nn.triton.short_attention import attend_short
 
-    cut = {"FORWARD": (16, 32), "BY_QUERY": (32, 16), "BY_KEY": (16, 16), "BY_KEY_CAUSAL": (32, 16)}
+    cut = {"FORWARD": (16, 32), "QUERY_GRAD": (32, 16), "KEY_GRAD": (16, 16), "KEY_GRAD_CAUSAL": (32, 16)}
     for kernel, tiles in cut.items():
         monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0))
     bounds, seed = torch.tensor([0, 40, 49], dtype=torch.int32), torch.tensor([5])

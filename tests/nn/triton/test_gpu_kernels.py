@@ -97,7 +97,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     ours = [name for name in found[0] if "triton_kernel" in name or "attend_tiled" in name]
     assert len(ours) == 12  # attention, activation and both sums of each layer
     # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
-    assert both.count("etude.gelu_lowered_backward.default") == 3
+    assert both.count("etude.gelu_linear_backward.default") == 3
     assert both.count("aten.mm.default") == 3 * 7
     assert not any("copy_" in name for name in found[0])  # what is written is given back by a copy
 

@@ -65,7 +65,7 @@ def test_a_residual_sum_and_its_norm(
     from etude.nn.triton import residual_norm as norm_kernel
 
     monkeypatch.setattr(norm_kernel, "PROGRAMS", 3)  # 13 rows: unequal shares, and a last block that is not full
-    assert norm_kernel.pieces(48) == (32, 16)
+    assert norm_kernel.split_width(48) == (32, 16)
     sum_and_norm("cpu", (13, 48), post, renew, alone, dropout)
 
 
@@ -78,9 +78,9 @@ def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float) -> Non
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_rows_of_two_powers_of_two() -> None:
-    from etude.nn.triton.residual_norm import pieces
+    from etude.nn.triton.residual_norm import split_width
 
-    found = {width: pieces(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
+    found = {width: split_width(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
     assert found[768] == (512, 256) and found[1024] == (512, 512) and found[256] == (128, 128)
     assert found[384] == (256, 128) and found[32] == (16, 16) and found[640] == (512, 128)
     assert found[700] is None and found[31] is None and found[16] is None

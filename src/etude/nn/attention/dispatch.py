@@ -141,22 +141,22 @@ def choose_path(
 ) -> Path:
     """The path `attend` takes when none is named. Never "reference": that one is asked for."""
     device = torch.device(device)
-    fits = head_size % 8 == 0 and head_size <= 256  # flash kernels
-    if not supports_half_kernels(device, dtype) or not fits or (equal and window is None):
+    fits_flash = head_size % 8 == 0 and head_size <= 256  # flash kernels
+    if not supports_half_kernels(device, dtype) or not fits_flash or (equal and window is None):
         return "grouped"
     varlen = _varlen()
-    usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
-    return "varlen" if usable else "grouped"
+    is_usable = varlen.function is not None and (window is None or "window_size" in varlen.names)
+    return "varlen" if is_usable else "grouped"
 
 
 def choose_kernel_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int) -> Path | None:
     """Which of our own kernels serve best, if any does."""
     if not supports_half_kernels(device, dtype) or kernel_module("short_attention") is None:
         return None
-    if kernel_module("short_attention").fits(longest, head_size, dtype):
+    if kernel_module("short_attention").supports_shape(longest, head_size, dtype):
         return "short"
-    hopper = compute_capability(device.index) >= (9, 0)  # before it, flash kernels are at home
-    return "tiled" if hopper and kernel_module("tiled_attention").fits(head_size, dtype) else None
+    is_hopper = compute_capability(device.index) >= (9, 0)  # before it, flash kernels are at home
+    return "tiled" if is_hopper and kernel_module("tiled_attention").supports_shape(head_size, dtype) else None
 
 
 def load_kernels(device: torch.device) -> None:
@@ -212,13 +212,23 @@ def attend_varlen(
         # torch's own function leaves dropout out; the kernel below it has it, with its derivative
         back = -1 if window is None else window
         flash = torch.ops.aten._flash_attention_forward
-        ends = {"window_size_left": back, "window_size_right": 0 if causal else back}
+        window_sizes = {"window_size_left": back, "window_size_right": 0 if causal else back}
         dropped: Tensor = flash(
-            query, key, value, bounds, bounds, longest, longest, dropout, causal and window is None, False, **ends
+            query,
+            key,
+            value,
+            bounds,
+            bounds,
+            longest,
+            longest,
+            dropout,
+            causal and window is None,
+            False,
+            **window_sizes,
         )[0]
         return dropped
-    said = varlen_arguments(names, causal, window)
-    mixed: Tensor = function(query, key, value, bounds, bounds, longest, longest, **said)
+    arguments = varlen_arguments(names, causal, window)
+    mixed: Tensor = function(query, key, value, bounds, bounds, longest, longest, **arguments)
     return mixed
 
 
@@ -249,9 +259,9 @@ def attend_reference(
             visible = visible & allowed(index[:, None], index[None, :])
         scores = (queries @ keys.transpose(1, 2)) * scale  # (H, L, L)
         low = torch.finfo(scores.dtype).min
-        share = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
-        maps.append(share)
-        mixed.append((F.dropout(share, dropout) @ values).transpose(0, 1))  # (L, H, d)
+        probs = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
+        maps.append(probs)
+        mixed.append((F.dropout(probs, dropout) @ values).transpose(0, 1))  # (L, H, d)
     return torch.cat(mixed) if mixed else value.clone(), maps if weights else None
 
 

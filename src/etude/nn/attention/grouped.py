@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.attention.dense import attend_dense, attend_products, hiding, prefers_products
-from etude.nn.attention.length_groups import cheapest_runs, rounded
-from etude.nn.attention.shared_rows import attend_shared
+from etude.nn.attention.dense import additive_mask, attend_dense, attend_matmul, prefers_matmul
+from etude.nn.attention.length_groups import find_cheapest_runs, round_lengths
+from etude.nn.attention.shared_rows import attend_shared_rows
 from etude.nn.packed import Layout
 
 # What one more bucket costs, in units of one padded score (of all heads): on a CPU core a call takes as long as about
@@ -62,22 +62,22 @@ class Plan:
         return self.masks[key]
 
     def _mask(self, bucket: Bucket, causal: bool, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        place = np.arange(bucket.length)
+        position = np.arange(bucket.length)
         allowed: np.ndarray | None = None
         if window is not None and window < bucket.length - 1:
-            allowed = (np.abs(place[:, None] - place[None, :]) <= window)[None, None]
+            allowed = (np.abs(position[:, None] - position[None, :]) <= window)[None, None]
         # Padding lies behind the real tokens: a causal query never reaches it
         if bucket.ragged and not causal:
-            real = (place[None, :] < bucket.lengths[:, None])[:, None, None, :]
-            allowed = real if allowed is None else allowed & real
+            is_token = (position[None, :] < bucket.lengths[:, None])[:, None, None, :]
+            allowed = is_token if allowed is None else allowed & is_token
         if allowed is None:
             return None
         if causal:
-            allowed = allowed & (place[None, :] <= place[:, None])[None, None]
-        return hiding(allowed, dtype).to(self.device)
+            allowed = allowed & (position[None, :] <= position[:, None])[None, None]
+        return additive_mask(allowed, dtype).to(self.device)
 
 
-def plan_of(layout: Layout, device: torch.device) -> Plan:
+def get_plan(layout: Layout, device: torch.device) -> Plan:
     """The plan of a layout, made once."""
     key = ("grouping", device)
     if key not in layout.cache:
@@ -88,38 +88,38 @@ def plan_of(layout: Layout, device: torch.device) -> Plan:
 
 def make_plan(bounds: np.ndarray, device: torch.device) -> Plan:
     lengths = np.diff(bounds).astype(np.int64)
-    real = np.flatnonzero(lengths)  # empty sequences hold no token and need no slot
-    if real.size == 0:
+    nonempty = np.flatnonzero(lengths)  # empty sequences hold no token and need no slot
+    if nonempty.size == 0:
         return Plan([], None, None, device)
-    if (lengths[real] == lengths[real[0]]).all():
-        return Plan([Bucket(lengths[real], int(lengths[real[0]]))], None, None, device)
+    if (lengths[nonempty] == lengths[nonempty[0]]).all():
+        return Plan([Bucket(lengths[nonempty], int(lengths[nonempty[0]]))], None, None, device)
 
-    order = real[np.argsort(lengths[real], kind="stable")]
+    order = nonempty[np.argsort(lengths[nonempty], kind="stable")]
     buckets, tokens = [], []
-    for members, length in buckets_of(order, lengths[order], _PRICE_CPU if device.type == "cpu" else _PRICE_GPU):
-        place = np.arange(length)[None, :]
-        inside = place < lengths[members][:, None]
-        tokens.append(np.where(inside, bounds[members].astype(np.int64)[:, None] + place, -1).ravel())
+    for members, length in choose_buckets(order, lengths[order], _PRICE_CPU if device.type == "cpu" else _PRICE_GPU):
+        position = np.arange(length)[None, :]
+        inside = position < lengths[members][:, None]
+        tokens.append(np.where(inside, bounds[members].astype(np.int64)[:, None] + position, -1).ravel())
         buckets.append(Bucket(lengths[members], length))
     token_of_slot = np.concatenate(tokens)
     slot_of_token = np.empty(int(bounds[-1]), np.int64)
     filled = token_of_slot >= 0
     slot_of_token[token_of_slot[filled]] = np.flatnonzero(filled)
-    return Plan(buckets, _send(token_of_slot, device), _send(slot_of_token, device), device)
+    return Plan(buckets, _to_device(token_of_slot, device), _to_device(slot_of_token, device), device)
 
 
-def _send(array: np.ndarray, device: torch.device) -> Tensor:
+def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
-def buckets_of(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:
+def choose_buckets(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:
     """Cuts sequences sorted by length into buckets of least cost: padded scores plus a price for each bucket."""
-    sizes, starts = rounded(lengths, _GRAIN)
+    sizes, starts = round_lengths(lengths, _GRAIN)
 
     def cost(end: int) -> np.ndarray:
         return (starts[end] - starts[:end]) * float(sizes[end - 1]) ** 2 + price
 
-    runs = [slice(int(starts[begin]), int(starts[end])) for begin, end in cheapest_runs(len(sizes), cost)]
+    runs = [slice(int(starts[begin]), int(starts[end])) for begin, end in find_cheapest_runs(len(sizes), cost)]
     return [(order[members], int(lengths[members].max())) for members in runs]
 
 
@@ -133,16 +133,16 @@ class _Rearrange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
-        return _take(values, index)
+        return _gather(values, index)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (inverse,) = ctx.saved_tensors
-        return _take(grad, inverse), None, None
+        return _gather(grad, inverse), None, None
 
 
-def rearranged(values: Tensor, plan: Plan) -> Tensor:
+def rearrange(values: Tensor, plan: Plan) -> Tensor:
     """(N, ...) in the order of the slots, with zeros at padding: one bucket after the other."""
     if plan.token_of_slot is None:
         return values
@@ -150,29 +150,31 @@ def rearranged(values: Tensor, plan: Plan) -> Tensor:
     return result
 
 
-def _take(values: Tensor, index: Tensor) -> Tensor:
-    taken = values.index_select(0, index.clamp(min=0))
+def _gather(values: Tensor, index: Tensor) -> Tensor:
+    gathered = values.index_select(0, index.clamp(min=0))
     if index.device.type != "cpu":  # a GPU would be waited for, were the slots without a token counted
-        return taken.masked_fill_((index < 0).view(-1, *[1] * (values.dim() - 1)), 0.0)
+        return gathered.masked_fill_((index < 0).view(-1, *[1] * (values.dim() - 1)), 0.0)
     # a CPU takes three times as long for a mask over all as for the gather
     empty = (index < 0).nonzero().view(-1)
-    return taken.index_fill_(0, empty, 0.0) if len(empty) else taken
+    return gathered.index_fill_(0, empty, 0.0) if len(empty) else gathered
 
 
 def attend_grouped(
     qkv: Tensor, layout: Layout, *, causal: bool, window: int | None = None, dropout: float = 0.0
 ) -> Tensor:
     """Attention within each sequence, over dense batches. (N, 3, H, d) -> (N, H, d)"""
-    if prefers_products((qkv,), dropout) and len(np.unique(layout.lengths[layout.lengths > 0])) > 1:
-        return attend_shared(qkv, layout, causal=causal, window=window, dropout=dropout)
-    plan = plan_of(layout, qkv.device)
+    if prefers_matmul((qkv,), dropout) and len(np.unique(layout.lengths[layout.lengths > 0])) > 1:
+        return attend_shared_rows(qkv, layout, causal=causal, window=window, dropout=dropout)
+    plan = get_plan(layout, qkv.device)
     if not plan.buckets:
         return qkv[:, 0].clone()  # no tokens, yet a part of the graph
     if plan.token_of_slot is None:
-        return _dense(qkv, plan, 0, causal, window, dropout)
-    padded = rearranged(qkv, plan)
+        return _attend_bucket(qkv, plan, 0, causal, window, dropout)
+    padded = rearrange(qkv, plan)
     sizes = [len(bucket.lengths) * bucket.length for bucket in plan.buckets]
-    mixed = [_dense(part, plan, number, causal, window, dropout) for number, part in enumerate(padded.split(sizes))]
+    mixed = [
+        _attend_bucket(part, plan, number, causal, window, dropout) for number, part in enumerate(padded.split(sizes))
+    ]
     result: Tensor = _Rearrange.apply(torch.cat(mixed), plan.slot_of_token, plan.token_of_slot)
     return result
 
@@ -180,11 +182,11 @@ def attend_grouped(
 def attend_equal_packed(qkv: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
     """`attend_equal` for queries, keys and values as one projection leaves them, (N, 3, H, d)."""
     heads, size = qkv.shape[2:]
-    if not prefers_products((qkv,), dropout):
+    if not prefers_matmul((qkv,), dropout):
         query, key, value = qkv.unbind(1)
         return attend_equal(query, key, value, length, causal, dropout)
     parts = qkv.view(-1, length, 3, heads, size).permute(2, 0, 3, 1, 4)  # (3, S, H, L, d)
-    return attend_products(parts, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
+    return attend_matmul(parts, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
 
 
 def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
@@ -194,7 +196,7 @@ def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal:
     return attend_dense(query, key, value, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
 
 
-def _dense(qkv: Tensor, plan: Plan, number: int, causal: bool, window: int | None, dropout: float) -> Tensor:
+def _attend_bucket(qkv: Tensor, plan: Plan, number: int, causal: bool, window: int | None, dropout: float) -> Tensor:
     """One bucket, tokens in rows of equal length: (S*L, 3, H, d) -> (S*L, H, d)."""
     heads, size = qkv.shape[2:]
     length = plan.buckets[number].length

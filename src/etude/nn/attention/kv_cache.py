@@ -58,9 +58,9 @@ class KVCache:
             self.keys.append(key.new_zeros(shape))
             self.values.append(value.new_zeros(shape))
         rows, places = step.rows(key.device), step.places(key.device)
-        for kept, new in ((self.keys, key), (self.values, value)):
-            kept[layer] = _grown(kept[layer], step.longest)
-            kept[layer][rows, places] = new.detach().to(kept[layer].dtype)
+        for buffers, new in ((self.keys, key), (self.values, value)):
+            buffers[layer] = _grow(buffers[layer], step.longest)
+            buffers[layer][rows, places] = new.detach().to(buffers[layer].dtype)
         if step.first:
             return attend(query, key, value, step.layout, causal=True, window=window, path=step.path)
         return step.attend(query, self.keys[layer], self.values[layer], window)
@@ -75,8 +75,8 @@ class KVCache:
         """Only these sequences, in this order; one may be named twice (beams)."""
         index = torch.from_numpy(np.asarray(rows, dtype=np.int64))
         self.lengths = self.lengths[rows]
-        self.keys = [kept.index_select(0, index.to(kept.device)) for kept in self.keys]
-        self.values = [kept.index_select(0, index.to(kept.device)) for kept in self.values]
+        self.keys = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.keys]
+        self.values = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.values]
 
     def reset(self, rows: np.ndarray) -> None:
         """These sequences start anew, at position 0; what they kept is overwritten."""
@@ -128,19 +128,19 @@ class _Step:
     def _visible(self, width: int, window: int | None, device: torch.device) -> Tensor:
         """(S, 1, width, longest) bool. A query of padding sees the first key, so that no row is empty."""
         key = np.arange(self.longest)[None, None, :]
-        place = self.past[:, None, None] + np.arange(width)[None, :, None]
-        visible = key <= place
+        position = self.past[:, None, None] + np.arange(width)[None, :, None]
+        visible = key <= position
         if window is not None:
-            visible &= key >= place - window
+            visible &= key >= position - window
         visible |= (key == 0) & (np.arange(width)[None, :, None] >= self.layout.lengths[:, None, None])
         return self._send(("visible", window), visible[:, None], device)
 
 
-def _grown(kept: Tensor, longest: int) -> Tensor:
+def _grow(buffer: Tensor, longest: int) -> Tensor:
     """A buffer with room for the longest sequence."""
-    room = kept.shape[1]
+    room = buffer.shape[1]
     if longest <= room:
-        return kept
-    grown = kept.new_zeros(kept.shape[0], max(longest, 2 * room, _ROOM), *kept.shape[2:])
-    grown[:, :room] = kept
+        return buffer
+    grown = buffer.new_zeros(buffer.shape[0], max(longest, 2 * room, _ROOM), *buffer.shape[2:])
+    grown[:, :room] = buffer
     return grown

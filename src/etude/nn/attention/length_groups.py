@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 
-def rounded(lengths: np.ndarray, grain: int) -> tuple[np.ndarray, np.ndarray]:
+def round_lengths(lengths: np.ndarray, grain: int) -> tuple[np.ndarray, np.ndarray]:
     """Sorted lengths (S,) -> the distinct multiples of `grain` they fit into, (K,), and where each begins, (K+1,)."""
     sizes, first = np.unique(-(-lengths // grain) * grain, return_index=True)
     return sizes, np.append(first, len(lengths))
 
 
-def cheapest_runs(count: int, cost: Callable[[int], np.ndarray]) -> list[tuple[int, int]]:
+def find_cheapest_runs(count: int, cost: Callable[[int], np.ndarray]) -> list[tuple[int, int]]:
     """Cuts 0 .. count into runs (begin, end) of the least cost in all; the longest lengths come last.
 
     `cost(end)` says what a run costs that ends there, for each place before it to begin at, (end,). Dynamic programming

@@ -35,7 +35,7 @@ from torch.autograd.function import once_differentiable
 
 from etude.errors import UserError
 from etude.nn.attention.dispatch import choose_path
-from etude.nn.attention.grouped import Plan, _Rearrange, plan_of
+from etude.nn.attention.grouped import Plan, _Rearrange, get_plan
 from etude.nn.packed import Layout
 
 Reach = Literal["past", "future", "all"]
@@ -118,22 +118,22 @@ def _varlen(
 ) -> Tensor:
     first, last = sequence_edges(layout, query.shape[0])
     backwards = layout.bounds[-1] - layout.bounds.flip(0)
-    ways, bounds, hidden, flat = [], [], [], []
+    reaches, bounds, blind, flat = [], [], [], []
     for part in parts:
         if part.reach == "all" and not part.edge:
             raise ValueError("a query that sees all keys sees those at the edge too")
-        own = backwards if part.reach == "future" else layout.bounds
-        bounds.append(own if part.edge else _without_first(own))
-        hidden.append(None if part.edge else last if part.reach == "future" else first)
-        ways.append(part.reach)
+        part_bounds = backwards if part.reach == "future" else layout.bounds
+        bounds.append(part_bounds if part.edge else _without_first(part_bounds))
+        blind.append(None if part.edge else last if part.reach == "future" else first)
+        reaches.append(part.reach)
         flat += [part.key, part.value]
     key, value = slot if slot is not None else (None, None)
-    return _apply_multi_set(query, key, value, tuple(ways), layout.longest, dropout, *bounds, *hidden, *flat)
+    return _apply_multi_set(query, key, value, tuple(reaches), layout.longest, dropout, *bounds, *blind, *flat)
 
 
-def _apply_multi_set(*given: Any) -> Tensor:
+def _apply_multi_set(*arguments: Any) -> Tensor:
     """`_MultiSetAttention` as one node of a graph: `allow_in_graph` keeps the compiler from tracing into it."""
-    mixed: Tensor = _MultiSetAttention.apply(*given)
+    mixed: Tensor = _MultiSetAttention.apply(*arguments)
     return mixed
 
 
@@ -181,8 +181,8 @@ def _flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     kernel = torch.ops.aten._flash_attention_backward
     lse = lse.contiguous()
-    found = kernel(grad, query, key, value, out, lse, bounds, bounds, longest, longest, dropout, causal, state, unused)
-    return found[0].contiguous(), found[1].contiguous(), found[2].contiguous()
+    grads = kernel(grad, query, key, value, out, lse, bounds, bounds, longest, longest, dropout, causal, state, unused)
+    return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
 
 
 @_flash_backward.register_fake
@@ -199,92 +199,92 @@ class _MultiSetAttention(torch.autograd.Function):
         query: Tensor,
         slot_key: Tensor | None,
         slot_value: Tensor | None,
-        ways: tuple[Reach, ...],
+        reaches: tuple[Reach, ...],
         longest: int,
         dropout: float,
         *rest: Any,
     ) -> Tensor:
-        count = len(ways)
-        bounds, hidden, flat = rest[:count], rest[count : 2 * count], rest[2 * count :]
-        mixed, shares, states = [], [], []
-        for number, way in enumerate(ways):
-            asked, key, value = _ordered(way, query, flat[2 * number], flat[2 * number + 1])
-            out, lse, *state = _flash(asked, key, value, bounds[number], longest, way != "all", dropout)
-            out, lse = _ordered(way, out, lse.t())  # (N, H, d), (N, H)
-            blind = hidden[number]
-            shares.append(lse if blind is None else lse.masked_fill(blind[:, None], -torch.inf))
+        count = len(reaches)
+        bounds, blind_queries, flat = rest[:count], rest[count : 2 * count], rest[2 * count :]
+        mixed, log_sums, states = [], [], []
+        for number, reach in enumerate(reaches):
+            part_query, key, value = _ordered(reach, query, flat[2 * number], flat[2 * number + 1])
+            out, lse, *state = _flash(part_query, key, value, bounds[number], longest, reach != "all", dropout)
+            out, lse = _ordered(reach, out, lse.t())  # (N, H, d), (N, H)
+            blind = blind_queries[number]
+            log_sums.append(lse if blind is None else lse.masked_fill(blind[:, None], -torch.inf))
             mixed.append(out)
             states += state
-        kept = None
+        keep_mask = None
         if slot_key is not None and slot_value is not None:
-            shares.append(_slot_scores(query, slot_key))
-            told = slot_value.float()
+            log_sums.append(_slot_scores(query, slot_key))
+            slot_output = slot_value.float()
             if dropout:
-                kept = (torch.rand_like(shares[-1]) >= dropout) / (1 - dropout)  # (N, H)
-                told = kept[:, :, None] * told
-            mixed.append(told.expand(query.shape))
-        together = torch.stack(shares).logsumexp(0)  # (N, H); minus infinity where nothing is seen
-        level = together.masked_fill(together == -torch.inf, 0.0)
+                keep_mask = (torch.rand_like(log_sums[-1]) >= dropout) / (1 - dropout)  # (N, H)
+                slot_output = keep_mask[:, :, None] * slot_output
+            mixed.append(slot_output.expand(query.shape))
+        total_log_sum = torch.stack(log_sums).logsumexp(0)  # (N, H); minus infinity where nothing is seen
+        finite_log_sum = total_log_sum.masked_fill(total_log_sum == -torch.inf, 0.0)
         result = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
-        for out, share in zip(mixed, shares, strict=True):
-            result = result + (share - level).exp()[:, :, None] * out
+        for out, log_sum in zip(mixed, log_sums, strict=True):
+            result = result + (log_sum - finite_log_sum).exp()[:, :, None] * out
         result = result.to(query.dtype)
         # so high that its weight is 0: how the kernel itself marks a query that sees nothing
-        together = together.masked_fill(together == -torch.inf, torch.inf)
-        ctx.save_for_backward(query, slot_key, slot_value, kept, result, together, *rest, *states)
-        ctx.ways, ctx.longest, ctx.dropout = ways, longest, dropout
+        total_log_sum = total_log_sum.masked_fill(total_log_sum == -torch.inf, torch.inf)
+        ctx.save_for_backward(query, slot_key, slot_value, keep_mask, result, total_log_sum, *rest, *states)
+        ctx.reaches, ctx.longest, ctx.dropout = reaches, longest, dropout
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        query, slot_key, slot_value, kept, result, together, *rest = ctx.saved_tensors
-        ways, count = ctx.ways, len(ctx.ways)
-        bounds, hidden, flat = rest[:count], rest[count : 2 * count], rest[2 * count : 4 * count]
+        query, slot_key, slot_value, keep_mask, result, total_log_sum, *rest = ctx.saved_tensors
+        reaches, count = ctx.reaches, len(ctx.reaches)
+        bounds, blind_queries, flat = rest[:count], rest[count : 2 * count], rest[2 * count : 4 * count]
         states = rest[4 * count :]
         grad_query: Tensor | None = None
-        slopes = []
-        for number, way in enumerate(ways):
-            blind = hidden[number]
-            lse = together if blind is None else together.masked_fill(blind[:, None], torch.inf)
-            steep, asked, key, value, out, lse = _ordered(
-                way, grad, query, flat[2 * number], flat[2 * number + 1], result, lse
+        part_grads = []
+        for number, reach in enumerate(reaches):
+            blind = blind_queries[number]
+            lse = total_log_sum if blind is None else total_log_sum.masked_fill(blind[:, None], torch.inf)
+            part_grad, part_query, key, value, out, lse = _ordered(
+                reach, grad, query, flat[2 * number], flat[2 * number + 1], result, lse
             )
-            found = _flash_backward(
-                steep,
-                asked,
+            flash_grads = _flash_backward(
+                part_grad,
+                part_query,
                 key,
                 value,
                 out,
                 lse.t(),  # (H, N)
                 bounds[number],
                 ctx.longest,
-                way != "all",
+                reach != "all",
                 ctx.dropout,
                 states[2 * number],
                 states[2 * number + 1],
             )
-            of_query, of_key, of_value = _ordered(way, *found)
-            grad_query = of_query if grad_query is None else grad_query + of_query
-            slopes += [of_key, of_value]
+            part_grad_query, part_grad_key, part_grad_value = _ordered(reach, *flash_grads)
+            grad_query = part_grad_query if grad_query is None else grad_query + part_grad_query
+            part_grads += [part_grad_key, part_grad_value]
         assert grad_query is not None
         grad_key = grad_value = None
         if slot_key is not None:
-            steep = grad.float()
-            weight = (_slot_scores(query, slot_key) - together).exp()  # (N, H)
-            dropped = weight if kept is None else weight * kept
-            grad_value = (dropped[:, :, None] * steep).sum(0).to(slot_value.dtype)
-            told = (steep * slot_value.float()).sum(-1)
-            told = told if kept is None else told * kept
-            slope = weight * (told - (steep * result.float()).sum(-1)) * query.shape[-1] ** -0.5
-            grad_query = grad_query + (slope[:, :, None] * slot_key.float()).to(grad_query.dtype)
-            grad_key = (slope[:, :, None] * query.float()).sum(0).to(slot_key.dtype)
-        return (grad_query, grad_key, grad_value, None, None, None, *[None] * (2 * count), *slopes)
+            part_grad = grad.float()
+            weight = (_slot_scores(query, slot_key) - total_log_sum).exp()  # (N, H)
+            dropped_weight = weight if keep_mask is None else weight * keep_mask
+            grad_value = (dropped_weight[:, :, None] * part_grad).sum(0).to(slot_value.dtype)
+            row_dot = (part_grad * slot_value.float()).sum(-1)
+            row_dot = row_dot if keep_mask is None else row_dot * keep_mask
+            grad_score = weight * (row_dot - (part_grad * result.float()).sum(-1)) * query.shape[-1] ** -0.5
+            grad_query = grad_query + (grad_score[:, :, None] * slot_key.float()).to(grad_query.dtype)
+            grad_key = (grad_score[:, :, None] * query.float()).sum(0).to(slot_key.dtype)
+        return (grad_query, grad_key, grad_value, None, None, None, *[None] * (2 * count), *part_grads)
 
 
-def _ordered(way: Reach, *tensors: Tensor) -> tuple[Tensor, ...]:
+def _ordered(reach: Reach, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Into the order in which the part is a past; doing so twice undoes it."""
-    return tuple(tensor.flip(0) for tensor in tensors) if way == "future" else tensors
+    return tuple(tensor.flip(0) for tensor in tensors) if reach == "future" else tensors
 
 
 def _slot_scores(query: Tensor, key: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ def _slot_scores(query: Tensor, key: Tensor) -> Tensor:
 def _grouped(
     query: Tensor, parts: Sequence[KeySet], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
 ) -> Tensor:
-    plan = plan_of(layout, query.device)
+    plan = get_plan(layout, query.device)
     heads, size = query.shape[1:]
     flat = [query, *(tensor for part in parts for tensor in (part.key, part.value))]
     if plan.token_of_slot is not None:
@@ -310,7 +310,9 @@ def _grouped(
         rows = [piece.view(-1, length, heads, size).transpose(1, 2) for piece in pieces]  # (S, H, L, d)
         keys, values = rows[1::2], rows[2::2]
         if slot is not None:
-            keys, values = ([*some, _broadcast(one, rows[0])] for some, one in zip((keys, values), slot, strict=True))
+            keys, values = (
+                [*tensors, _broadcast(extra, rows[0])] for tensors, extra in zip((keys, values), slot, strict=True)
+            )
         mask, blind = _mask(plan, number, parts, slot is not None, query.dtype)
         out = F.scaled_dot_product_attention(
             rows[0], torch.cat(keys, 2), torch.cat(values, 2), attn_mask=mask, dropout_p=dropout
@@ -325,46 +327,46 @@ def _grouped(
     return result
 
 
-def _broadcast(one: Tensor, like: Tensor) -> Tensor:
+def _broadcast(tensor: Tensor, like: Tensor) -> Tensor:
     """(H, d) -> (S, H, 1, d)"""
-    return one[None, :, None].expand(like.shape[0], -1, -1, -1)
+    return tensor[None, :, None].expand(like.shape[0], -1, -1, -1)
 
 
 def _mask(
     plan: Plan, number: int, parts: Sequence[KeySet], slot: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None]:
     """What is added to the scores of a bucket, (S|1, 1, L, K); and which of its queries see nothing, if any does."""
-    wanted = tuple((part.reach, part.edge) for part in parts)
-    name = ("union", number, wanted, slot, dtype)
-    if name not in plan.masks:
+    kinds = tuple((part.reach, part.edge) for part in parts)
+    key = ("union", number, kinds, slot, dtype)
+    if key not in plan.masks:
         bucket = plan.buckets[number]
         lengths = bucket.lengths if bucket.ragged else bucket.lengths[:1]
-        allowed = [_visible(reach, edge, bucket.length, lengths) for reach, edge in wanted]
+        allowed = [_visible(reach, edge, bucket.length, lengths) for reach, edge in kinds]
         if slot:
             allowed.append(np.ones((len(lengths), bucket.length, 1), bool))
-        seen = np.concatenate(allowed, axis=2)  # (S|1, L, K)
+        visible = np.concatenate(allowed, axis=2)  # (S|1, L, K)
         low = torch.finfo(dtype).min / 2  # half, because a score is added to it; finite: never NaN
-        added = torch.from_numpy(np.where(seen, 0.0, low)[:, None]).to(dtype)
-        nothing: np.ndarray = np.logical_not(seen.any(2))  # (S|1, L)
-        plan.masks[name] = added.to(plan.device)
-        plan.masks[(*name, "blind")] = (
-            torch.from_numpy(nothing[:, None, :, None]).to(plan.device) if nothing.any() else None
+        added = torch.from_numpy(np.where(visible, 0.0, low)[:, None]).to(dtype)
+        is_blind: np.ndarray = np.logical_not(visible.any(2))  # (S|1, L)
+        plan.masks[key] = added.to(plan.device)
+        plan.masks[(*key, "blind")] = (
+            torch.from_numpy(is_blind[:, None, :, None]).to(plan.device) if is_blind.any() else None
         )
-    mask = plan.masks[name]
+    mask = plan.masks[key]
     assert mask is not None
-    return mask, plan.masks[(*name, "blind")]
+    return mask, plan.masks[(*key, "blind")]
 
 
 def _visible(reach: Reach, edge: bool, length: int, lengths: np.ndarray) -> np.ndarray:
     """(S, L, L) bool: which query (rows) sees which key (columns) of a part, in sequences of these lengths."""
     query, key = np.arange(length)[None, :, None], np.arange(length)[None, None, :]
     stop = lengths[:, None, None]
-    seen: np.ndarray = np.broadcast_to(key < stop, (len(lengths), length, length))
+    visible: np.ndarray = np.broadcast_to(key < stop, (len(lengths), length, length))
     if reach == "past":
-        seen = seen & (key <= query) & (edge or key > 0)
+        visible = visible & (key <= query) & (edge or key > 0)
     elif reach == "future":
-        seen = seen & (key >= query) & (edge or key < stop - 1)
-    return seen
+        visible = visible & (key >= query) & (edge or key < stop - 1)
+    return visible
 
 
 # Shapes change with the lengths of every batch: a compiled model steps out of its graph (as in nn/attention/dispatch.py)
@@ -383,14 +385,14 @@ def _reference(
         length = stop - start
         keys = [part.key[start:stop] for part in parts]
         values = [part.value[start:stop] for part in parts]
-        seen = [_visible(part.reach, part.edge, length, np.array([length]))[0] for part in parts]
+        visible_parts = [_visible(part.reach, part.edge, length, np.array([length]))[0] for part in parts]
         if slot is not None:
             keys.append(slot[0][None])
             values.append(slot[1][None])
-            seen.append(np.ones((length, 1), bool))
-        visible = torch.from_numpy(np.concatenate(seen, axis=1)).to(query.device)  # (L, K)
+            visible_parts.append(np.ones((length, 1), bool))
+        visible = torch.from_numpy(np.concatenate(visible_parts, axis=1)).to(query.device)  # (L, K)
         scores = torch.einsum("qhd,khd->hqk", query[start:stop], torch.cat(keys)) * query.shape[-1] ** -0.5
         low = torch.finfo(scores.dtype).min
-        share = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
-        mixed.append(torch.einsum("hqk,khd->qhd", F.dropout(share, dropout), torch.cat(values)))
+        probs = scores.masked_fill(~visible, low).softmax(-1).masked_fill(~visible, 0.0)
+        mixed.append(torch.einsum("hqk,khd->qhd", F.dropout(probs, dropout), torch.cat(values)))
     return torch.cat(mixed)

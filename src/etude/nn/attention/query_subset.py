@@ -14,30 +14,30 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.attention.dense import Mask, Saved, hiding, mix, unmix
-from etude.nn.attention.shared_rows import Plan, Rows, cut, exchange_of, in_rows, plan_of, visible
+from etude.nn.attention.dense import SavedAttention, ScoreMask, additive_mask, attention_backward, attention_forward
+from etude.nn.attention.shared_rows import Plan, Rows, get_plan, make_slot_map, split_rows, split_shapes, visibility
 from etude.nn.packed import Layout
 
 _GRAIN = 8  # queries of a row are a multiple of this: few sizes
 
 
-class Asked(NamedTuple):
+class RowQueries(NamedTuple):
     """Of some tokens, those in each row, as many as any row has; then come others of the row."""
 
-    numbers: np.ndarray  # (R, P) which one it is, -1 for the others
+    queries: np.ndarray  # (R, P) which one it is, -1 for the others
     slots: np.ndarray  # (R, P) where it is in its row
 
 
-def serves(x: Tensor, path: str | None) -> bool:
+def supports_query_subset(x: Tensor, path: str | None) -> bool:
     """Whether this is to be had; elsewhere kernels take all tokens."""
     return x.device.type == "cpu" and path is None and not torch.compiler.is_compiling()
 
 
-def attend_at(
+def attend_query_subset(
     query: Tensor,
     key_value: Tensor,
     layout: Layout,
-    places: Tensor,
+    tokens: Tensor,
     *,
     causal: bool,
     window: int | None,
@@ -47,86 +47,95 @@ def attend_at(
 
     The queries are of those tokens, keys and values of all. A place may come again, with the same query.
     """
-    plan, given = plan_of(layout), places.numpy()
-    different, first, again = np.unique(given, return_index=True, return_inverse=True)
+    plan, indices = get_plan(layout), tokens.numpy()
+    unique, first, inverse = np.unique(indices, return_index=True, return_inverse=True)
     mixed: Tensor
-    if len(different) == len(given):
-        mixed = _At.apply(query, key_value, plan, given, causal, window, dropout)
+    if len(unique) == len(indices):
+        mixed = _QuerySubsetAttention.apply(query, key_value, plan, indices, causal, window, dropout)
         return mixed
     query = query.index_select(0, torch.from_numpy(first))
-    mixed = _At.apply(query, key_value, plan, different, causal, window, dropout)
-    return mixed.index_select(0, torch.from_numpy(again))
+    mixed = _QuerySubsetAttention.apply(query, key_value, plan, unique, causal, window, dropout)
+    return mixed.index_select(0, torch.from_numpy(inverse))
 
 
-class _At(torch.autograd.Function):
+class _QuerySubsetAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         query: Tensor,
         key_value: Tensor,
         plan: Plan,
-        places: np.ndarray,
+        tokens: np.ndarray,
         causal: bool,
         window: int | None,
         dropout: float,
     ) -> Tensor:
         heads, size = query.shape[1:]
-        asked = places_in_rows(plan, places)
-        few, every = exchange_of([one.numbers for one in asked], 1, heads), plan.exchange(2, heads)
-        queries, lent = few.fill(query.reshape(-1, size)), every.fill(key_value.reshape(-1, size))
+        row_queries = locate_queries(plan, tokens)
+        query_map, key_map = make_slot_map([row.queries for row in row_queries], 1, heads), plan.slot_map(2, heads)
+        queries, keys_values = (
+            query_map.to_slots(query.reshape(-1, size)),
+            key_map.to_slots(key_value.reshape(-1, size)),
+        )
         result = torch.empty_like(queries)
-        ctx.plan, ctx.few, ctx.heads, ctx.scale = plan, few, heads, 1.0
-        ctx.shapes = [(len(one.slots), heads, one.slots.shape[1]) for one in asked]  # (R, H, P)
-        kept: list[Tensor | None] = []
+        ctx.plan, ctx.query_map, ctx.heads, ctx.scale = plan, query_map, heads, 1.0
+        ctx.shapes = [(len(row.slots), heads, row.slots.shape[1]) for row in row_queries]  # (R, H, P)
+        saved_tensors: list[Tensor | None] = []
         scores_dtype = torch.promote_types(query.dtype, torch.float32)
-        sides = (cut(queries, ctx.shapes), in_rows(lent, plan, 2, heads), cut(result, ctx.shapes))
-        for rows, some, inside, (key, value), out in zip(plan.rows, asked, *sides, strict=True):
-            _, saved = mix(inside, key, value, mask_of(rows, some.slots, causal, window, scores_dtype), dropout, out)
-            kept += [saved.weights, saved.kept]
+        sides = (
+            split_shapes(queries, ctx.shapes),
+            split_rows(keys_values, plan, 2, heads),
+            split_shapes(result, ctx.shapes),
+        )
+        for rows, in_row, row_query, (key, value), out in zip(plan.rows, row_queries, *sides, strict=True):
+            _, saved = attention_forward(
+                row_query, key, value, make_masks(rows, in_row.slots, causal, window, scores_dtype), dropout, out
+            )
+            saved_tensors += [saved.weights, saved.keep_mask]
             ctx.scale = saved.scale
-        ctx.save_for_backward(queries, lent, *kept)
-        return few.drain(result).view(query.shape)
+        ctx.save_for_backward(queries, keys_values, *saved_tensors)
+        return query_map.from_slots(result).view(query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, lent, *kept = ctx.saved_tensors
-        plan, few, heads = ctx.plan, ctx.few, ctx.heads
-        steep = few.fill(grad.reshape(-1, grad.shape[-1]))
-        slopes, slopes_lent = torch.empty_like(queries), torch.empty_like(lent)
-        sides = [cut(one, ctx.shapes) for one in (queries, steep, slopes)]
-        others = [in_rows(one, plan, 2, heads) for one in (lent, slopes_lent)]
-        for number, (query, out, slope, (key, value), (slope_key, slope_value)) in enumerate(
-            zip(*sides, *others, strict=True)
+        queries, keys_values, *saved_tensors = ctx.saved_tensors
+        plan, query_map, heads = ctx.plan, ctx.query_map, ctx.heads
+        grad_rows = query_map.to_slots(grad.reshape(-1, grad.shape[-1]))
+        grad_queries, grad_keys_values = torch.empty_like(queries), torch.empty_like(keys_values)
+        sides = [split_shapes(tensor, ctx.shapes) for tensor in (queries, grad_rows, grad_queries)]
+        key_value_sides = [split_rows(tensor, plan, 2, heads) for tensor in (keys_values, grad_keys_values)]
+        for number, (query, grad_out, grad_query, (key, value), (grad_key, grad_value)) in enumerate(
+            zip(*sides, *key_value_sides, strict=True)
         ):
-            saved = Saved(kept[2 * number], kept[2 * number + 1], ctx.scale)
-            unmix(query, key, value, saved, out, (slope, slope_key, slope_value))
-        grad_lent = plan.exchange(2, heads).drain(slopes_lent).view(-1, 2, *grad.shape[1:])
-        return few.drain(slopes).view(grad.shape), grad_lent, None, None, None, None, None
+            saved = SavedAttention(saved_tensors[2 * number], saved_tensors[2 * number + 1], ctx.scale)
+            attention_backward(query, key, value, saved, grad_out, (grad_query, grad_key, grad_value))
+        grad_key_value = plan.slot_map(2, heads).from_slots(grad_keys_values).view(-1, 2, *grad.shape[1:])
+        return query_map.from_slots(grad_queries).view(grad.shape), grad_key_value, None, None, None, None, None
 
 
-def places_in_rows(plan: Plan, places: np.ndarray) -> list[Asked]:
+def locate_queries(plan: Plan, tokens: np.ndarray) -> list[RowQueries]:
     """Where different tokens (M,) are, in each size of rows."""
     number = np.full(sum(int((rows.tokens >= 0).sum()) for rows in plan.rows), -1, np.int64)
-    number[places] = np.arange(len(places))
-    found = []
+    number[tokens] = np.arange(len(tokens))
+    located = []
     for rows in plan.rows:
-        inside = np.where(rows.tokens < 0, -1, number[rows.tokens])  # (R, L)
-        most = -(-int((inside >= 0).sum(1).max(initial=0)) // _GRAIN) * _GRAIN
-        slots = np.argsort(inside < 0, axis=1, kind="stable")[:, :most]
-        found.append(Asked(np.take_along_axis(inside, slots, 1), slots))
-    return found
+        row_numbers = np.where(rows.tokens < 0, -1, number[rows.tokens])  # (R, L)
+        most = -(-int((row_numbers >= 0).sum(1).max(initial=0)) // _GRAIN) * _GRAIN
+        slots = np.argsort(row_numbers < 0, axis=1, kind="stable")[:, :most]
+        located.append(RowQueries(np.take_along_axis(row_numbers, slots, 1), slots))
+    return located
 
 
-def mask_of(rows: Rows, slots: np.ndarray, causal: bool, window: int | None, dtype: torch.dtype) -> list[Mask]:
+def make_masks(rows: Rows, slots: np.ndarray, causal: bool, window: int | None, dtype: torch.dtype) -> list[ScoreMask]:
     """What is added to the scores of the queries in these slots (R, P)."""
     shared = len(rows.owners)
-    seen = visible(slots[:, :, None] - np.arange(rows.length), causal, window)  # (R, P, L)
+    visible = visibility(slots[:, :, None] - np.arange(rows.length), causal, window)  # (R, P, L)
     if shared:
         owners = np.take_along_axis(rows.owners, slots[:shared], 1)
-        seen[:shared] &= owners[:, :, None] == rows.owners[:, None, :]
-    masked = np.flatnonzero(~seen.all((1, 2)))
+        visible[:shared] &= owners[:, :, None] == rows.owners[:, None, :]
+    masked = np.flatnonzero(~visible.all((1, 2)))
     if not len(masked):
         return []
-    some = slice(0, int(masked[-1]) + 1)
-    return [Mask(some, hiding(seen[some], dtype)[:, None])]
+    sequences = slice(0, int(masked[-1]) + 1)
+    return [ScoreMask(sequences, additive_mask(visible[sequences], dtype)[:, None])]

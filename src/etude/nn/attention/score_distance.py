@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from etude.nn.attention.grouped import Plan, plan_of, rearranged
+from etude.nn.attention.grouped import Plan, get_plan, rearrange
 from etude.nn.packed import Layout
 from etude.nn.precision import upcast
 
@@ -27,18 +27,20 @@ def score_distance(student: Tensor, teacher: Tensor, layout: Layout) -> Tensor:
 
     Queries and keys of both, (N, 2, H, d) and (N, 2, H, e). Nothing flows into the teacher.
     """
-    plan = plan_of(layout, student.device)
+    plan = get_plan(layout, student.device)
     total = upcast(student[:0]).sum()  # zero, and a part of the graph
-    for mine, its in zip(_dense(student, plan), _dense(teacher.detach(), plan), strict=True):
-        total = total + _Distance.apply(mine, its)
+    for student_batch, teacher_batch in zip(
+        _dense_batches(student, plan), _dense_batches(teacher.detach(), plan), strict=True
+    ):
+        total = total + _ScoreDistance.apply(student_batch, teacher_batch)
     return total
 
 
-def _dense(parts: Tensor, plan: Plan) -> list[Tensor]:
+def _dense_batches(parts: Tensor, plan: Plan) -> list[Tensor]:
     """Queries and keys in dense batches of one length, (2, S, H, L, d) each."""
     if not plan.buckets:
         return []
-    padded = rearranged(parts, plan)
+    padded = rearrange(parts, plan)
     pieces = padded.split([len(bucket.lengths) * bucket.length for bucket in plan.buckets])
     return [
         piece.view(-1, bucket.length, *parts.shape[1:]).permute(2, 0, 3, 1, 4)
@@ -46,29 +48,31 @@ def _dense(parts: Tensor, plan: Plan) -> list[Tensor]:
     ]
 
 
-class _Distance(torch.autograd.Function):
+class _ScoreDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor) -> Tensor:
-        mine, its = (upcast(one).flatten(1, 2) for one in (student, teacher))  # (2, S*H, L, d)
-        scale, length = mine.shape[-1] ** -0.5, mine.shape[2]
-        most = _SCORES if mine.device.type == "cpu" else _SCORES_GPU
-        step = max(1, most // length**2)
-        slopes = torch.empty_like(mine)
-        total = torch.zeros((), dtype=mine.dtype, device=mine.device)
-        with torch.autocast(mine.device.type, enabled=False):
-            for start in range(0, mine.shape[1], step):
+        flat_student, flat_teacher = (upcast(tensor).flatten(1, 2) for tensor in (student, teacher))  # (2, S*H, L, d)
+        scale, length = flat_student.shape[-1] ** -0.5, flat_student.shape[2]
+        largest = _SCORES if flat_student.device.type == "cpu" else _SCORES_GPU
+        step = max(1, largest // length**2)
+        grad_student = torch.empty_like(flat_student)
+        total = torch.zeros((), dtype=flat_student.dtype, device=flat_student.device)
+        with torch.autocast(flat_student.device.type, enabled=False):
+            for start in range(0, flat_student.shape[1], step):
                 part = slice(start, start + step)
-                query, key = mine[:, part]
-                asked, kept = its[:, part]
-                apart = (query @ key.transpose(1, 2)).mul_(scale)  # (B, L, L)
-                apart = apart.sub_((asked @ kept.transpose(1, 2)).mul_(its.shape[-1] ** -0.5))
-                total += apart.square().sum()
-                torch.bmm(apart, key, out=slopes[0, part])
-                torch.bmm(apart.transpose(1, 2), query, out=slopes[1, part])
-        ctx.slopes, ctx.shape, ctx.dtype = slopes.mul_(2 * scale), student.shape, student.dtype
+                query, key = flat_student[:, part]
+                teacher_query, teacher_key = flat_teacher[:, part]
+                difference = (query @ key.transpose(1, 2)).mul_(scale)  # (B, L, L)
+                difference = difference.sub_(
+                    (teacher_query @ teacher_key.transpose(1, 2)).mul_(flat_teacher.shape[-1] ** -0.5)
+                )
+                total += difference.square().sum()
+                torch.bmm(difference, key, out=grad_student[0, part])
+                torch.bmm(difference.transpose(1, 2), query, out=grad_student[1, part])
+        ctx.grad_student, ctx.shape, ctx.dtype = grad_student.mul_(2 * scale), student.shape, student.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return (ctx.slopes * grad).to(ctx.dtype).view(ctx.shape), None
+        return (ctx.grad_student * grad).to(ctx.dtype).view(ctx.shape), None

@@ -42,34 +42,34 @@ def _kernel(rows, targets, losses, columns, vocab, lanes: tl.constexpr, stretche
     rows += row * columns
     target = tl.load(targets + row)
     used = target >= 0
-    place = (tl.arange(0, stretches) * lanes)[:, None] + tl.arange(0, lanes)[None, :]
+    offset = (tl.arange(0, stretches) * lanes)[:, None] + tl.arange(0, lanes)[None, :]
     highest = tl.full([lanes], _LOW, tl.float32)
     total = tl.zeros([lanes], tl.float32)
-    whole = vocab // tile * tile
-    for start in range(0, whole, tile):
-        logits = tl.load(rows + start + place, eviction_policy="evict_last")
+    full_end = vocab // tile * tile
+    for start in range(0, full_end, tile):
+        logits = tl.load(rows + start + offset, eviction_policy="evict_last")
         highest, total = _add(highest, total, logits.to(tl.float32))
-    for start in range(whole, columns, tile):
-        column = start + place
+    for start in range(full_end, columns, tile):
+        column = start + offset
         logits = tl.load(rows + column, mask=column < columns, other=0.0, eviction_policy="evict_last")
         highest, total = _add(highest, total, tl.where(column < vocab, logits.to(tl.float32), _LOW))
-    peak = tl.max(highest, 0)
-    normaliser = peak * _PER_NAT + tl.log2(tl.sum(total * tl.exp2((highest - peak) * _PER_NAT), 0))
-    truth = tl.load(rows + target, mask=used, other=0.0).to(tl.float32)
-    tl.store(losses + row, tl.where(used, normaliser / _PER_NAT - truth, 0.0))
-    normaliser = tl.where(used, normaliser, float("inf"))  # shares of 0
+    maximum = tl.max(highest, 0)
+    log_sum = maximum * _PER_NAT + tl.log2(tl.sum(total * tl.exp2((highest - maximum) * _PER_NAT), 0))
+    label_logit = tl.load(rows + target, mask=used, other=0.0).to(tl.float32)
+    tl.store(losses + row, tl.where(used, log_sum / _PER_NAT - label_logit, 0.0))
+    log_sum = tl.where(used, log_sum, float("inf"))  # probabilities of 0
     tl.debug_barrier()  # the true logit is read before its place is written
-    for start in range(whole, columns, tile):
-        column = start + place
+    for start in range(full_end, columns, tile):
+        column = start + offset
         logits = tl.load(rows + column, mask=column < columns, other=0.0, eviction_policy="evict_first")
-        share = tl.where(column < vocab, tl.exp2(logits.to(tl.float32) * _PER_NAT - normaliser), 0.0)
-        tl.store(rows + column, share, mask=column < columns, eviction_policy="evict_first")
-    for behind in range(tile, whole + tile, tile):
-        at = rows + (whole - behind) + place
-        logits = tl.load(at, eviction_policy="evict_first")
-        tl.store(at, tl.exp2(logits.to(tl.float32) * _PER_NAT - normaliser), eviction_policy="evict_first")
+        probs = tl.where(column < vocab, tl.exp2(logits.to(tl.float32) * _PER_NAT - log_sum), 0.0)
+        tl.store(rows + column, probs, mask=column < columns, eviction_policy="evict_first")
+    for distance in range(tile, full_end + tile, tile):
+        pointers = rows + (full_end - distance) + offset
+        logits = tl.load(pointers, eviction_policy="evict_first")
+        tl.store(pointers, tl.exp2(logits.to(tl.float32) * _PER_NAT - log_sum), eviction_policy="evict_first")
     tl.debug_barrier()  # the place is written before it is written again
-    tl.store(rows + target, tl.exp2(truth * _PER_NAT - normaliser) - 1.0, mask=used)
+    tl.store(rows + target, tl.exp2(label_logit * _PER_NAT - log_sum) - 1.0, mask=used)
 
 
 def loss_and_grad_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:

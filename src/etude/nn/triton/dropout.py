@@ -17,7 +17,7 @@ _STEPS = tl.constexpr(STEPS)
 
 
 @triton.jit
-def scrambled(x):  # type: ignore[no-untyped-def]
+def hash_bits(x):  # type: ignore[no-untyped-def]
     """A bijection of 32 bits under which near numbers fall far apart."""
     x = x.to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x7FEB352D
@@ -26,16 +26,16 @@ def scrambled(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def key_of(seed, program):  # type: ignore[no-untyped-def]
+def head_key(seed, program):  # type: ignore[no-untyped-def]
     """The key of a sequence and head: `seed` is one number, already loaded."""
-    return scrambled(seed.to(tl.uint32) + scrambled(program))
+    return hash_bits(seed.to(tl.uint32) + hash_bits(program))
 
 
 @triton.jit
-def kept(key, row, column, drops: tl.constexpr):  # type: ignore[no-untyped-def]
+def dropout_factor(key, row, column, drops: tl.constexpr):  # type: ignore[no-untyped-def]
     """What the weights of `row` and `column`, which broadcast, are multiplied by: 0 at a rate of drops / STEPS, or the
     inverse of the share that stays. `key` is a number of the sequence and head, from `key_of`."""
-    x = scrambled(row.to(tl.uint32) + key) ^ scrambled((column.to(tl.uint32) ^ 0x5BD1E995) - key)
+    x = hash_bits(row.to(tl.uint32) + key) ^ hash_bits((column.to(tl.uint32) ^ 0x5BD1E995) - key)
     x = x * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return tl.where((x >> 8).to(tl.int32) < drops, 0.0, _STEPS / (_STEPS - drops))

@@ -30,28 +30,28 @@ ROWS, COLUMNS, TILES, BACK_WARPS = 16, 128, 16, 4  # a backward program has TILE
 
 
 @triton.jit
-def share_and_slope(x, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
+def cdf_and_derivative(x, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
     """The factor of x in a GELU, and the GELU's derivative."""
     if tanh:  # 0.5 (1 + tanh u) is the sigmoid of 2u = x (a + b x^2)
         square = x * x
-        share = 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * x * (1.5957691216057308 + 0.07135481282848305 * square)))
-        slope = share + x * share * (1.0 - share) * (1.5957691216057308 + 0.21406443848544914 * square)
+        cdf = 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * x * (1.5957691216057308 + 0.07135481282848305 * square)))
+        derivative = cdf + x * cdf * (1.0 - cdf) * (1.5957691216057308 + 0.21406443848544914 * square)
     else:
-        bell = tl.exp2(-0.7213475204444817 * x * x)  # e^(-x^2 / 2)
+        density = tl.exp2(-0.7213475204444817 * x * x)  # e^(-x^2 / 2)
         t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))  # 0.3275911 / sqrt(2)
         tail = t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
-        tail = 0.5 * bell * t * (0.254829592 + tail)  # what a normal has beyond |x|
-        share = tl.where(x >= 0, 1.0 - tail, tail)
-        slope = share + x * bell * 0.3989422804014327
-    return share, slope
+        tail = 0.5 * density * t * (0.254829592 + tail)  # what a normal has beyond |x|
+        cdf = tl.where(x >= 0, 1.0 - tail, tail)
+        derivative = cdf + x * density * 0.3989422804014327
+    return cdf, derivative
 
 
 @triton.jit
 def gelu_forward(x, out, count, tanh: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
-    share, _ = share_and_slope(value, tanh)
-    tl.store(out + at, (value * share).to(out.dtype.element_ty), mask=at < count)
+    offset = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    value = tl.load(x + offset, mask=offset < count, other=0.0).to(tl.float32)
+    cdf, _ = cdf_and_derivative(value, tanh)
+    tl.store(out + offset, (value * cdf).to(out.dtype.element_ty), mask=offset < count)
 
 
 @triton.jit
@@ -63,13 +63,13 @@ def _backward(  # type: ignore[no-untyped-def]
     total = tl.zeros([rows, columns], tl.float32)
     for tile in range(tiles):
         row = (tl.program_id(0) * tiles + tile) * rows + tl.arange(0, rows)
-        at = row.to(tl.int64)[:, None] * width + column[None, :]
-        inside = (row < count)[:, None] & (column < width)[None, :]
-        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        _, slope = share_and_slope(value, tanh)
-        slope = slope * tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + at, slope.to(out.dtype.element_ty), mask=inside)
-        total += slope
+        offset = row.to(tl.int64)[:, None] * width + column[None, :]
+        in_bounds = (row < count)[:, None] & (column < width)[None, :]
+        value = tl.load(x + offset, mask=in_bounds, other=0.0).to(tl.float32)
+        _, derivative = cdf_and_derivative(value, tanh)
+        gradient = derivative * tl.load(grad + offset, mask=in_bounds, other=0.0).to(tl.float32)
+        tl.store(out + offset, gradient.to(out.dtype.element_ty), mask=in_bounds)
+        total += gradient
     tl.store(sums + tl.program_id(0) * width + column, tl.sum(total, 0), mask=column < width)
 
 
@@ -96,15 +96,15 @@ def gelu_biased_backward(grad: Tensor, x: Tensor, tanh: bool) -> tuple[Tensor, T
     return out, sums
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, bias, ctx.tanh = inputs
     ctx.dtype = bias.dtype
     ctx.save_for_backward(x)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    by_x, sums = gelu_biased_backward(grad, *ctx.saved_tensors, ctx.tanh)
-    return by_x, sums.sum(0).to(ctx.dtype), None
+def _autograd_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x, sums = gelu_biased_backward(grad, *ctx.saved_tensors, ctx.tanh)
+    return grad_x, sums.sum(0).to(ctx.dtype), None
 
 
-gelu_biased.register_autograd(_differentiate, setup_context=_keep)
+gelu_biased.register_autograd(_autograd_backward, setup_context=_setup_context)

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.library import custom_op, triton_op, wrap_triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from etude.nn.triton.gelu import LANES, gelu_forward, share_and_slope
+from etude.nn.triton.gelu import LANES, cdf_and_derivative, gelu_forward
 from etude.nn.triton.gelu import WARPS as FORWARD_WARPS
 
 # The fastest of those tried on an H200, with 32,768 x 768 by 768 x 3,072 in bf16: 0.35 ms for the tanh form, 0.36 for
@@ -35,89 +35,98 @@ GROUP, WARPS, STAGES = 8, 8, 3
 
 
 @triton.jit
-def _lowered_back(  # type: ignore[no-untyped-def]
-    grad, weight, raised, out, sums, inner: tl.constexpr, width: tl.constexpr, tanh: tl.constexpr, rows: tl.constexpr,
+def _backward_kernel(  # type: ignore[no-untyped-def]
+    grad, weight, pre_activation, out, sums, inner: tl.constexpr, width: tl.constexpr, tanh: tl.constexpr, rows: tl.constexpr,
     columns: tl.constexpr, depth: tl.constexpr, group: tl.constexpr,
 ):  # fmt: skip
     # `group` tiles one below another, then the next columns: programs that run together share what they read
-    across: tl.constexpr = inner // columns
+    column_tiles: tl.constexpr = inner // columns
     program = tl.program_id(0)
-    top = program // (group * across) * group
-    high = tl.minimum(tl.num_programs(0) // across - top, group)  # the last group may be lower
-    program %= group * across
-    row, column = top + program % high, program // high
+    top = program // (group * column_tiles) * group
+    group_rows = tl.minimum(tl.num_programs(0) // column_tiles - top, group)  # the last group may be lower
+    program %= group * column_tiles
+    row, column = top + program % group_rows, program // group_rows
     tile = tl.zeros([rows, columns], tl.float32)
     for step in range(width // depth):
         tile = tl.dot(grad.load([row * rows, step * depth]), weight.load([step * depth, column * columns]), tile)
-    _, slope = share_and_slope(raised.load([row * rows, column * columns]).to(tl.float32), tanh)
-    tile = tile * slope  # 0 behind the last row, for the gradient is
+    _, derivative = cdf_and_derivative(pre_activation.load([row * rows, column * columns]).to(tl.float32), tanh)
+    tile = tile * derivative  # 0 behind the last row, for the gradient is
     tl.store(sums + row * inner + column * columns + tl.arange(0, columns), tl.sum(tile, 0))
     out.store([row * rows, column * columns], tile.to(out.dtype))
 
 
-def fits(width: int, inner: int) -> bool:
+def supports_shape(width: int, inner: int) -> bool:
     """Whether the kernel serves: whole tiles but for the last rows."""
     return width % DEPTH == 0 and inner % COLUMNS == 0
 
 
-@triton_op("etude::bent", mutates_args={})
-def bent(raised: Tensor, tanh: bool) -> Tensor:
+@triton_op("etude::gelu_values", mutates_args={})
+def gelu_values(pre_activation: Tensor, tanh: bool) -> Tensor:
     """GELU(raised), (N, I). It has no gradient of its own: `gelu_lowered` knows that of `raised`."""
-    raised = raised.contiguous()
-    out, count = torch.empty_like(raised), raised.numel()
-    wrap_triton(gelu_forward)[(triton.cdiv(count, LANES),)](raised, out, count, tanh, LANES, num_warps=FORWARD_WARPS)
+    pre_activation = pre_activation.contiguous()
+    out, count = torch.empty_like(pre_activation), pre_activation.numel()
+    wrap_triton(gelu_forward)[(triton.cdiv(count, LANES),)](
+        pre_activation, out, count, tanh, LANES, num_warps=FORWARD_WARPS
+    )
     return out
 
 
-@triton_op("etude::gelu_lowered", mutates_args={})
-def gelu_lowered(
-    raised: Tensor, bent: Tensor, raised_bias: Tensor, weight: Tensor, bias: Tensor | None, tanh: bool
+@triton_op("etude::gelu_linear", mutates_args={})
+def gelu_linear(
+    pre_activation: Tensor,
+    activation: Tensor,
+    pre_activation_bias: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tanh: bool,
 ) -> Tensor:
     """(N, I), (N, I), (I,), (D, I), (D,) -> (N, D). `bent` is GELU(raised), without a gradient.
 
     `raised_bias` is in `raised` already, added as a constant: it is here for its gradient alone.
     """
-    return F.linear(bent, weight, bias)
+    return F.linear(activation, weight, bias)
 
 
-@custom_op("etude::gelu_lowered_backward", mutates_args={})
-def gelu_lowered_backward(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+@custom_op("etude::gelu_linear_backward", mutates_args={})
+def gelu_linear_backward(grad: Tensor, pre_activation: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     """(N, D), (N, I), (D, I) -> the gradient by `raised`, (N, I), and its sums over a tile's rows, (P, I) float32."""
-    (tokens, inner), width = raised.shape, weight.shape[0]
+    (tokens, inner), width = pre_activation.shape, weight.shape[0]
     blocks = triton.cdiv(tokens, ROWS)
-    out, sums = raised.new_empty(tokens, inner), raised.new_empty(blocks, inner, dtype=torch.float32)
-    _lowered_back[(blocks * (inner // COLUMNS),)](
-        _tiles(grad, ROWS, DEPTH), _tiles(weight, DEPTH, COLUMNS), _tiles(raised, ROWS, COLUMNS),
-        _tiles(out, ROWS, COLUMNS), sums, inner, width, tanh, ROWS, COLUMNS, DEPTH, GROUP, num_warps=WARPS,
+    out, sums = pre_activation.new_empty(tokens, inner), pre_activation.new_empty(blocks, inner, dtype=torch.float32)
+    _backward_kernel[(blocks * (inner // COLUMNS),)](
+        _tile_descriptor(grad, ROWS, DEPTH), _tile_descriptor(weight, DEPTH, COLUMNS), _tile_descriptor(pre_activation, ROWS, COLUMNS),
+        _tile_descriptor(out, ROWS, COLUMNS), sums, inner, width, tanh, ROWS, COLUMNS, DEPTH, GROUP, num_warps=WARPS,
         num_stages=STAGES,
     )  # fmt: skip
     return out, sums
 
 
-@gelu_lowered_backward.register_fake
-def _(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
-    tokens, inner = raised.shape
-    return raised.new_empty(tokens, inner), raised.new_empty(triton.cdiv(tokens, ROWS), inner, dtype=torch.float32)
+@gelu_linear_backward.register_fake
+def _(grad: Tensor, pre_activation: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    tokens, inner = pre_activation.shape
+    return pre_activation.new_empty(tokens, inner), pre_activation.new_empty(
+        triton.cdiv(tokens, ROWS), inner, dtype=torch.float32
+    )
 
 
-def _tiles(x: Tensor, rows: int, columns: int) -> Any:
+def _tile_descriptor(x: Tensor, rows: int, columns: int) -> Any:
     x = x.contiguous()
     if x.data_ptr() % 16:  # a descriptor's address is a multiple of 16 bytes; a view may begin anywhere
         x = x.clone()
     return TensorDescriptor.from_tensor(x, [rows, columns])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    raised, bent, raised_bias, weight, _, ctx.tanh = inputs
-    ctx.raised_dtype = raised_bias.dtype
-    ctx.save_for_backward(raised, weight, bent)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    pre_activation, activation, pre_activation_bias, weight, _, ctx.tanh = inputs
+    ctx.pre_activation_dtype = pre_activation_bias.dtype
+    ctx.save_for_backward(pre_activation, weight, activation)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    raised, weight, bent = ctx.saved_tensors
-    by_raised, sums = gelu_lowered_backward(grad, raised, weight, ctx.tanh)
-    by_bias = grad.sum(0) if ctx.needs_input_grad[4] else None  # a constant where its gradient is taken elsewhere
-    return by_raised, None, sums.sum(0).to(ctx.raised_dtype), grad.t() @ bent, by_bias, None
+def _autograd_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    pre_activation, weight, activation = ctx.saved_tensors
+    grad_pre_activation, sums = gelu_linear_backward(grad, pre_activation, weight, ctx.tanh)
+    grad_bias = grad.sum(0) if ctx.needs_input_grad[4] else None  # a constant where its gradient is taken elsewhere
+    return grad_pre_activation, None, sums.sum(0).to(ctx.pre_activation_dtype), grad.t() @ activation, grad_bias, None
 
 
-gelu_lowered.register_autograd(_differentiate, setup_context=_keep)
+gelu_linear.register_autograd(_autograd_backward, setup_context=_setup_context)

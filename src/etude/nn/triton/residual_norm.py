@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from etude.nn.triton.dropout import STEPS, kept, scrambled
+from etude.nn.triton.dropout import STEPS, dropout_factor, hash_bits
 
 # The fastest of those tried on an H200
 ROWS, WARPS = 4, 4  # of a forward program
@@ -30,7 +30,7 @@ BACK_ROWS, BACK_WARPS, BACK_STAGES = 2, 2, 4
 PROGRAMS = 264  # of the backward pass: two for each of an H200's multiprocessors
 
 
-def pieces(width: int) -> tuple[int, int] | None:
+def split_width(width: int) -> tuple[int, int] | None:
     """Two powers of two that make up a row, or None where there are none."""
     low = 1 << max(0, (width - 1).bit_length() - 1)
     rest = width - low
@@ -47,62 +47,62 @@ def _moments(x_low, x_rest, epsilon: tl.constexpr, width: tl.constexpr):  # type
 
 
 @triton.jit
-def _normed(x, mean, scale, weight, bias):  # type: ignore[no-untyped-def]
+def _normalize(x, mean, scale, weight, bias):  # type: ignore[no-untyped-def]
     return (x - mean[:, None]) * scale[:, None] * weight[None, :] + bias[None, :]
 
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
     residual, old_weight, old_bias, branch, weight, bias, seed, total, normed, means, scales, count,
-    epsilon: tl.constexpr, low: tl.constexpr, rest: tl.constexpr, rows: tl.constexpr, renew: tl.constexpr,
+    epsilon: tl.constexpr, low: tl.constexpr, rest: tl.constexpr, rows: tl.constexpr, renormalize: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip
     width: tl.constexpr = low + rest
     row = tl.program_id(0) * rows + tl.arange(0, rows)
-    inside = (row < count)[:, None]
+    in_bounds = (row < count)[:, None]
     low_lane = tl.arange(0, low)
     rest_lane = low + tl.arange(0, rest)
     at_low = row.to(tl.int64)[:, None] * width + low_lane[None, :]
     at_rest = row.to(tl.int64)[:, None] * width + rest_lane[None, :]
-    x_low = tl.load(residual + at_low, mask=inside, other=0.0).to(tl.float32)
-    x_rest = tl.load(residual + at_rest, mask=inside, other=0.0).to(tl.float32)
-    if renew:  # what came in is the sum before its norm
+    x_low = tl.load(residual + at_low, mask=in_bounds, other=0.0).to(tl.float32)
+    x_rest = tl.load(residual + at_rest, mask=in_bounds, other=0.0).to(tl.float32)
+    if renormalize:  # what came in is the sum before its norm
         mean, scale = _moments(x_low, x_rest, epsilon, width)
-        x_low = _normed(x_low, mean, scale, tl.load(old_weight + low_lane), tl.load(old_bias + low_lane))
-        x_rest = _normed(x_rest, mean, scale, tl.load(old_weight + rest_lane), tl.load(old_bias + rest_lane))
+        x_low = _normalize(x_low, mean, scale, tl.load(old_weight + low_lane), tl.load(old_bias + low_lane))
+        x_rest = _normalize(x_rest, mean, scale, tl.load(old_weight + rest_lane), tl.load(old_bias + rest_lane))
         x_low = x_low.to(total.dtype.element_ty).to(tl.float32)
         x_rest = x_rest.to(total.dtype.element_ty).to(tl.float32)
-    branch_low = tl.load(branch + at_low, mask=inside, other=0.0).to(tl.float32)
-    branch_rest = tl.load(branch + at_rest, mask=inside, other=0.0).to(tl.float32)
+    branch_low = tl.load(branch + at_low, mask=in_bounds, other=0.0).to(tl.float32)
+    branch_rest = tl.load(branch + at_rest, mask=in_bounds, other=0.0).to(tl.float32)
     if drops:
-        drawn = scrambled(tl.load(seed))
-        branch_low *= kept(drawn, row[:, None], low_lane[None, :], drops)
-        branch_rest *= kept(drawn, row[:, None], rest_lane[None, :], drops)
+        dropout_key = hash_bits(tl.load(seed))
+        branch_low *= dropout_factor(dropout_key, row[:, None], low_lane[None, :], drops)
+        branch_rest *= dropout_factor(dropout_key, row[:, None], rest_lane[None, :], drops)
     x_low = (x_low + branch_low).to(total.dtype.element_ty)
     x_rest = (x_rest + branch_rest).to(total.dtype.element_ty)
-    tl.store(total + at_low, x_low, mask=inside)
-    tl.store(total + at_rest, x_rest, mask=inside)
+    tl.store(total + at_low, x_low, mask=in_bounds)
+    tl.store(total + at_rest, x_rest, mask=in_bounds)
     x_low = x_low.to(tl.float32)
     x_rest = x_rest.to(tl.float32)
     mean, scale = _moments(x_low, x_rest, epsilon, width)
     tl.store(means + row, mean, mask=row < count)
     tl.store(scales + row, scale, mask=row < count)
-    x_low = _normed(x_low, mean, scale, tl.load(weight + low_lane), tl.load(bias + low_lane))
-    x_rest = _normed(x_rest, mean, scale, tl.load(weight + rest_lane), tl.load(bias + rest_lane))
-    tl.store(normed + at_low, x_low.to(normed.dtype.element_ty), mask=inside)
-    tl.store(normed + at_rest, x_rest.to(normed.dtype.element_ty), mask=inside)
+    x_low = _normalize(x_low, mean, scale, tl.load(weight + low_lane), tl.load(bias + low_lane))
+    x_rest = _normalize(x_rest, mean, scale, tl.load(weight + rest_lane), tl.load(bias + rest_lane))
+    tl.store(normed + at_low, x_low.to(normed.dtype.element_ty), mask=in_bounds)
+    tl.store(normed + at_rest, x_rest.to(normed.dtype.element_ty), mask=in_bounds)
 
 
 @triton.jit
-def _both(a, b, c, d):  # type: ignore[no-untyped-def]
+def _add_pairs(a, b, c, d):  # type: ignore[no-untyped-def]
     return a + c, b + d
 
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    by_total, by_normed, total, means, scales, weight, seed, out, by_branch, sums, count, low: tl.constexpr,
+    grad_total, grad_normed, total, means, scales, weight, seed, out, grad_branch, sums, count, low: tl.constexpr,
     rest: tl.constexpr, rows: tl.constexpr, programs: tl.constexpr, stages: tl.constexpr, post: tl.constexpr,
-    alone: tl.constexpr, drops: tl.constexpr,
+    without_total_grad: tl.constexpr, drops: tl.constexpr,
 ):  # fmt: skip
     width: tl.constexpr = low + rest
     low_lane = tl.arange(0, low)
@@ -111,69 +111,69 @@ def _backward(  # type: ignore[no-untyped-def]
     weight_rest = tl.load(weight + rest_lane)[None, :]
     zero_low = tl.zeros([rows, low], tl.float32)
     zero_rest = tl.zeros([rows, rest], tl.float32)
-    by_weight_low = zero_low
-    by_weight_rest = zero_rest
-    by_bias_low = zero_low
-    by_bias_rest = zero_rest
-    owed_low = zero_low
-    owed_rest = zero_rest
-    drawn = 0
+    weight_grad_low = zero_low
+    weight_grad_rest = zero_rest
+    bias_grad_low = zero_low
+    bias_grad_rest = zero_rest
+    branch_bias_grad_low = zero_low
+    branch_bias_grad_rest = zero_rest
+    dropout_key = 0
     if drops:
-        drawn = scrambled(tl.load(seed))
+        dropout_key = hash_bits(tl.load(seed))
     blocks = tl.cdiv(count, rows)
-    each = tl.cdiv(blocks, programs)
-    first = tl.program_id(0) * each
-    for block in tl.range(first, tl.minimum(first + each, blocks), num_stages=stages):
+    blocks_per_program = tl.cdiv(blocks, programs)
+    first = tl.program_id(0) * blocks_per_program
+    for block in tl.range(first, tl.minimum(first + blocks_per_program, blocks), num_stages=stages):
         row = block * rows + tl.arange(0, rows)
-        inside = (row < count)[:, None]
+        in_bounds = (row < count)[:, None]
         at_low = row.to(tl.int64)[:, None] * width + low_lane[None, :]
         at_rest = row.to(tl.int64)[:, None] * width + rest_lane[None, :]
-        x_low = tl.load(total + at_low, mask=inside, other=0.0).to(tl.float32)
-        x_rest = tl.load(total + at_rest, mask=inside, other=0.0).to(tl.float32)
-        slope_low = tl.load(by_normed + at_low, mask=inside, other=0.0).to(tl.float32)
-        slope_rest = tl.load(by_normed + at_rest, mask=inside, other=0.0).to(tl.float32)
-        past_low = zero_low
-        past_rest = zero_rest
-        if not alone:
-            past_low = tl.load(by_total + at_low, mask=inside, other=0.0).to(tl.float32)
-            past_rest = tl.load(by_total + at_rest, mask=inside, other=0.0).to(tl.float32)
+        x_low = tl.load(total + at_low, mask=in_bounds, other=0.0).to(tl.float32)
+        x_rest = tl.load(total + at_rest, mask=in_bounds, other=0.0).to(tl.float32)
+        grad_low = tl.load(grad_normed + at_low, mask=in_bounds, other=0.0).to(tl.float32)
+        grad_rest = tl.load(grad_normed + at_rest, mask=in_bounds, other=0.0).to(tl.float32)
+        stream_grad_low = zero_low
+        stream_grad_rest = zero_rest
+        if not without_total_grad:
+            stream_grad_low = tl.load(grad_total + at_low, mask=in_bounds, other=0.0).to(tl.float32)
+            stream_grad_rest = tl.load(grad_total + at_rest, mask=in_bounds, other=0.0).to(tl.float32)
         mean = tl.load(means + row, mask=row < count, other=0.0)[:, None]
         scale = tl.load(scales + row, mask=row < count, other=0.0)[:, None]
         if post:  # the stream goes on from behind the norm
-            slope_low += past_low
-            slope_rest += past_rest
-            past_low = zero_low
-            past_rest = zero_rest
+            grad_low += stream_grad_low
+            grad_rest += stream_grad_rest
+            stream_grad_low = zero_low
+            stream_grad_rest = zero_rest
         x_low = (x_low - mean) * scale
         x_rest = (x_rest - mean) * scale
-        by_weight_low += slope_low * x_low
-        by_weight_rest += slope_rest * x_rest
-        by_bias_low += slope_low
-        by_bias_rest += slope_rest
-        slope_low *= weight_low
-        slope_rest *= weight_rest
-        flat_low, along_low = tl.reduce((slope_low, slope_low * x_low), 1, _both)
-        flat_rest, along_rest = tl.reduce((slope_rest, slope_rest * x_rest), 1, _both)
-        flat = ((flat_low + flat_rest) / width)[:, None]
-        along = ((along_low + along_rest) / width)[:, None]
-        past_low += scale * (slope_low - flat - x_low * along)
-        past_rest += scale * (slope_rest - flat - x_rest * along)
-        tl.store(out + at_low, past_low.to(out.dtype.element_ty), mask=inside)
-        tl.store(out + at_rest, past_rest.to(out.dtype.element_ty), mask=inside)
+        weight_grad_low += grad_low * x_low
+        weight_grad_rest += grad_rest * x_rest
+        bias_grad_low += grad_low
+        bias_grad_rest += grad_rest
+        grad_low *= weight_low
+        grad_rest *= weight_rest
+        sum_grad_low, sum_grad_x_low = tl.reduce((grad_low, grad_low * x_low), 1, _add_pairs)
+        sum_grad_rest, sum_grad_x_rest = tl.reduce((grad_rest, grad_rest * x_rest), 1, _add_pairs)
+        mean_grad = ((sum_grad_low + sum_grad_rest) / width)[:, None]
+        mean_grad_x = ((sum_grad_x_low + sum_grad_x_rest) / width)[:, None]
+        stream_grad_low += scale * (grad_low - mean_grad - x_low * mean_grad_x)
+        stream_grad_rest += scale * (grad_rest - mean_grad - x_rest * mean_grad_x)
+        tl.store(out + at_low, stream_grad_low.to(out.dtype.element_ty), mask=in_bounds)
+        tl.store(out + at_rest, stream_grad_rest.to(out.dtype.element_ty), mask=in_bounds)
         if drops:
-            past_low *= kept(drawn, row[:, None], low_lane[None, :], drops)
-            past_rest *= kept(drawn, row[:, None], rest_lane[None, :], drops)
-            tl.store(by_branch + at_low, past_low.to(out.dtype.element_ty), mask=inside)
-            tl.store(by_branch + at_rest, past_rest.to(out.dtype.element_ty), mask=inside)
-        owed_low += past_low
-        owed_rest += past_rest
+            stream_grad_low *= dropout_factor(dropout_key, row[:, None], low_lane[None, :], drops)
+            stream_grad_rest *= dropout_factor(dropout_key, row[:, None], rest_lane[None, :], drops)
+            tl.store(grad_branch + at_low, stream_grad_low.to(out.dtype.element_ty), mask=in_bounds)
+            tl.store(grad_branch + at_rest, stream_grad_rest.to(out.dtype.element_ty), mask=in_bounds)
+        branch_bias_grad_low += stream_grad_low
+        branch_bias_grad_rest += stream_grad_rest
     sums += tl.program_id(0) * 3 * width
-    tl.store(sums + low_lane, tl.sum(by_weight_low, 0))
-    tl.store(sums + rest_lane, tl.sum(by_weight_rest, 0))
-    tl.store(sums + width + low_lane, tl.sum(by_bias_low, 0))
-    tl.store(sums + width + rest_lane, tl.sum(by_bias_rest, 0))
-    tl.store(sums + 2 * width + low_lane, tl.sum(owed_low, 0))
-    tl.store(sums + 2 * width + rest_lane, tl.sum(owed_rest, 0))
+    tl.store(sums + low_lane, tl.sum(weight_grad_low, 0))
+    tl.store(sums + rest_lane, tl.sum(weight_grad_rest, 0))
+    tl.store(sums + width + low_lane, tl.sum(bias_grad_low, 0))
+    tl.store(sums + width + rest_lane, tl.sum(bias_grad_rest, 0))
+    tl.store(sums + 2 * width + low_lane, tl.sum(branch_bias_grad_low, 0))
+    tl.store(sums + 2 * width + rest_lane, tl.sum(branch_bias_grad_rest, 0))
 
 
 @triton_op("etude::add_norm", mutates_args={})
@@ -189,15 +189,15 @@ def add_norm(
     `dropout`, by the number on the device in `seed`.
     """
     residual, branch = residual.contiguous(), branch.contiguous()
-    found = pieces(residual.shape[1])
-    assert found is not None
-    count, renew = residual.shape[0], old_weight is not None
+    widths = split_width(residual.shape[1])
+    assert widths is not None
+    count, renormalize = residual.shape[0], old_weight is not None
     total, normed = torch.empty_like(residual), torch.empty_like(residual)
     means = residual.new_empty(count, dtype=torch.float32)
     scales = torch.empty_like(means)
     wrap_triton(_forward)[(triton.cdiv(count, ROWS),)](
-        residual, old_weight if renew else weight, old_bias if renew else bias, branch, weight, bias,
-        weight if seed is None else seed, total, normed, means, scales, count, epsilon, *found, ROWS, renew,
+        residual, old_weight if renormalize else weight, old_bias if renormalize else bias, branch, weight, bias,
+        weight if seed is None else seed, total, normed, means, scales, count, epsilon, *widths, ROWS, renormalize,
         round(dropout * STEPS), num_warps=WARPS,
     )  # fmt: skip
     return total, normed, means, scales
@@ -205,27 +205,27 @@ def add_norm(
 
 @triton_op("etude::add_norm_backward", mutates_args={})
 def add_norm_backward(
-    by_total: Tensor | None, by_normed: Tensor, total: Tensor, means: Tensor, scales: Tensor, weight: Tensor,
+    grad_total: Tensor | None, grad_normed: Tensor, total: Tensor, means: Tensor, scales: Tensor, weight: Tensor,
     seed: Tensor | None, dropout: float, post: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients by the sum, (N, D), and by the branch, nothing without dropout, for then it is the same; and by
     weight, bias and branch's bias, of each program, (P, 3, D) float32."""
-    by_normed, total = by_normed.contiguous(), total.contiguous()
-    alone = by_total is None
-    by_total = by_normed if by_total is None else by_total.contiguous()
-    found = pieces(total.shape[1])
-    assert found is not None
+    grad_normed, total = grad_normed.contiguous(), total.contiguous()
+    without_total_grad = grad_total is None
+    grad_total = grad_normed if grad_total is None else grad_total.contiguous()
+    widths = split_width(total.shape[1])
+    assert widths is not None
     out, sums = torch.empty_like(total), total.new_empty(PROGRAMS, 3, total.shape[1], dtype=torch.float32)
-    by_branch = torch.empty_like(total) if dropout else total.new_empty(0)
+    grad_branch = torch.empty_like(total) if dropout else total.new_empty(0)
     wrap_triton(_backward)[(PROGRAMS,)](
-        by_total, by_normed, total, means, scales, weight, weight if seed is None else seed, out, by_branch, sums,
-        total.shape[0], *found, BACK_ROWS, PROGRAMS, BACK_STAGES, post, alone, round(dropout * STEPS),
+        grad_total, grad_normed, total, means, scales, weight, weight if seed is None else seed, out, grad_branch, sums,
+        total.shape[0], *widths, BACK_ROWS, PROGRAMS, BACK_STAGES, post, without_total_grad, round(dropout * STEPS),
         num_warps=BACK_WARPS,
     )  # fmt: skip
-    return out, by_branch, sums
+    return out, grad_branch, sums
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *_, branch_bias, weight, _, seed, ctx.dropout, _, ctx.post = inputs
     ctx.dtypes = weight.dtype, None if branch_bias is None else branch_bias.dtype
     total, _, means, scales = output
@@ -234,19 +234,19 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(
-    ctx: Any, by_total: Tensor | None, by_normed: Tensor | None, *_: Tensor | None
+def _autograd_backward(
+    ctx: Any, grad_total: Tensor | None, grad_normed: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     total, means, scales, weight, seed = ctx.saved_tensors
-    if by_normed is None:
-        by_normed = torch.zeros_like(total)
-    out, by_branch, sums = add_norm_backward(
-        by_total, by_normed, total, means, scales, weight, seed, ctx.dropout, ctx.post
+    if grad_normed is None:
+        grad_normed = torch.zeros_like(total)
+    out, grad_branch, sums = add_norm_backward(
+        grad_total, grad_normed, total, means, scales, weight, seed, ctx.dropout, ctx.post
     )
-    by_weight, by_bias, owed = sums.sum(0).to(ctx.dtypes[0]).unbind(0)
-    by_branch_bias = None if ctx.dtypes[1] is None else owed.to(ctx.dtypes[1])
-    by_branch = by_branch if ctx.dropout else out
-    return out, None, None, by_branch, by_branch_bias, by_weight, by_bias, None, None, None, None
+    grad_weight, grad_bias, grad_branch_sum = sums.sum(0).to(ctx.dtypes[0]).unbind(0)
+    grad_branch_bias = None if ctx.dtypes[1] is None else grad_branch_sum.to(ctx.dtypes[1])
+    grad_branch = grad_branch if ctx.dropout else out
+    return out, None, None, grad_branch, grad_branch_bias, grad_weight, grad_bias, None, None, None, None
 
 
-add_norm.register_autograd(_differentiate, setup_context=_keep)
+add_norm.register_autograd(_autograd_backward, setup_context=_setup_context)

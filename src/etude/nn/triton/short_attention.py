@@ -21,20 +21,20 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from etude.nn.triton.dropout import STEPS, kept, key_of
+from etude.nn.triton.dropout import STEPS, dropout_factor, head_key
 
 LONGEST = 128  # more would not fit the registers
 _DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 @triton.jit
-def _weights(query, key, place, length, scale: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weights(query, key, position, length, scale: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
     """softmax(q k^T / sqrt(d)) of one sequence and head, float32; rows behind its end are of no meaning."""
     scores = tl.dot(query, tl.trans(key)) * scale
-    seen = place[None, :] < length
+    visible = position[None, :] < length
     if causal:
-        seen = seen & (place[None, :] <= place[:, None])
-    scores = tl.where(seen, scores, -1e30)  # finite: a row behind the end gives an average in place of NaN
+        visible = visible & (position[None, :] <= position[:, None])
+    scores = tl.where(visible, scores, -1e30)  # finite: a row behind the end gives an average in place of NaN
     scores = tl.exp(scores - tl.max(scores, 1)[:, None])
     return scores / tl.sum(scores, 1)[:, None]
 
@@ -50,20 +50,20 @@ def _forward(  # type: ignore[no-untyped-def]
     length = tl.load(bounds + sequence + 1) - start
     if length <= 0:
         return
-    place, lane = tl.arange(0, block), tl.arange(0, width)
-    inside = (place < length)[:, None] & (lane < size)[None, :]
+    position, lane = tl.arange(0, block), tl.arange(0, width)
+    in_bounds = (position < length)[:, None] & (lane < size)[None, :]
     # 64 bits: a batch may hold more than 2^31 numbers
-    at = qkv + ((start + place).to(tl.int64) * (3 * heads * size))[:, None] + (head * size + lane)[None, :]
-    query = tl.load(at, mask=inside, other=0.0)
-    key = tl.load(at + heads * size, mask=inside, other=0.0)
-    value = tl.load(at + 2 * heads * size, mask=inside, other=0.0)
-    share = _weights(query, key, place, length, scale, causal)
+    at = qkv + ((start + position).to(tl.int64) * (3 * heads * size))[:, None] + (head * size + lane)[None, :]
+    query = tl.load(at, mask=in_bounds, other=0.0)
+    key = tl.load(at + heads * size, mask=in_bounds, other=0.0)
+    value = tl.load(at + 2 * heads * size, mask=in_bounds, other=0.0)
+    probs = _weights(query, key, position, length, scale, causal)
     if drops:
-        drawn = key_of(tl.load(seed), sequence * heads + head)
-        share = share * kept(drawn, place[:, None], place[None, :], drops)
-    mixed = tl.dot(share.to(value.dtype), value)
-    to = out + ((start + place).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
-    tl.store(to, mixed.to(value.dtype), mask=inside)
+        dropout_key = head_key(tl.load(seed), sequence * heads + head)
+        probs = probs * dropout_factor(dropout_key, position[:, None], position[None, :], drops)
+    mixed = tl.dot(probs.to(value.dtype), value)
+    target = out + ((start + position).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
+    tl.store(target, mixed.to(value.dtype), mask=in_bounds)
 
 
 @triton.jit
@@ -77,31 +77,31 @@ def _backward(  # type: ignore[no-untyped-def]
     length = tl.load(bounds + sequence + 1) - start
     if length <= 0:
         return
-    place, lane = tl.arange(0, block), tl.arange(0, width)
-    inside = (place < length)[:, None] & (lane < size)[None, :]
-    step = ((start + place).to(tl.int64) * (3 * heads * size))[:, None] + (head * size + lane)[None, :]
-    query = tl.load(qkv + step, mask=inside, other=0.0)
-    key = tl.load(qkv + step + heads * size, mask=inside, other=0.0)
-    value = tl.load(qkv + step + 2 * heads * size, mask=inside, other=0.0)
-    at = ((start + place).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
-    slope = tl.load(grad + at, mask=inside, other=0.0)
-    share = _weights(query, key, place, length, scale, causal)
-    by_share = tl.dot(slope, tl.trans(value))
+    position, lane = tl.arange(0, block), tl.arange(0, width)
+    in_bounds = (position < length)[:, None] & (lane < size)[None, :]
+    step = ((start + position).to(tl.int64) * (3 * heads * size))[:, None] + (head * size + lane)[None, :]
+    query = tl.load(qkv + step, mask=in_bounds, other=0.0)
+    key = tl.load(qkv + step + heads * size, mask=in_bounds, other=0.0)
+    value = tl.load(qkv + step + 2 * heads * size, mask=in_bounds, other=0.0)
+    at = ((start + position).to(tl.int64) * (heads * size))[:, None] + (head * size + lane)[None, :]
+    grad_out = tl.load(grad + at, mask=in_bounds, other=0.0)
+    probs = _weights(query, key, position, length, scale, causal)
+    grad_probs = tl.dot(grad_out, tl.trans(value))
     if drops:
-        drawn = key_of(tl.load(seed), sequence * heads + head)
-        stays = kept(drawn, place[:, None], place[None, :], drops)
-        by_value = tl.dot(tl.trans((share * stays).to(value.dtype)), slope)
-        by_share = by_share * stays
+        dropout_key = head_key(tl.load(seed), sequence * heads + head)
+        factor = dropout_factor(dropout_key, position[:, None], position[None, :], drops)
+        grad_value = tl.dot(tl.trans((probs * factor).to(value.dtype)), grad_out)
+        grad_probs = grad_probs * factor
     else:
-        by_value = tl.dot(tl.trans(share.to(value.dtype)), slope)
-    tl.store(out + step + 2 * heads * size, by_value.to(value.dtype), mask=inside)
+        grad_value = tl.dot(tl.trans(probs.to(value.dtype)), grad_out)
+    tl.store(out + step + 2 * heads * size, grad_value.to(value.dtype), mask=in_bounds)
     # the derivative of a softmax: w * (g - sum(g w)); rows behind the end have g = 0
-    by_score = (share * (by_share - tl.sum(by_share * share, 1)[:, None]) * scale).to(value.dtype)
-    tl.store(out + step, tl.dot(by_score, key).to(value.dtype), mask=inside)
-    tl.store(out + step + heads * size, tl.dot(tl.trans(by_score), query).to(value.dtype), mask=inside)
+    grad_scores = (probs * (grad_probs - tl.sum(grad_probs * probs, 1)[:, None]) * scale).to(value.dtype)
+    tl.store(out + step, tl.dot(grad_scores, key).to(value.dtype), mask=in_bounds)
+    tl.store(out + step + heads * size, tl.dot(tl.trans(grad_scores), query).to(value.dtype), mask=in_bounds)
 
 
-def fits(longest: int, size: int, dtype: torch.dtype) -> bool:
+def supports_shape(longest: int, size: int, dtype: torch.dtype) -> bool:
     """Whether these kernels serve: bf16 or float16, short sequences, heads of 16 to 128."""
     return longest <= LONGEST and 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
@@ -156,13 +156,13 @@ def _warps(shape: dict[str, Any]) -> int:
     return 8 if shape["block"] == LONGEST else 4
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     qkv, bounds, seed, *ctx.rest = inputs
     ctx.save_for_backward(qkv, bounds, seed)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _autograd_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return attend_short_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
 
 
-attend_short.register_autograd(_differentiate, setup_context=_keep)
+attend_short.register_autograd(_autograd_backward, setup_context=_setup_context)

@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import custom_op
 
-from etude.nn.triton.dropout import STEPS, kept, key_of
+from etude.nn.triton.dropout import STEPS, dropout_factor, head_key
 
 LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
 
@@ -39,7 +39,7 @@ LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
 class Tiles(NamedTuple):
     """How a kernel is cut. `edge` are the stages of loops over masked tiles, which are short; `registers` the most of
     a thread, where 0 is as many as the compiler likes: so they are with dropout, and in heads wider than 64. What is
-    `held` in registers throughout is not read from shared memory for every product anew."""
+    kept `in_registers` in registers throughout is not read from shared memory for every product anew."""
 
     rows: int
     columns: int
@@ -47,44 +47,44 @@ class Tiles(NamedTuple):
     stages: int
     edge: int
     registers: int
-    held: bool = False
+    in_registers: bool = False
 
 
 # The fastest of those benchmarks/tiled_attention.py tried on an H200.
-FORWARD, BY_QUERY = Tiles(64, 64, 4, 3, 1, 128), Tiles(64, 32, 4, 3, 3, 0)
-BY_KEY, BY_KEY_CAUSAL = Tiles(32, 64, 4, 3, 1, 128), Tiles(32, 64, 4, 3, 1, 168, held=True)
+FORWARD, QUERY_GRAD = Tiles(64, 64, 4, 3, 1, 128), Tiles(64, 32, 4, 3, 3, 0)
+KEY_GRAD, KEY_GRAD_CAUSAL = Tiles(32, 64, 4, 3, 1, 128), Tiles(32, 64, 4, 3, 1, 168, in_registers=True)
 
-_MOST = tl.constexpr(2.0**100)  # of a sum of exponentials: products with it are still finite in float32
+_LARGEST_SUM = tl.constexpr(2.0**100)  # of a sum of exponentials: products with it are still finite in float32
 
 
 @triton.jit
 def _read(at, row, length, step: tl.constexpr, size: tl.constexpr, width: tl.constexpr, masked: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rows of one head, (rows, width); zeros behind the end of the sequence and behind the head."""
     lane = tl.arange(0, width)
-    where = at + row[:, None] * step + lane[None, :]
+    pointers = at + row[:, None] * step + lane[None, :]
     if size == width:
         if masked:
-            return tl.load(where, mask=(row < length)[:, None], other=0.0)
-        return tl.load(where)
-    return tl.load(where, mask=(row < length)[:, None] & (lane < size)[None, :], other=0.0)
+            return tl.load(pointers, mask=(row < length)[:, None], other=0.0)
+        return tl.load(pointers)
+    return tl.load(pointers, mask=(row < length)[:, None] & (lane < size)[None, :], other=0.0)
 
 
 @triton.jit
 def _write(at, row, length, tile, step: tl.constexpr, size: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
     lane = tl.arange(0, width)
-    inside = (row < length)[:, None] & (lane < size)[None, :]
-    tl.store(at + row[:, None] * step + lane[None, :], tile.to(at.dtype.element_ty), mask=inside)
+    in_bounds = (row < length)[:, None] & (lane < size)[None, :]
+    tl.store(at + row[:, None] * step + lane[None, :], tile.to(at.dtype.element_ty), mask=in_bounds)
 
 
 @triton.jit
-def _hold(tile, width: tl.constexpr):  # type: ignore[no-untyped-def]
+def _hold_in_registers(tile, width: tl.constexpr):  # type: ignore[no-untyped-def]
     """The same numbers as what a product leaves in registers: the one way to have them there for the next ones."""
-    one = tl.arange(0, width)[:, None] == tl.arange(0, width)[None, :]
-    return tl.dot(tile, one.to(tile.dtype)).to(tile.dtype)
+    identity = tl.arange(0, width)[:, None] == tl.arange(0, width)[None, :]
+    return tl.dot(tile, identity.to(tile.dtype)).to(tile.dtype)
 
 
 @triton.jit
-def _seen(row, length, first, columns: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
+def _visible(row, length, first, columns: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
     """(rows, columns): whether a query sees a key of the tile that begins at `first`. One comparison for each."""
     last = row * 0 + length - 1
     if causal:
@@ -93,8 +93,8 @@ def _seen(row, length, first, columns: tl.constexpr, causal: tl.constexpr):  # t
 
 
 @triton.jit
-def _add(  # type: ignore[no-untyped-def]
-    mixed, total, query, reference, keys, drawn, row, length, low, high, scale: tl.constexpr,
+def _add_keys(  # type: ignore[no-untyped-def]
+    mixed, total, query, reference, keys, dropout_key, row, length, low, high, scale: tl.constexpr,
     step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, columns: tl.constexpr,
     causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
@@ -102,20 +102,20 @@ def _add(  # type: ignore[no-untyped-def]
     for first in tl.range(low, high, columns, num_stages=edge if masked else None):
         column = first + tl.arange(0, columns)
         key = _read(keys, column, length, step, size, width, masked)
-        share = tl.exp2(tl.dot(query, tl.trans(key)) * scale - reference[:, None])
+        probs = tl.exp2(tl.dot(query, tl.trans(key)) * scale - reference[:, None])
         if masked:
-            share = tl.where(_seen(row, length, first, columns, causal), share, 0.0)
-        total += tl.sum(share, 1)
+            probs = tl.where(_visible(row, length, first, columns, causal), probs, 0.0)
+        total += tl.sum(probs, 1)
         if drops:  # behind the softmax: its sum is that of all weights
-            share = share * kept(drawn, row[:, None], column[None, :], drops)
+            probs = probs * dropout_factor(dropout_key, row[:, None], column[None, :], drops)
         value = _read(keys + heads * size, column, length, step, size, width, masked)
-        mixed = tl.dot(share.to(value.dtype), value, mixed)
+        mixed = tl.dot(probs.to(value.dtype), value, mixed)
     return mixed, total
 
 
 @triton.jit
-def _gather(  # type: ignore[no-untyped-def]
-    query, keys, drawn, row, length, end, scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr,
+def _add_keys_running_max(  # type: ignore[no-untyped-def]
+    query, keys, dropout_key, row, length, end, scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr,
     size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip
@@ -128,21 +128,21 @@ def _gather(  # type: ignore[no-untyped-def]
         key = _read(keys, column, length, step, size, width, True)
         scores = tl.dot(query, tl.trans(key)) * scale
         # finite: a row that has seen nothing yet gives no NaN
-        scores = tl.where(_seen(row, length, first, columns, causal), scores, -1e30)
+        scores = tl.where(_visible(row, length, first, columns, causal), scores, -1e30)
         higher = tl.maximum(highest, tl.max(scores, 1))
-        share = tl.exp2(scores - higher[:, None])
-        shrink = tl.exp2(highest - higher)
-        total = total * shrink + tl.sum(share, 1)
+        probs = tl.exp2(scores - higher[:, None])
+        rescale = tl.exp2(highest - higher)
+        total = total * rescale + tl.sum(probs, 1)
         if drops:
-            share = share * kept(drawn, row[:, None], column[None, :], drops)
+            probs = probs * dropout_factor(dropout_key, row[:, None], column[None, :], drops)
         value = _read(keys + heads * size, column, length, step, size, width, True)
-        mixed = tl.dot(share.to(value.dtype), value, mixed * shrink[:, None])
+        mixed = tl.dot(probs.to(value.dtype), value, mixed * rescale[:, None])
         highest = higher
     return mixed, highest, total
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward_kernel(  # type: ignore[no-untyped-def]
     qkv, bounds, seed, out, sums, tokens, scale: tl.constexpr, heads: tl.constexpr, size: tl.constexpr,
     width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr,
     edge: tl.constexpr,
@@ -160,42 +160,42 @@ def _forward(  # type: ignore[no-untyped-def]
     keys = queries + heads * size
     query = _read(queries, row, length, step, size, width, True)
     if causal:  # up to here all queries of the block see all keys
-        clear = (first + 1) // columns * columns
+        unmasked_end = (first + 1) // columns * columns
         end = tl.minimum(length, first + rows)
     else:
-        clear = length // columns * columns
+        unmasked_end = length // columns * columns
         end = length
-    drawn = 0
+    dropout_key = 0
     if drops:
-        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
+        dropout_key = head_key(tl.load(seed), tl.program_id(2) * heads + head)
     if qkv.dtype.element_ty == tl.float16:
-        mixed, reference, total = _gather(
-            query, keys, drawn, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
+        mixed, reference, total = _add_keys_running_max(
+            query, keys, dropout_key, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
         )  # fmt: skip
     else:
-        own = _read(keys, row, length, step, size, width, True)
-        reference = tl.sum(query.to(tl.float32) * own.to(tl.float32), 1) * scale
+        own_key = _read(keys, row, length, step, size, width, True)
+        reference = tl.sum(query.to(tl.float32) * own_key.to(tl.float32), 1) * scale
         mixed = tl.zeros([rows, width], tl.float32)
         total = tl.zeros([rows], tl.float32)
-        mixed, total = _add(
-            mixed, total, query, reference, keys, drawn, row, length, 0, clear, scale, step,
+        mixed, total = _add_keys(
+            mixed, total, query, reference, keys, dropout_key, row, length, 0, unmasked_end, scale, step,
             heads, size, width, columns, causal, drops, edge, False,
         )  # fmt: skip
-        mixed, total = _add(
-            mixed, total, query, reference, keys, drawn, row, length, clear, end, scale, step,
+        mixed, total = _add_keys(
+            mixed, total, query, reference, keys, dropout_key, row, length, unmasked_end, end, scale, step,
             heads, size, width, columns, causal, drops, edge, True,
         )  # fmt: skip
-        if not (tl.max(total, 0) < _MOST):
-            mixed, reference, total = _gather(
-                query, keys, drawn, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
+        if not (tl.max(total, 0) < _LARGEST_SUM):
+            mixed, reference, total = _add_keys_running_max(
+                query, keys, dropout_key, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
             )  # fmt: skip
     _write(out + (start * heads + head) * size, row, length, mixed / total[:, None], heads * size, size, width)
     tl.store(sums + head * tokens + start + row, reference + tl.log2(total), mask=row < length)
 
 
 @triton.jit
-def _pull_query(  # type: ignore[no-untyped-def]
-    by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, low, high,
+def _add_query_grad(  # type: ignore[no-untyped-def]
+    grad_query, query, grad_out, row_log_sum, row_dot, keys, dropout_key, row, length, low, high,
     scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr,
     columns: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
@@ -203,20 +203,20 @@ def _pull_query(  # type: ignore[no-untyped-def]
         column = first + tl.arange(0, columns)
         key = _read(keys, column, length, step, size, width, masked)
         value = _read(keys + heads * size, column, length, step, size, width, masked)
-        share = tl.exp2(tl.dot(query, tl.trans(key)) * scale - row_sum[:, None])
+        probs = tl.exp2(tl.dot(query, tl.trans(key)) * scale - row_log_sum[:, None])
         if masked:
-            share = tl.where(_seen(row, length, first, columns, causal), share, 0.0)
-        by_share = tl.dot(slope, tl.trans(value))
+            probs = tl.where(_visible(row, length, first, columns, causal), probs, 0.0)
+        grad_probs = tl.dot(grad_out, tl.trans(value))
         if drops:
-            by_share = by_share * kept(drawn, row[:, None], column[None, :], drops)
-        by_score = share * (by_share - row_mean[:, None])
-        by_query = tl.dot(by_score.to(key.dtype), key, by_query)
-    return by_query
+            grad_probs = grad_probs * dropout_factor(dropout_key, row[:, None], column[None, :], drops)
+        grad_scores = probs * (grad_probs - row_dot[:, None])
+        grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query)
+    return grad_query
 
 
 @triton.jit
-def _by_query(  # type: ignore[no-untyped-def]
-    grad, qkv, mixed, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
+def _query_grad_kernel(  # type: ignore[no-untyped-def]
+    grad, qkv, mixed, bounds, seed, sums, row_dots, out, tokens, scale: tl.constexpr, grad_scale: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
     causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr,
 ):  # fmt: skip
@@ -232,37 +232,37 @@ def _by_query(  # type: ignore[no-untyped-def]
     queries = qkv + start * step + head * size
     keys = queries + heads * size
     query = _read(queries, row, length, step, size, width, True)
-    place = (start * heads + head) * size
-    slope = _read(grad + place, row, length, heads * size, size, width, True)
-    result = _read(mixed + place, row, length, heads * size, size, width, True)
+    offset = (start * heads + head) * size
+    grad_out = _read(grad + offset, row, length, heads * size, size, width, True)
+    result = _read(mixed + offset, row, length, heads * size, size, width, True)
     # sum(share * derivative) over the keys, which the derivative of a softmax takes away, is this
-    row_mean = tl.sum(slope.to(tl.float32) * result.to(tl.float32), 1)
-    tl.store(means + head * tokens + start + row, row_mean, mask=row < length)
-    row_sum = tl.load(sums + head * tokens + start + row, mask=row < length, other=float("inf"))
+    row_dot = tl.sum(grad_out.to(tl.float32) * result.to(tl.float32), 1)
+    tl.store(row_dots + head * tokens + start + row, row_dot, mask=row < length)
+    row_log_sum = tl.load(sums + head * tokens + start + row, mask=row < length, other=float("inf"))
     if causal:
-        clear = (first + 1) // columns * columns
+        unmasked_end = (first + 1) // columns * columns
         end = tl.minimum(length, first + rows)
     else:
-        clear = length // columns * columns
+        unmasked_end = length // columns * columns
         end = length
-    drawn = 0
+    dropout_key = 0
     if drops:
-        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
-    by_query = tl.zeros([rows, width], tl.float32)
-    by_query = _pull_query(
-        by_query, query, slope, row_sum, row_mean, keys, drawn, row, length, 0,
-        clear, scale, step, heads, size, width, columns, causal, drops, edge, False,
+        dropout_key = head_key(tl.load(seed), tl.program_id(2) * heads + head)
+    grad_query = tl.zeros([rows, width], tl.float32)
+    grad_query = _add_query_grad(
+        grad_query, query, grad_out, row_log_sum, row_dot, keys, dropout_key, row, length, 0,
+        unmasked_end, scale, step, heads, size, width, columns, causal, drops, edge, False,
     )  # fmt: skip
-    by_query = _pull_query(
-        by_query, query, slope, row_sum, row_mean, keys, drawn, row, length,
-        clear, end, scale, step, heads, size, width, columns, causal, drops, edge, True,
+    grad_query = _add_query_grad(
+        grad_query, query, grad_out, row_log_sum, row_dot, keys, dropout_key, row, length,
+        unmasked_end, end, scale, step, heads, size, width, columns, causal, drops, edge, True,
     )  # fmt: skip
-    _write(out + start * step + head * size, row, length, by_query * back, step, size, width)
+    _write(out + start * step + head * size, row, length, grad_query * grad_scale, step, size, width)
 
 
 @triton.jit
-def _pull_key(  # type: ignore[no-untyped-def]
-    by_key, by_value, key, value, queries, slopes, sums, means, drawn, column, length,
+def _add_key_grad(  # type: ignore[no-untyped-def]
+    grad_key, grad_value, key, value, queries, grad_outs, sums, row_dots, dropout_key, column, length,
     low, high, scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr,
     rows: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
@@ -271,32 +271,32 @@ def _pull_key(  # type: ignore[no-untyped-def]
         row = first + tl.arange(0, rows)
         query = _read(queries, row, length, step, size, width, masked)
         if masked:  # an infinite sum makes every share of a row behind the end 0
-            row_sum = tl.load(sums + row, mask=row < length, other=float("inf"))
-            row_mean = tl.load(means + row, mask=row < length, other=0.0)
+            row_log_sum = tl.load(sums + row, mask=row < length, other=float("inf"))
+            row_dot = tl.load(row_dots + row, mask=row < length, other=0.0)
         else:
-            row_sum = tl.load(sums + row)
-            row_mean = tl.load(means + row)
-        share = tl.exp2(tl.dot(key, tl.trans(query)) * scale - row_sum[None, :])
+            row_log_sum = tl.load(sums + row)
+            row_dot = tl.load(row_dots + row)
+        probs = tl.exp2(tl.dot(key, tl.trans(query)) * scale - row_log_sum[None, :])
         if masked and causal:
-            share = tl.where(column[:, None] <= row[None, :], share, 0.0)
-        slope = _read(slopes, row, length, heads * size, size, width, masked)
-        by_share = tl.dot(value, tl.trans(slope))
+            probs = tl.where(column[:, None] <= row[None, :], probs, 0.0)
+        grad_out = _read(grad_outs, row, length, heads * size, size, width, masked)
+        grad_probs = tl.dot(value, tl.trans(grad_out))
         if drops:
-            stays = kept(drawn, row[None, :], column[:, None], drops)
-            by_value = tl.dot((share * stays).to(slope.dtype), slope, by_value)
-            by_share = by_share * stays
+            factor = dropout_factor(dropout_key, row[None, :], column[:, None], drops)
+            grad_value = tl.dot((probs * factor).to(grad_out.dtype), grad_out, grad_value)
+            grad_probs = grad_probs * factor
         else:
-            by_value = tl.dot(share.to(slope.dtype), slope, by_value)
-        by_score = share * (by_share - row_mean[None, :])
-        by_key = tl.dot(by_score.to(query.dtype), query, by_key)
-    return by_key, by_value
+            grad_value = tl.dot(probs.to(grad_out.dtype), grad_out, grad_value)
+        grad_scores = probs * (grad_probs - row_dot[None, :])
+        grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key)
+    return grad_key, grad_value
 
 
 @triton.jit
-def _by_key(  # type: ignore[no-untyped-def]
-    grad, qkv, bounds, seed, sums, means, out, tokens, scale: tl.constexpr, back: tl.constexpr,
+def _key_grad_kernel(  # type: ignore[no-untyped-def]
+    grad, qkv, bounds, seed, sums, row_dots, out, tokens, scale: tl.constexpr, grad_scale: tl.constexpr,
     heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, held: tl.constexpr,
+    causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, in_registers: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     start = tl.load(bounds + tl.program_id(2))
@@ -308,44 +308,44 @@ def _by_key(  # type: ignore[no-untyped-def]
     column = first + tl.arange(0, columns)
     step: tl.constexpr = 3 * heads * size
     queries = qkv + start * step + head * size
-    slopes = grad + (start * heads + head) * size
+    grad_outs = grad + (start * heads + head) * size
     sums += head * tokens + start
-    means += head * tokens + start
+    row_dots += head * tokens + start
     key = _read(queries + heads * size, column, length, step, size, width, True)
     value = _read(queries + 2 * heads * size, column, length, step, size, width, True)
-    if held:
-        key = _hold(key, width)
-        value = _hold(value, width)
-    drawn = 0
+    if in_registers:
+        key = _hold_in_registers(key, width)
+        value = _hold_in_registers(value, width)
+    dropout_key = 0
     if drops:
-        drawn = key_of(tl.load(seed), tl.program_id(2) * heads + head)
-    by_key = tl.zeros([columns, width], tl.float32)
-    by_value = tl.zeros([columns, width], tl.float32)
-    clear = length // rows * rows  # whole blocks of queries
+        dropout_key = head_key(tl.load(seed), tl.program_id(2) * heads + head)
+    grad_key = tl.zeros([columns, width], tl.float32)
+    grad_value = tl.zeros([columns, width], tl.float32)
+    unmasked_end = length // rows * rows  # whole blocks of queries
     low = 0
     if causal:  # the blocks of queries that cross the diagonal; those behind see every key of this block
         low = first // rows * rows
-        crossed = tl.minimum((first + columns + rows - 1) // rows * rows, length)
-        by_key, by_value = _pull_key(
-            by_key, by_value, key, value, queries, slopes, sums, means, drawn, column,
-            length, low, crossed, scale, step, heads, size, width, rows, causal, drops, edge, True,
+        diagonal_end = tl.minimum((first + columns + rows - 1) // rows * rows, length)
+        grad_key, grad_value = _add_key_grad(
+            grad_key, grad_value, key, value, queries, grad_outs, sums, row_dots, dropout_key, column,
+            length, low, diagonal_end, scale, step, heads, size, width, rows, causal, drops, edge, True,
         )  # fmt: skip
         low = (first + columns + rows - 1) // rows * rows
-        clear = tl.maximum(clear, low)
-    by_key, by_value = _pull_key(
-        by_key, by_value, key, value, queries, slopes, sums, means, drawn, column,
-        length, low, clear, scale, step, heads, size, width, rows, causal, drops, edge, False,
+        unmasked_end = tl.maximum(unmasked_end, low)
+    grad_key, grad_value = _add_key_grad(
+        grad_key, grad_value, key, value, queries, grad_outs, sums, row_dots, dropout_key, column,
+        length, low, unmasked_end, scale, step, heads, size, width, rows, causal, drops, edge, False,
     )  # fmt: skip
-    by_key, by_value = _pull_key(
-        by_key, by_value, key, value, queries, slopes, sums, means, drawn, column,
-        length, clear, length, scale, step, heads, size, width, rows, causal, drops, edge, True,
+    grad_key, grad_value = _add_key_grad(
+        grad_key, grad_value, key, value, queries, grad_outs, sums, row_dots, dropout_key, column,
+        length, unmasked_end, length, scale, step, heads, size, width, rows, causal, drops, edge, True,
     )  # fmt: skip
-    to = out + start * step + head * size
-    _write(to + heads * size, column, length, by_key * back, step, size, width)
-    _write(to + 2 * heads * size, column, length, by_value, step, size, width)
+    target = out + start * step + head * size
+    _write(target + heads * size, column, length, grad_key * grad_scale, step, size, width)
+    _write(target + 2 * heads * size, column, length, grad_value, step, size, width)
 
 
-def fits(size: int, dtype: torch.dtype) -> bool:
+def supports_shape(size: int, dtype: torch.dtype) -> bool:
     """Whether these kernels serve: bf16 or float16, heads of 16 to 128."""
     return 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
@@ -373,7 +373,7 @@ def attend_tiled(
     out, sums = _like_results(qkv)
     tokens, heads, _ = out.shape
     grid = (triton.cdiv(longest, FORWARD.rows), heads, bounds.shape[0] - 1)
-    _forward[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
+    _forward_kernel[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
     return out, sums
 
 
@@ -395,15 +395,25 @@ def attend_tiled_backward(
     """(N, H, d), (N, 3, H, d) -> the gradient of the latter."""
     grad, qkv = grad.contiguous(), qkv.contiguous()
     tokens, _, heads, size = qkv.shape
-    out, means = torch.empty_like(qkv), torch.empty_like(sums)
-    sequences, back = bounds.shape[0] - 1, size**-0.5
-    _by_query[(triton.cdiv(longest, BY_QUERY.rows), heads, sequences)](
-        grad, qkv, mixed, bounds, seed, sums, means, out, tokens, back=back, **_shape(qkv, causal, dropout, BY_QUERY)
+    out, row_dots = torch.empty_like(qkv), torch.empty_like(sums)
+    sequences, grad_scale = bounds.shape[0] - 1, size**-0.5
+    _query_grad_kernel[(triton.cdiv(longest, QUERY_GRAD.rows), heads, sequences)](
+        grad,
+        qkv,
+        mixed,
+        bounds,
+        seed,
+        sums,
+        row_dots,
+        out,
+        tokens,
+        grad_scale=grad_scale,
+        **_shape(qkv, causal, dropout, QUERY_GRAD),
     )
-    keys = BY_KEY_CAUSAL if causal else BY_KEY
-    shape = _shape(qkv, causal, dropout, keys) | {"back": back, "held": keys.held}
-    _by_key[(triton.cdiv(longest, keys.columns), heads, sequences)](
-        grad, qkv, bounds, seed, sums, means, out, tokens, **shape
+    keys = KEY_GRAD_CAUSAL if causal else KEY_GRAD
+    shape = _shape(qkv, causal, dropout, keys) | {"grad_scale": grad_scale, "in_registers": keys.in_registers}
+    _key_grad_kernel[(triton.cdiv(longest, keys.columns), heads, sequences)](
+        grad, qkv, bounds, seed, sums, row_dots, out, tokens, **shape
     )
     return out
 
@@ -413,14 +423,14 @@ def _(grad: Tensor, qkv: Tensor, *_: Any) -> Tensor:
     return qkv.new_empty(qkv.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     qkv, bounds, seed, *ctx.rest = inputs
     ctx.save_for_backward(qkv, *output, bounds, seed)
     ctx.mark_non_differentiable(output[1])
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _autograd_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return attend_tiled_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
 
 
-attend_tiled.register_autograd(_differentiate, setup_context=_keep)
+attend_tiled.register_autograd(_autograd_backward, setup_context=_setup_context)
