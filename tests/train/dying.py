@@ -33,7 +33,7 @@ def arm(moment: str) -> None:
         return
     step = int(number)
     advance, place, save_file = Loop.advance, checkpoint.rename_into_place, checkpoint.save_file
-    evaluate, batches, at = Loop.evaluate, evaluation.batches, [0]
+    evaluate, batches, at = Loop.evaluate, evaluation.build_batches, [0]
 
     def dying_advance(self: Loop, work: Any) -> None:
         if work.number + 1 == step and what == "term":
@@ -71,7 +71,7 @@ def arm(moment: str) -> None:
         checkpoint.save_file = dying_save_file
     elif what == "evaluation":
         Loop.evaluate = noting_evaluate  # type: ignore[method-assign]
-        evaluation.batches = dying_batches
+        evaluation.build_batches = dying_batches
     else:
         raise SystemExit(f"no such moment: {moment}")
 

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from etude.train import optim, optimizers
-from etude.train import tensor_lists as many_tensors
+from etude.train import optim, optimizers, tensor_lists
 from etude.train.optimizers import Adam, AdamW, init_adam_state
 
 SIZES = [(1,), (5,), (4096,), (4097,), (100, 100), (0,)]
@@ -64,7 +63,7 @@ def exact(kind: type[AdamW], epsilon: float) -> tuple[torch.optim.AdamW, list[nn
     """torch's plainest AdamW, in float64."""
     learnt = parameters(dtype=torch.float64)
     optimizer = torch.optim.AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=epsilon, foreach=False)
-    init_adam_state(optimizer, kind.age)
+    init_adam_state(optimizer, kind.initial_step)
     return optimizer, learnt
 
 
@@ -100,7 +99,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     monkeypatch.setattr(adam_kernel, "step", step)
     monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: adam_kernel)
     yield seen
-    many_tensors.cut.cache_clear()
+    tensor_lists.split_into_chunks.cache_clear()
 
 
 @pytest.mark.interpreted
@@ -119,7 +118,7 @@ def test_steps_are_adamws(
     walk(reference, theirs, range(STEPS))
     agree(learnt, optimizer, theirs, reference)
     assert len(calls) == STEPS
-    counts = [optimizer.state[parameter]["step"].item() - kind.age for parameter in learnt]
+    counts = [optimizer.state[parameter]["step"].item() - kind.initial_step for parameter in learnt]
     assert counts == ([5, 5, 5, 4, 5, 5] if kind is AdamW else [0] * 6)  # BERT's stands still
 
 
@@ -149,7 +148,7 @@ def test_clipping_rides_along(calls: list[Any], monkeypatch: pytest.MonkeyPatch)
             optim.clip_gradients(learnt, 0.5, optimizer if own else None)
             optimizer.step()
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    assert [bool(call["scale"] is not None) for call in calls] == [True] * STEPS + [False] * STEPS
+    assert [bool(call["grad_scale"] is not None) for call in calls] == [True] * STEPS + [False] * STEPS
 
 
 @pytest.mark.interpreted

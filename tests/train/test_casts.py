@@ -29,7 +29,7 @@ def graph_of(device: str, dtype: torch.dtype) -> torch.fx.Graph:
 @pytest.mark.parametrize("device, dtype", [("cuda", torch.bfloat16), ("cuda", torch.float16), ("cpu", torch.bfloat16)])
 def test_a_product_that_is_widened_to_leave_comes_out_wide(device: str, dtype: torch.dtype) -> None:
     graph = graph_of(device, dtype)
-    casts.widen(graph)
+    casts.widen_products(graph)
     graph.lint()
     names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
     wide = names.count("aten.mm.dtype")
@@ -67,12 +67,12 @@ def weights_and_products(dtype: torch.dtype) -> tuple[torch.fx.Graph, list[torch
 def test_weights_are_cast_by_one_operator(dtype: torch.dtype) -> None:
     graph, values = weights_and_products(dtype)
     before = GraphModule({}, weights_and_products(dtype)[0])(*values)
-    casts.join(graph)
+    casts.merge_casts(graph)
     graph.lint()
     names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
-    assert names.count("etude.narrowed.default") == 1
+    assert names.count("etude.cast_all.default") == 1
     assert names.count("prims.convert_element_type.default") == 1  # the one that a sum does on the way
-    joined = next(node for node in graph.nodes if str(node.target) == "etude.narrowed.default")
+    joined = next(node for node in graph.nodes if str(node.target) == "etude.cast_all.default")
     assert [one.name for one in joined.args[0]] == ["a", "b", "c"]
     after = GraphModule({}, graph)(*values)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
@@ -84,5 +84,5 @@ def test_a_single_cast_stays() -> None:
     narrow = graph.call_function(CAST, (a, torch.bfloat16))
     graph.output(graph.call_function(ATEN.mm.default, (x, narrow)))
     a.meta["val"] = torch.empty(2, 2)
-    casts.join(graph)
+    casts.merge_casts(graph)
     assert [str(node.target) for node in graph.nodes][2] == "prims.convert_element_type.default"

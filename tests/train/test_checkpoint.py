@@ -54,7 +54,7 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
         path.unlink()
     else:
         path.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match=r"weights\.safetensors is not what was written"):
+    with pytest.raises(UserError, match=r"weights\.safetensors is damaged"):
         checkpoint.load(tmp_path, 3)
 
 

@@ -44,9 +44,9 @@ def test_the_first_step_is_told_once_it_is_over_and_nothing_after_it(monkeypatch
 def test_what_the_cache_did_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "cache_folder", lambda: "/kept")
     for counts, said in {
-        (3, 0, 0): "; 3 graphs found in /kept",
-        (0, 2, 0): "; 2 made and kept in /kept for the next run",
-        (0, 0, 1): "; 1 made that torch cannot keep",
+        (3, 0, 0): "; 3 graphs read from /kept",
+        (0, 2, 0): "; 2 compiled and cached in /kept for the next run",
+        (0, 0, 1): "; 1 compiled that torch cannot cache",
         (0, 0, 0): "",
     }.items():
         monkeypatch.setattr(compilation, "count_graphs", lambda counts=counts: counts)

@@ -17,7 +17,7 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
 
 def lengths_agree(device: str) -> None:
     """Sizes around a chunk's, none at all, very different numbers, a tensor that begins anywhere; then not a number."""
-    from etude.train.grad_norm_kernel import BLOCK, length
+    from etude.train.grad_norm_kernel import BLOCK, total_norm
 
     draw = torch.Generator().manual_seed(0)
     sizes = [(1,), (5,), (BLOCK,), (BLOCK + 1,), (3, BLOCK), (0,), (BLOCK - 1,)]
@@ -25,14 +25,14 @@ def lengths_agree(device: str) -> None:
     given.append(torch.randn(100, generator=draw).to(device)[3:])
     for some in (given[:-1], given, given[5:6]):
         exact = np.sqrt(sum(float((one.double() ** 2).sum()) for one in some))
-        found = length(some)
+        found = total_norm(some)
         assert found.shape == () and found.dtype == torch.float32
         assert float(found) == pytest.approx(exact, rel=1e-6)
-        assert torch.equal(found, length(some))  # to the bit
+        assert torch.equal(found, total_norm(some))  # to the bit
     given[4][1, 7] = torch.inf
-    assert float(length(given)) == np.inf
+    assert float(total_norm(given)) == np.inf
     given[4][1, 7] = torch.nan
-    assert np.isnan(float(length(given)))
+    assert np.isnan(float(total_norm(given)))
 
 
 @pytest.mark.interpreted
@@ -54,7 +54,7 @@ def test_lengths_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_kernel_cannot_read_goes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     class Kernel:
         @staticmethod
-        def length(gradients: list[torch.Tensor]) -> torch.Tensor:
+        def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
             return torch.tensor(-1.0)
 
     monkeypatch.setattr(optimizers, "load_norm_kernel", lambda *_: Kernel)

@@ -19,7 +19,7 @@ from torch import nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.objectives.base import Batch, Objective, Row, Term, join
-from etude.train.loader import Loader, split
+from etude.train.loader import Loader, split_into_micro_batches
 from etude.train.workers import default_workers
 
 
@@ -124,7 +124,7 @@ def test_lanes_go_on_where_they_stopped() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot be shared by 2"):
+    with pytest.raises(UserError, match="cannot be divided among 2"):
         loader(10, 3, ranks=2)
     with pytest.raises(UserError, match="fewer than the 30 lanes"):
         loader(10, 30, shuffle=False)
@@ -132,10 +132,12 @@ def test_what_cannot_be_shared_is_refused() -> None:
 
 def test_split_keeps_whole_rows_in_order() -> None:
     rows = [Numbers(9)[i] for i in range(9)]
-    groups = split(rows, 8)
+    groups = split_into_micro_batches(rows, 8)
     assert [len(group) for group in groups] == [2, 2, 2, 2, 1]
     assert [row.index for group in groups for row in group] == list(range(9))
-    assert [len(group) for group in split(rows, 1)] == [1] * 9  # a row larger than the limit stands alone
+    assert [len(group) for group in split_into_micro_batches(rows, 1)] == [
+        1
+    ] * 9  # a row larger than the limit stands alone
 
 
 class Deadly(Numbers):
@@ -158,7 +160,7 @@ def test_processes_build_what_is_built_here() -> None:
 
 
 def test_a_step_larger_than_a_slot_goes_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etude.train.workers.SLOT", 4096)  # a step of 2,000 rows has 64 kB of ids alone
+    monkeypatch.setattr("etude.train.workers.SLOT_BYTES", 4096)  # a step of 2,000 rows has 64 kB of ids alone
     there = list(loader(4000, 2000, workers=2, processes=True).steps(0, 6))
     for number, step in enumerate(there):
         assert torch.equal(step.batches[0].tokens, loader(4000, 2000).step(number).batches[0].tokens)

@@ -131,8 +131,8 @@ def test_another_runtime_error_is_not_mistaken_for_it(tmp_path: Path, corpus: Co
 def test_the_best_checkpoint_stays(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     run = loop(tmp_path, corpus, valid=True, steps=30, eval_every=5, save_every=5, keep=1)
     losses = iter([3.0, 1.0, 2.0, 2.5, 4.0, 5.0])
-    means = evaluation.means
-    monkeypatch.setattr(evaluation, "means", lambda *given: means(*given) | {"loss": next(losses)})
+    means = evaluation.average
+    monkeypatch.setattr(evaluation, "average", lambda *given: means(*given) | {"loss": next(losses)})
     result = run.run()
     assert result.state.best_step == 10
     assert checkpoint.list_steps(tmp_path / "checkpoints") == [10, 30]

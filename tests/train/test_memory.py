@@ -30,7 +30,7 @@ def test_activations_grow_with_tokens_and_with_what_is_trained_beside() -> None:
     one = estimate()
     assert one.activations is not None
     assert estimate(micro_tokens=1024).activations == 2 * one.activations
-    assert estimate(beside=[MODEL]).activations == 2 * one.activations
+    assert estimate(other_models=[MODEL]).activations == 2 * one.activations
     assert estimate(model=None).activations is None
 
 

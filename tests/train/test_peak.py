@@ -32,7 +32,9 @@ def test_the_peak_is_measured_fast_kept_and_near_the_truth():
 
 def test_bf16_is_chosen_only_where_it_is_faster():
     chosen = peak.is_bf16_faster_on_cpu()
-    slow = min(peak._layer(64, bf16=True) for _ in range(3)) > 5 * min(peak._layer(64, bf16=False) for _ in range(3))
+    slow = min(peak._time_layer(64, bf16=True) for _ in range(3)) > 5 * min(
+        peak._time_layer(64, bf16=False) for _ in range(3)
+    )
     assert not (chosen and slow)
     assert peak.resolve_precision("auto", "cpu") == ("bf16" if chosen else "float32")
     assert peak.resolve_precision("bf16", "cpu") == "bf16" and peak.resolve_precision("float32", "cpu") == "float32"
@@ -106,7 +108,7 @@ def test_activations_are_what_autograd_keeps(values, precision):
 def test_a_model_without_a_count_says_so():
     named = [("model.weight", torch.nn.Parameter(torch.ones(1000)))]
     estimate = memory.estimate(Settings(steps=1), named, micro_tokens=64, precision="float32")
-    assert estimate.activations is None and "activations not known" in str(estimate)
+    assert estimate.activations is None and "activations unknown" in str(estimate)
     assert estimate.total == 4000 + 4000 + 8004
 
 

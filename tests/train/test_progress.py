@@ -47,8 +47,8 @@ def test_a_terminal_is_redrawn_in_place():
 
 
 def test_a_pipe_gets_few_plain_lines(monkeypatch):
-    monkeypatch.setattr(module, "FIRST", 0.02)
-    monkeypatch.setattr(module, "PLAIN", 0.3)
+    monkeypatch.setattr(module, "FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(module, "PLAIN_SECONDS", 0.3)
     stream = io.StringIO()
     with Progress(10**6, stream=stream) as progress:
         for step in range(1, 100):
@@ -135,4 +135,4 @@ def test_a_held_out_loss_stays_on_the_screen():
     ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (61, "1m01s"), (3660, "1h01m"), (90_000, "1d01h")]
 )
 def test_durations(seconds, text):
-    assert module._duration(seconds) == text
+    assert module._format_duration(seconds) == text

@@ -196,7 +196,7 @@ def take_apart(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str
                 step = loop.loader.step(number)
             totals = {name: float(count) for name, count in step.counts.items()}
             for batch in step.batches:
-                with clock("forward", counts), loop.precision():
+                with clock("forward", counts), loop.autocast():
                     loss = total_loss(loop.learner(batch.to(device)), totals)
                 with clock("backward", counts):
                     loss.backward()

@@ -56,7 +56,7 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         micro_tokens=settings.micro_tokens or settings.batch_tokens,
         precision=peak.resolve_precision(settings.precision, device),
         model=model,
-        beside=objective.trunks(),
+        other_models=objective.trunks(),
         device=device.type,
     )
     return Check(

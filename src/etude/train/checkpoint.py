@@ -1,8 +1,8 @@
-"""Checkpoints: safetensors and JSON, complete or absent.
+"""Checkpoints of safetensors and JSON, complete or absent.
 
-A checkpoint is written to a hidden folder, flushed to the disk, and renamed into place: whatever moment
-the process dies at, what bears the name `step-000…` is whole. `state.json` is written last inside and
-names every file with its length and hash; loading checks both. No pickle is involved.
+A checkpoint is written to a hidden folder, flushed to disk, and renamed into place: whenever the process dies, a folder
+named `step-000…` is complete. `state.json` is written last and lists every file with its length and hash; loading
+checks both. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any  # the values of JSON
 
 import torch
 from safetensors import safe_open
@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-    """Writes checkpoint `step` under `folder`: one safetensors file a group of tensors, and the state."""
+    """Write checkpoint `step` under `folder`: one safetensors file for each group of tensors, and the state."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"step-{step:012d}"
     writing = folder / f".writing-{step:012d}-{os.getpid()}"
@@ -37,7 +37,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], st
         path = writing / f"{name}.safetensors"
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
         flush(path)
-        files[path.name] = {"bytes": path.stat().st_size, "blake2b": fingerprint(path)}
+        files[path.name] = {"bytes": path.stat().st_size, "blake2b": hash_file(path)}
     content = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
     write_text(writing / "state.json", json.dumps(content, indent=1))
     flush(writing)
@@ -46,7 +46,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], st
 
 
 def rename_into_place(writing: Path, target: Path) -> None:
-    """The rename that makes it exist; an older one of the same name steps aside first."""
+    """Rename a finished folder to its name; an older one of the same name is moved aside first."""
     if target.exists():
         aside = target.with_name(f".old-{target.name}-{os.getpid()}")
         os.rename(target, aside)
@@ -58,14 +58,14 @@ def rename_into_place(writing: Path, target: Path) -> None:
 
 
 def list_steps(folder: Path) -> list[int]:
-    """The steps of all complete checkpoints, ascending."""
+    """Return the steps of all complete checkpoints, ascending."""
     if not folder.is_dir():
         return []
     return sorted(int(path.name[5:]) for path in folder.iterdir() if path.name.startswith("step-"))
 
 
 def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """The tensors of each group and the state, after checking every file's length and hash."""
+    """Return the tensors of each group and the state, after checking every file's length and hash."""
     target = folder / f"step-{step:012d}"
     try:
         content = json.loads((target / "state.json").read_text(encoding="utf-8"))
@@ -74,11 +74,11 @@ def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[st
             f"The checkpoint {target} cannot be read: {error}. Remove it to resume from the one before."
         ) from error
     groups: dict[str, dict[str, Tensor]] = {}
-    for name, facts in content["files"].items():
+    for name, expected in content["files"].items():
         path = target / name
-        if not path.is_file() or path.stat().st_size != facts["bytes"] or fingerprint(path) != facts["blake2b"]:
+        if not path.is_file() or path.stat().st_size != expected["bytes"] or hash_file(path) != expected["blake2b"]:
             raise UserError(
-                f"The checkpoint file {path} is not what was written (length or hash differs). "
+                f"The checkpoint file {path} is damaged: its length or hash differs from what was written. "
                 f"Remove {target} to resume from the checkpoint before it."
             )
         with safe_open(path, framework="pt") as file:
@@ -87,21 +87,21 @@ def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[st
 
 
 def prune(folder: Path, keep: int, best: int | None) -> None:
-    """Removes all but the last `keep` checkpoints and the best; and what dead writers left behind."""
+    """Remove all but the last `keep` checkpoints and the best, and what killed writers left behind."""
     for path in folder.glob(".writing-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(".old-*"):
         shutil.rmtree(path, ignore_errors=True)
     for step in list_steps(folder)[: -max(1, keep)]:
         if step != best:
-            # renamed first, so that a kill in the middle of a removal leaves no half a checkpoint
-            doomed = folder / f".old-{step}"
-            os.rename(folder / f"step-{step:012d}", doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            # renamed first, so that a kill in the middle of the removal leaves no half a checkpoint
+            aside = folder / f".old-{step}"
+            os.rename(folder / f"step-{step:012d}", aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copies tensors into a module; a missing, unexpected or misshapen one is an error that names it."""
+def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Copy tensors into a module; a missing, unexpected or misshapen one is an error that names it."""
     own = dict(module.state_dict())
     missing = sorted(set(own) - set(tensors))
     unexpected = sorted(set(tensors) - set(own))
@@ -117,7 +117,7 @@ def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], where:
             f"wrong shape: {'; '.join(misshapen)}" if misshapen else "",
         ]
         raise UserError(
-            f"The weights in {where} do not fit the model. " + ". ".join(part for part in parts if part) + "."
+            f"The weights in {source} do not fit the model. " + ". ".join(part for part in parts if part) + "."
         )
     with torch.no_grad():
         for name, tensor in own.items():
@@ -125,7 +125,7 @@ def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], where:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes and flushes one small file; readers never see half of it (written aside, renamed)."""
+    """Write and flush one small file; readers never see half of it, as it is written aside and renamed."""
     aside = path.with_name(f".{path.name}.writing")
     aside.write_text(text, encoding="utf-8")
     flush(aside)
@@ -133,7 +133,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Forces a file's content, or a folder's entries, to the disk."""
+    """Force a file's content, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -141,6 +141,7 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def fingerprint(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """Return the BLAKE2b hash of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,7 +1,8 @@
-"""Compiling takes a minute or so of a run's first step on a GPU. It is told, and so is where its result is kept.
+"""Options of `torch.compile`, and the report of how long compiling took and where its result is cached.
 
-torch keeps compiled kernels in a folder, under a hash of what they were made from, and the next run of the same model
-on the same machine takes them from there. TORCHINDUCTOR_CACHE_DIR moves it, for example to a disk that outlives /tmp.
+Compiling takes a minute or so of a run's first step on a GPU. torch caches compiled kernels in a folder, under a hash
+of what they were compiled from, and the next run of the same model on the same machine reads them from there.
+TORCHINDUCTOR_CACHE_DIR moves the cache, for example to a disk that outlives /tmp.
 """
 
 from __future__ import annotations
@@ -10,52 +11,53 @@ import contextlib
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from etude.train.progress import Progress
 
-One = TypeVar("One")
+T = TypeVar("T")
 
 
-def report_first_step(steps: Generator[One, None, None], progress: Progress) -> Generator[One, None, None]:
-    """Passes steps on. When the second is asked for, the first is done: so long compiling took, which is then said."""
+def report_first_step(steps: Generator[T, None, None], progress: Progress) -> Generator[T, None, None]:
+    """Pass steps on; when the second is requested the first is done, and its duration is reported."""
     with contextlib.closing(steps):
         for number, step in enumerate(steps):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             yield step
             if number == 0:
-                progress.print(describe(time.perf_counter() - begun))
+                progress.print(describe(time.perf_counter() - started))
 
 
 def describe(seconds: float) -> str:
-    found, made, lost = count_graphs()
-    parts = [f"{found} graphs found in {cache_folder()}"] if found else []
-    parts += [f"{made} made and kept in {cache_folder()} for the next run"] if made else []
-    parts += [f"{lost} made that torch cannot keep"] if lost else []
+    """Say how long the first step took and what the cache gave and got."""
+    hits, misses, bypasses = count_graphs()
+    parts = [f"{hits} graphs read from {cache_folder()}"] if hits else []
+    parts += [f"{misses} compiled and cached in {cache_folder()} for the next run"] if misses else []
+    parts += [f"{bypasses} compiled that torch cannot cache"] if bypasses else []
     return f"compiled: first step after {seconds:.0f} s" + "".join(f"; {part}" for part in parts)
 
 
 def count_graphs() -> tuple[int, int, int]:
-    """Of this process: how many graphs were found in the folder, made and kept there, made and not kept."""
-    from torch._dynamo.utils import counters  # the compiler is there already where this is asked
+    """Return how many graphs this process read from the cache, compiled and cached, compiled and could not cache."""
+    from torch._dynamo.utils import counters  # already imported wherever something was compiled
 
     inductor = counters["inductor"]
     return inductor["fxgraph_cache_hit"], inductor["fxgraph_cache_miss"], inductor["fxgraph_cache_bypass"]
 
 
 def cache_folder() -> Path:
-    """Where torch keeps what it compiled."""
+    """Return the folder of torch's cache of compiled kernels."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return Path(cache_dir())
 
 
-def compile_options(device: torch.device, replays: bool) -> dict[str, Any]:
-    """What `torch.compile` is told; with `replays`, to record kernels once and to replay them (CUDA graphs)."""
+def compile_options(device: torch.device, cuda_graphs: bool) -> dict[str, object]:
+    """Return the `options` of `torch.compile`; with `cuda_graphs`, kernels are recorded once and replayed."""
     if device.type != "cuda":
         return {}
-    from etude.train.casts import Casts  # brings the compiler along, which takes seconds to import
+    from etude.train.casts import CastPass  # imports the compiler, which takes seconds
 
-    return {"triton.cudagraphs": replays, "post_grad_custom_post_pass": Casts()}
+    return {"triton.cudagraphs": cuda_graphs, "post_grad_custom_post_pass": CastPass()}

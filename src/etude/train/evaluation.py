@@ -1,34 +1,33 @@
-"""The held-out text of a run: the same rows and the same masks every time, streamed, shared by all ranks."""
+"""Held-out evaluation: the same rows and the same masks every time, streamed, shared by all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from etude.chance import Chance
-from etude.objectives.base import Objective, Rows, Stat
-from etude.train.loader import Loader, split
+from etude.objectives.base import Batch, Objective, Row, Rows, Stat
+from etude.train.loader import Loader, split_into_micro_batches
 from etude.train.parallel import Ranks
 from etude.train.settings import Settings
 
-STEP = -1  # of Chance: no step of training has it
-MICRO = 8192  # tokens of a batch where no setting says
+STEP = -1  # of Chance: no training step has this number
+MICRO_TOKENS = 8192  # of a batch where no setting gives them
 
 
-def batches(objective: Objective, rows: Rows, settings: Settings, ranks: Ranks, lanes: int) -> Iterator[Any]:
-    """This rank's batches; at most `train.eval_tokens`. `lanes` count where rows do not shuffle."""
+def build_batches(objective: Objective, rows: Rows, settings: Settings, ranks: Ranks, lanes: int) -> Iterator[Batch]:
+    """Yield this rank's batches, at most `train.eval_tokens` in all; `lanes` matters where rows do not shuffle."""
     if not rows.shuffle:
-        yield from _lanes(objective, rows, settings, lanes)
+        yield from _build_lane_batches(objective, rows, settings, lanes)
         return
     count = len(rows)
     if settings.eval_tokens and rows.row_tokens:
         count = min(count, max(ranks.size, settings.eval_tokens // rows.row_tokens))
     chance = Chance(settings.seed, STEP)
-    group: list[Any] = []
-    limit = settings.micro_tokens or settings.batch_tokens or MICRO
+    group: list[Row] = []
+    limit = settings.micro_tokens or settings.batch_tokens or MICRO_TOKENS
     for number in range(ranks.rank, count, ranks.size):  # streamed: only one micro-batch of rows is held
         row = rows[number]
-        if group and len(split([*group, row], limit)) > 1:
+        if group and len(split_into_micro_batches([*group, row], limit)) > 1:
             yield objective.batch(group, chance)
             group = []
         group.append(row)
@@ -36,8 +35,8 @@ def batches(objective: Objective, rows: Rows, settings: Settings, ranks: Ranks, 
         yield objective.batch(group, chance)
 
 
-def _lanes(objective: Objective, rows: Rows, settings: Settings, lanes: int) -> Iterator[Any]:
-    """Carries states over the held-out text, from its start."""
+def _build_lane_batches(objective: Objective, rows: Rows, settings: Settings, lanes: int) -> Iterator[Batch]:
+    """Yield the steps of fixed lanes, whose states are carried over the held-out text from its start."""
     length, tokens = len(rows) // lanes, lanes * (rows.row_tokens or 1)
     objective.set_lanes(lanes)
     loader = Loader(
@@ -53,10 +52,10 @@ def _lanes(objective: Objective, rows: Rows, settings: Settings, lanes: int) -> 
         yield from loader.step(step).batches
 
 
-def means(stats: dict[str, Stat], ranks: Ranks) -> dict[str, float]:
-    """Of all ranks; the loss, the weighted sum of its terms, first."""
+def average(stats: dict[str, Stat], ranks: Ranks) -> dict[str, float]:
+    """Average the statistics of all ranks; the loss, the weighted sum of its terms, comes first."""
     sums = ranks.sum({name: float(stat.sum) for name, stat in stats.items()})
     counts = ranks.sum({name: float(stat.count) for name, stat in stats.items()})
-    found = {name: sums[name] / max(1.0, counts[name]) for name in stats}
-    weighted = [stat.weight * found[name] for name, stat in stats.items() if stat.weight is not None]
-    return {"loss": sum(weighted), **{name: mean for name, mean in found.items() if name != "loss"}}
+    means = {name: sums[name] / max(1.0, counts[name]) for name in stats}
+    weighted = [stat.weight * means[name] for name, stat in stats.items() if stat.weight is not None]
+    return {"loss": sum(weighted), **{name: mean for name, mean in means.items() if name != "loss"}}

@@ -1,10 +1,10 @@
-"""What to say when a run cannot go on: the first non-finite tensor, or memory that ran out."""
+"""Diagnosis of failed steps: the first non-finite tensor, and memory that ran out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,14 @@ from etude.errors import UserError
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """CUDA has a class for it; on a CPU it is a RuntimeError with a telling text, or a MemoryError."""
+    """Tell whether memory ran out; CUDA has a class for it, a CPU raises a RuntimeError or a MemoryError."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
+    """Yield the tensors within nested containers and dataclasses, as modules return them."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -28,57 +29,62 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _tensors(part)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from _tensors(getattr(value, name))
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
 
 
-def _finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(value) if tensor.is_floating_point())
 
 
 @contextmanager
-def watch(module: nn.Module) -> Iterator[list[str]]:
-    """Collects the names of sub-modules whose output is not finite, in the order they ran."""
-    found: list[str] = []
+def watch_outputs(module: nn.Module) -> Iterator[list[str]]:
+    """Collect the name of the first sub-module whose output is not finite."""
+    names: list[str] = []
 
-    def hook(name: str) -> Callable[..., None]:
-        def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if not found and not _finite(output):
-                found.append(name)
+    def make_hook(name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
+        def hook(_module: nn.Module, _inputs: tuple[object, ...], output: object) -> None:
+            if not names and not _is_finite(output):
+                names.append(name)
 
-        return look
+        return hook
 
-    handles = [part.register_forward_hook(hook(name)) for name, part in module.named_modules() if name]
+    handles = [part.register_forward_hook(make_hook(name)) for name, part in module.named_modules() if name]
     try:
-        yield found
+        yield names
     finally:
         for handle in handles:
             handle.remove()
 
 
 def find_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> str:
-    """Runs the failing step once more with every sub-module watched and names where it began.
+    """Run the failing step once more with hooks on every sub-module, and name the first non-finite tensor.
 
     `replay` does the forward and backward pass of the step without an update.
     """
     for name, parameter in learner.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return f"the parameter {name}"
-    with watch(learner) as found:
+    with watch_outputs(learner) as names:
         replay()
-    if found:
-        return f"the output of {found[0]} (forward pass)"
-    # the backward pass runs from the last parameter to the first: the last one hit is where it began
-    hit = [n for n, p in learner.named_parameters() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
-    if hit:
-        return f"the gradient of {hit[-1]} (backward pass)"
+    if names:
+        return f"the output of {names[0]} (forward pass)"
+    # the backward pass runs from the last parameter to the first: the last one affected is where it started
+    affected = [
+        name
+        for name, parameter in learner.named_parameters()
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
+    ]
+    if affected:
+        return f"the gradient of {affected[-1]} (backward pass)"
     return "the loss, although every tensor of it is finite when run again"
 
 
-def nonfinite_error(where: str, step: int, rate: float) -> UserError:
+def nonfinite_error(tensor: str, step: int, lr: float) -> UserError:
+    """Build the error of a step with a non-finite tensor, with what to try."""
     return UserError(
-        f"Training stopped at step {step}: {where} is not finite. The weights of step {step - 1} were not touched. "
-        f"The learning rate was {rate:.3g}: try a lower train.lr, a longer train.warmup, a smaller train.clip, "
+        f"Training stopped at step {step}: {tensor} is not finite. The weights of step {step - 1} were not changed. "
+        f"The learning rate was {lr:.3g}: try a lower train.lr, a longer train.warmup, a smaller train.clip, "
         "or train.precision=float32, and resume or start again."
     )

@@ -1,8 +1,8 @@
-"""Which rows form step k, and their batches: a pure function of (seed, k), built ahead by threads or processes.
+"""Loader of training steps: rows and batches as a pure function of (seed, step), built ahead in workers.
 
-Step k takes the next `batch_rows(k)` places of an endless stream; place p of epoch e holds row
-π_e(p), with π_e a keyed permutation. So nothing is remembered: resume is a seek, and the number of
-workers, ranks and micro-batches cannot change what is trained on.
+Step k reads the next `batch_rows(k)` positions of an endless stream; position p of epoch e holds row π_e(p), with π_e a
+keyed permutation. The loader has no state: resume is a seek, and the number of workers, ranks and micro-batches cannot
+change what is trained on.
 """
 
 from __future__ import annotations
@@ -11,19 +11,31 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from etude.chance import Chance, Permutation, fold
 from etude.errors import UserError
 from etude.objectives.base import Batch, Objective, Row, Rows, rows_of
-from etude.train.workers import SLOTS, Pool
+from etude.train.workers import SLOTS, ProcessPool
+
+Handle = TypeVar("Handle")
+
+
+class Pool(Protocol[Handle]):
+    """Workers that build steps from their numbers."""
+
+    def submit(self, number: int) -> Handle: ...
+
+    def result(self, handle: Handle) -> Step: ...
+
+    def shutdown(self) -> None: ...
 
 
 @dataclass
 class Step:
-    """This rank's micro-batches of one step, and what their loss terms are divided by."""
+    """This rank's micro-batches of one step, and the counts that their loss terms are divided by."""
 
     number: int
     batches: list[Batch]
@@ -35,6 +47,8 @@ class Step:
 
 
 class Loader:
+    """Builds the steps of one rank, in this process, in threads or in processes."""
+
     def __init__(
         self,
         objective: Objective,
@@ -51,9 +65,10 @@ class Loader:
         processes: bool = False,
         pin: bool = False,
     ) -> None:
-        """`sizes`: every number of rows a step can have, where a ramp has several.
+        """`batch_rows` and `rows_before` give the rows of a step and of all steps before it.
 
-        For a GPU: workers are `processes`, and batches are `pin`ned, in memory that is quick to copy from.
+        `sizes`: every number of rows a step can have, where a batch ramp has several. For a GPU workers are
+        `processes`, and `pin` puts batches in pinned memory, which is fast to copy from.
         """
         self.objective, self.rows, self.seed = objective, rows, seed
         self.batch_rows, self.rows_before, self.micro_tokens = batch_rows, rows_before, micro_tokens
@@ -62,13 +77,14 @@ class Loader:
         uneven = [size for size in sizes or [batch_rows(0)] if size % ranks]
         if uneven:
             raise UserError(
-                f"A step of {uneven[0]} rows cannot be shared by {ranks} processes. "
+                f"A step of {uneven[0]} rows cannot be divided among {ranks} processes. "
                 f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that they always divide by {ranks}."
             )
         if not rows.shuffle:
             self._fix_lanes()
 
     def _fix_lanes(self) -> None:
+        """Set the number of lanes of an objective that carries states from step to step."""
         lanes = self.batch_rows(0)
         if len(self.rows) < lanes:
             raise UserError(
@@ -78,59 +94,62 @@ class Loader:
         self.objective.set_lanes(lanes)
 
     def row_numbers(self, step: int) -> np.ndarray:
-        """(R,) the row numbers of a step, in the order of its slots."""
+        """Return (R,) the row numbers of a step, in the order of its slots."""
         size, count = len(self.rows), self.batch_rows(step)
         if not self.rows.shuffle:
-            lane = size // count  # rows a lane holds; the few left over are not read
-            return np.arange(count) * lane + step % lane
-        places = self.rows_before(step) + np.arange(count)
-        epochs, within = np.divmod(places, size)
+            length = size // count  # rows of a lane; the remainder is not read
+            return np.arange(count) * length + step % length
+        positions = self.rows_before(step) + np.arange(count)
+        epochs, within = np.divmod(positions, size)
         numbers = np.empty(count, dtype=np.int64)
         for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            shuffled = Permutation(size, fold(self.seed, int(epoch), "order"))(within[chosen])
-            numbers[chosen] = int(epoch) * size + shuffled
+            in_epoch = epochs == epoch
+            shuffled = Permutation(size, fold(self.seed, int(epoch), "order"))(within[in_epoch])
+            numbers[in_epoch] = int(epoch) * size + shuffled
         return numbers
 
     def step(self, number: int) -> Step:
-        """Builds this rank's share of a step, here and now."""
+        """Build this rank's share of a step."""
         numbers = self.row_numbers(number)
         share = len(numbers) // self.ranks
         slots = range(self.rank * share, (self.rank + 1) * share)
-        found = rows_of(self.rows, numbers[slots.start : slots.stop])
-        rows = [replace(row, slot=slot) for row, slot in zip(found, slots, strict=True)]
+        share_rows = rows_of(self.rows, numbers[slots.start : slots.stop])
+        rows = [replace(row, slot=slot) for row, slot in zip(share_rows, slots, strict=True)]
         chance = Chance(self.seed, number)
-        batches = [self.objective.batch(group, chance) for group in split(rows, self.micro_tokens)]
-        return Step(number, batches, add_counts(batches))
+        batches = [self.objective.batch(group, chance) for group in split_into_micro_batches(rows, self.micro_tokens)]
+        return Step(number, batches, sum_counts(batches))
 
     def steps(self, start: int, stop: int) -> Generator[Step, None, None]:
-        """Steps in order, a few built ahead."""
+        """Yield steps in order, a few built ahead."""
         if self.workers <= 0:
-            yield from map(self._ready, map(self.step, range(start, stop)))
-            return
-        # so that none of them idles while one waits to be used; a process has a slot for each step under way
-        ahead = SLOTS * self.workers - 1 if self.processes else self.workers + 1
-        pool: Pool | Threads = Pool(self.step, self.workers) if self.processes else Threads(self.step, self.workers)
+            yield from map(self._copy_out, map(self.step, range(start, stop)))
+        elif self.processes:  # a process has a slot for each step in flight
+            yield from self._steps_ahead(ProcessPool(self.step, self.workers), SLOTS * self.workers - 1, start, stop)
+        else:
+            yield from self._steps_ahead(ThreadPool(self.step, self.workers), self.workers + 1, start, stop)
+
+    def _steps_ahead(self, pool: Pool[Handle], ahead: int, start: int, stop: int) -> Generator[Step, None, None]:
+        """Keep `ahead` steps in flight, so that no worker idles while a step waits to be used."""
         try:
-            waiting: deque[Any] = deque()
+            pending: deque[Handle] = deque()
             for number in range(start, stop):
-                waiting.append(pool.submit(number))
-                if len(waiting) > ahead:
-                    yield self._ready(pool.result(waiting.popleft()))
-            while waiting:
-                yield self._ready(pool.result(waiting.popleft()))
+                pending.append(pool.submit(number))
+                if len(pending) > ahead:
+                    yield self._copy_out(pool.result(pending.popleft()))
+            while pending:
+                yield self._copy_out(pool.result(pending.popleft()))
         finally:
             pool.shutdown()
 
-    def _ready(self, step: Step) -> Step:
-        """With memory of its own: what a process built lies where a later step will be written."""
+    def _copy_out(self, step: Step) -> Step:
+        """Copy a step to memory of its own: a process writes a later step over what it built."""
         if not (self.pin or self.processes):
             return step
         return replace(step, batches=[batch.clone(self.pin) for batch in step.batches])
 
 
-class Threads:
-    """On a CPU: threads wait for each other's Python, but share memory and cost nothing to start."""
+class ThreadPool:
+    """Builds steps in threads, for a CPU: they share Python's lock, but also memory, and cost nothing to start."""
 
     def __init__(self, build: Callable[[int], Step], workers: int) -> None:
         self.build, self.executor = build, ThreadPoolExecutor(workers, thread_name_prefix="etude-loader")
@@ -145,8 +164,8 @@ class Threads:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def split(rows: Sequence[Row], micro_tokens: int | None) -> list[list[Row]]:
-    """Whole rows into micro-batches of at most `micro_tokens` (at least one row each)."""
+def split_into_micro_batches(rows: Sequence[Row], micro_tokens: int | None) -> list[list[Row]]:
+    """Group whole rows into micro-batches of at most `micro_tokens` (at least one row each)."""
     groups: list[list[Row]] = [[]]
     tokens = 0
     for row in rows:
@@ -158,7 +177,8 @@ def split(rows: Sequence[Row], micro_tokens: int | None) -> list[list[Row]]:
     return groups
 
 
-def add_counts(batches: Sequence[Batch]) -> dict[str, float]:
+def sum_counts(batches: Sequence[Batch]) -> dict[str, float]:
+    """Add up the counts of loss terms over micro-batches."""
     counts: dict[str, float] = {}
     for batch in batches:
         for name, count in batch.counts.items():

@@ -1,11 +1,11 @@
-"""The one training loop: pre-training, fine-tuning and distillation all run through it.
+"""The training loop of pre-training, fine-tuning and distillation.
 
-Each step is a pure function of (weights, optimiser state, seed, step): rows come from the loader, chance
-from hashes, dropout from a generator seeded by (seed, step, micro-batch). A checkpoint therefore needs
-weights, optimiser state and a few numbers, and N steps equal any split of N by kill and resume, bit for bit.
+Each step is a pure function of (weights, optimiser state, seed, step): rows come from the loader, masks and samples
+from hashes, dropout from a generator seeded by (seed, step, micro-batch). A checkpoint therefore holds weights,
+optimiser state and a few numbers, and N steps equal any split of N by kill and resume, bit for bit.
 
-Losses are sums; their counts are known on the host before the backward pass and are added up over all
-micro-batches and ranks first, so neither accumulation nor the number of processes changes the gradient.
+Losses are sums; their counts are known on the host before the backward pass and are added up over all micro-batches and
+ranks first, so neither accumulation nor the number of processes changes the gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from etude.objectives.base import Batch, Objective, Rows, Stat, Term
 from etude.train import checkpoint, compilation, evaluation, failures, malloc, memory, optim, schedule
 from etude.train.cpu_state import onednn_enabled
 from etude.train.loader import Loader, Step
-from etude.train.metrics_log import MetricsLog
+from etude.train.metrics_log import MetricsLog, Value
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.run_state import SelectionMetric, TrainResult, TrainState
@@ -43,15 +43,17 @@ from etude.train.workers import default_workers
 class Learner(nn.Module):
     """Model and objective as one module, so that one wrapper (DDP) sees every parameter."""
 
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
+    def __init__(self, model: Model, objective: Objective) -> None:
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Any) -> dict[str, Term]:
+    def forward(self, batch: Batch) -> dict[str, Term]:
         return self.objective.loss(self.model, batch)
 
 
 class Loop:
+    """Trains a model on an objective's rows, evaluates, logs and saves; `total` is the number of steps."""
+
     def __init__(
         self,
         folder: Path,
@@ -84,8 +86,10 @@ class Loop:
         if self.compiled:
             load_kernels(self.device)
             for trunk in (model, *objective.trunks()):
-                # rows are static, so one shape is compiled, once
-                trunk.compile(dynamic=False, options=compilation.compile_options(self.device, self._replays()))
+                # shapes are static, so each is compiled once
+                trunk.compile(
+                    dynamic=False, options=compilation.compile_options(self.device, self._can_use_cuda_graphs())
+                )
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
             if objective.updates_itself:
@@ -101,139 +105,149 @@ class Loop:
             micro_tokens=settings.micro_tokens,
             rank=self.ranks.rank,
             ranks=self.ranks.size,
-            workers=self._workers() if settings.workers is None else settings.workers,
+            workers=self._default_workers() if settings.workers is None else settings.workers,
             processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
         )
         self.state = TrainState()
-        self.running: dict[str, Tensor] = {}
-        self.bad_step: tuple[Tensor, Tensor] | None = None  # on the device: has one been seen, and which was first
-        self.valid: dict[str, float] = {}
-        board = folder / "tensorboard" if settings.tensorboard else None
-        self.log = MetricsLog(folder / "metrics.jsonl", board) if self.ranks.is_first else None
+        self.running: dict[str, Tensor] = {}  # sums of the loss terms since the last line of the log, on the device
+        self.bad_step: tuple[Tensor, Tensor] | None = None  # on the device: was there a non-finite step, and the first
+        self.valid: dict[str, float] = {}  # the last evaluation
+        tensorboard = folder / "tensorboard" if settings.tensorboard else None
+        self.log = MetricsLog(folder / "metrics.jsonl", tensorboard) if self.ranks.is_first else None
         self.interrupted = False
-        self.saved: int | None = None
+        self.saved_step: int | None = None
         self.started = time.perf_counter()
 
-    def _replays(self) -> bool:
-        """Whether kernels are recorded once and replayed (CUDA graphs): launching them takes a host longer than a GPU
-        needs for small ones. Gradients then lie in memory of the recording until the step is over, so it needs steps of
-        one size and of one micro-batch."""
-        settings, rows = self.settings, self.rows.row_tokens
-        if self.device.type != "cuda" or rows is None or self.ranks.size > 1 or self.objective.state() is not None:
+    def _can_use_cuda_graphs(self) -> bool:
+        """Whether kernels can be recorded once and replayed (CUDA graphs).
+
+        Launching a small kernel takes the host longer than the GPU needs to run it. Gradients stay in memory of the
+        recording until the step is over, so all steps must have one size and one micro-batch.
+        """
+        settings, row_tokens = self.settings, self.rows.row_tokens
+        if (
+            self.device.type != "cuda"
+            or row_tokens is None
+            or self.ranks.size > 1
+            or self.objective.state() is not None
+        ):
             return False
-        sizes = schedule.batch_sizes(settings, rows)
-        whole = settings.micro_tokens is None or sizes[0] * rows <= settings.micro_tokens
-        return len(sizes) == 1 and whole
+        sizes = schedule.batch_sizes(settings, row_tokens)
+        is_one_micro_batch = settings.micro_tokens is None or sizes[0] * row_tokens <= settings.micro_tokens
+        return len(sizes) == 1 and is_one_micro_batch
 
     # --- the loop -----------------------------------------------------------------------------------
 
-    def _workers(self) -> int:
-        """That build batches ahead: a thread on a CPU, processes for a GPU."""
+    def _default_workers(self) -> int:
+        """Return the number of workers: one thread on a CPU, some processes for a GPU."""
         return default_workers(self.ranks.local_size) if self.device.type == "cuda" else 1
 
     def run(self) -> TrainResult:
-        """Trains to the last step, or until a signal; always leaves a checkpoint behind."""
+        """Train to the last step, or until a signal; always leave a checkpoint behind."""
         self.restore()
         self.progress.set_phase("compiling…" if self.compiled else "first step…", step=self.state.step)
         self.started = time.perf_counter() - self.state.seconds
-        built = self.loader.steps(self.state.step, self.total)
+        loaded = self.loader.steps(self.state.step, self.total)
         with (
             onednn_enabled(),
             disable_fusion(not self.compiled),
-            self._signals(),
+            self._handle_signals(),
             contextlib.closing(
-                compilation.report_first_step(built, self.progress) if self.compiled else built
+                compilation.report_first_step(loaded, self.progress) if self.compiled else loaded
             ) as steps,
         ):
             while True:
                 stop = self.ranks.any(self.interrupted)
-                if not stop and self._due(self.settings.eval_every) and self.state.evaluated != self.state.step:
+                if not stop and self._is_due(self.settings.eval_every) and self.state.evaluated != self.state.step:
                     self.evaluate()
                     stop = self.ranks.any(self.interrupted)
-                done = self.state.step >= self.total or self._stale()
-                if stop or done or self._due(self.settings.save_every) or self.state.best_step == self.state.step:
+                done = self.state.step >= self.total or self._is_stale()
+                if stop or done or self._is_due(self.settings.save_every) or self.state.best_step == self.state.step:
                     self.save()
                 if stop or done:
                     return TrainResult(self.state, not stop, self.valid)
-                self._guarded(next(steps))
+                self._advance_or_explain(next(steps))
 
-    def _due(self, every: int | None) -> bool:
+    def _is_due(self, every: int | None) -> bool:
         step = self.state.step
         return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
 
-    def _stale(self) -> bool:
-        """Early stopping: nothing has got better for so many evaluations."""
+    def _is_stale(self) -> bool:
+        """Whether to stop early: no improvement for `train.patience` evaluations."""
         return self.settings.patience is not None and self.state.stale >= self.settings.patience
 
-    def _guarded(self, step: Step) -> None:
+    def _advance_or_explain(self, step: Step) -> None:
+        """Take a step; where memory runs out, say which settings need less."""
         try:
             self.advance(step)
         except (RuntimeError, MemoryError) as error:
             if not failures.is_memory_error(error):
                 raise
             layers = self.model.layers or None
-            advice = memory.suggest_settings(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
-            raise UserError(advice) from error
+            message = memory.suggest_settings(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
+            raise UserError(message) from error
 
     def advance(self, step: Step) -> None:
-        """One update from all micro-batches of a step."""
-        rate = schedule.compute_lr(self.settings, step.number, self.total)
-        facts = {name: float(count) for name, count in step.counts.items()}
-        cost = sum(self.objective.flops(self.model, batch) for batch in step.batches)
-        totals = self.ranks.sum(facts | {"tokens ": float(step.tokens), "flops ": float(cost)})
+        """Make one update from all micro-batches of a step."""
+        lr = schedule.compute_lr(self.settings, step.number, self.total)
+        counts = {name: float(count) for name, count in step.counts.items()}
+        flops = sum(self.objective.flops(self.model, batch) for batch in step.batches)
+        # names with a space cannot be those of loss terms
+        totals = self.ranks.sum(counts | {"tokens ": float(step.tokens), "flops ": float(flops)})
         tokens, flops = int(totals.pop("tokens ")), int(totals.pop("flops "))
 
         self.learner.train()
-        sums = self._descend(step, totals, rate) if self.optimizer else self._own_update(step, totals, rate)
+        sums = self._optimize(step, totals, lr) if self.optimizer else self._update_in_place(step, totals, lr)
         state = self.state
         state.step, state.window = step.number + 1, state.window + 1
         state.tokens, state.flops = state.tokens + tokens, state.flops + flops
         state.seconds = time.perf_counter() - self.started
-        for name, value in sums.items():  # stays on the device: nothing waits for it here
+        for name, value in sums.items():  # stays on the device: no synchronisation here
             self.running[name] = self.running[name] + value if name in self.running else value.double()
         for name, count in totals.items():
             state.counts[name] = state.counts.get(name, 0.0) + count
         if state.step % self.settings.log_every == 0 or state.step == self.total:
-            self._write_line(rate)
+            self._log_train(lr)
         self.progress.update(state.step, state.tokens, state.flops, state.seconds)
 
-    def _descend(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
+    def _optimize(self, step: Step, totals: dict[str, float], lr: float) -> dict[str, Tensor]:
+        """Compute gradients, clip them and take an optimiser step; return sums of loss terms and the gradient norm."""
         sums = self._backward(step, totals)
         assert self.optimizer is not None
         norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip, self.optimizer)
-        self._guard(norm, step.number)
-        optim.set_lr(self.optimizer, rate)
+        self._skip_if_nonfinite(norm, step.number)
+        optim.set_lr(self.optimizer, lr)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return sums | {"norm ": norm.detach()}
 
     def _backward(self, step: Step, totals: dict[str, float]) -> dict[str, Tensor]:
-        """Gradients of the whole step; returns this rank's sums of each term and of the loss."""
+        """Accumulate gradients of the whole step; return this rank's sums of each loss term and of the loss."""
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(step.batches):
-            last = number == len(step.batches) - 1
+            is_last = number == len(step.batches) - 1
             torch.manual_seed(fold(self.settings.seed, step.number, int(batch.slots[0]), "dropout") >> 1)
             if self.compiled and self.device.type == "cuda":
                 torch.compiler.cudagraph_mark_step_begin()
-            with self._no_sync(last), self.precision():
-                terms = self.parallel(self._here(batch))
+            with self._no_sync(is_last), self.autocast():
+                terms = self.parallel(self._to_device(batch))
                 loss = total_loss(terms, totals)
-            # DDP averages over ranks; the sum is wanted
+            # DDP averages over ranks, and the loss is a sum
             (loss * self.ranks.size).backward()
             for name, value in [*((n, t.sum) for n, t in terms.items()), ("loss ", loss)]:
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
         return sums
 
-    def _here(self, batch: Batch) -> Batch:
-        """On the device; a CPU that compiles nothing needs no static shapes, and what fills them costs it time."""
+    def _to_device(self, batch: Batch) -> Batch:
+        """Move a batch to the device; a CPU without compilation drops the padding that keeps shapes static."""
         return batch.compact() if self.device.type == "cpu" and not self.compiled else batch.to(self.device)
 
-    def _guard(self, norm: Tensor, step: int) -> None:
-        """Keeps a gradient that is not finite away from the weights, without waiting for a GPU.
+    def _skip_if_nonfinite(self, norm: Tensor, step: int) -> None:
+        """Keep non-finite gradients away from the weights, without synchronising with a GPU.
 
-        A fused optimiser skips its update while `found_inf` is 1. From the first bad step on it stays 1, so the
-        weights are those before that step when `_stop_if_bad` looks, a few steps later.
+        A fused optimiser skips its update while `found_inf` is 1. From the first non-finite step on it stays 1, so the
+        weights are those before that step when `_raise_if_nonfinite` looks, a few steps later.
         """
         if self.device.type == "cuda" and getattr(self.optimizer, "_step_supports_amp_scaling", False):
             bad = (~torch.isfinite(norm)).float()
@@ -243,26 +257,27 @@ class Loop:
             self.bad_step = (torch.maximum(bad, before), first)
             self.optimizer.found_inf = self.bad_step[0]  # type: ignore[union-attr]
         elif not bool(torch.isfinite(norm)):
-            self._name_trouble(step)
+            self._raise_nonfinite(step)
 
-    def _stop_if_bad(self) -> None:
+    def _raise_if_nonfinite(self) -> None:
+        """Raise an error if a gradient was not finite since the last call; synchronises with the GPU."""
         if self.bad_step and float(self.bad_step[0]):
-            self._name_trouble(int(self.bad_step[1]))
+            self._raise_nonfinite(int(self.bad_step[1]))
 
-    def _name_trouble(self, number: int) -> None:
-        """Runs the step once more, every part watched: batches and chance are functions of its number."""
+    def _raise_nonfinite(self, number: int) -> None:
+        """Run the step again, as its number determines it, and raise an error that names the non-finite tensor."""
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         step = self.loader.step(number)
         totals = self.ranks.sum({name: float(count) for name, count in step.counts.items()})
-        where = failures.find_first_nonfinite(self.learner, lambda: self._backward(step, totals))
-        raise failures.nonfinite_error(where, number + 1, schedule.compute_lr(self.settings, number, self.total))
+        tensor = failures.find_first_nonfinite(self.learner, lambda: self._backward(step, totals))
+        raise failures.nonfinite_error(tensor, number + 1, schedule.compute_lr(self.settings, number, self.total))
 
-    def _own_update(self, step: Step, totals: dict[str, float], rate: float) -> dict[str, Tensor]:
-        """For models with their own update (word vectors): no gradients, no optimiser."""
+    def _update_in_place(self, step: Step, totals: dict[str, float], lr: float) -> dict[str, Tensor]:
+        """Let the objective update the model itself (word vectors): no gradients, no optimiser."""
         sums: dict[str, Tensor] = {}
         for batch in step.batches:
-            for name, term in self.objective.update(self.model, batch.to(self.device), rate).items():
+            for name, term in self.objective.update(self.model, batch.to(self.device), lr).items():
                 sums[name] = sums[name] + term.sum if name in sums else term.sum.double()
         loss = sum((value / max(1.0, totals[name]) for name, value in sums.items()), torch.zeros(()))
         return sums | {"loss ": loss}
@@ -270,21 +285,21 @@ class Loop:
     # --- evaluation ---------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and metrics on the held-out rows: same rows, same masks every time. Leaves no trace in training."""
+        """Return loss and metrics on the held-out rows, with the same masks every time; training is not affected."""
         if self.valid_rows is None:
             return {}
-        carried = self.objective.state()
+        carried = self.objective.state()  # of training, put back below
         self.progress.set_phase("evaluating…")
         stats: dict[str, Stat] = {}
         self.learner.eval()
-        with torch.no_grad(), self.precision():
+        with torch.no_grad(), self.autocast():
             lanes = min(self.loader.batch_rows(0), len(self.valid_rows))
-            for batch in evaluation.batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes):
+            for batch in evaluation.build_batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes):
                 for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
                     stats[name] = stats[name] + stat if name in stats else stat
                 if self.interrupted and self.ranks.size == 1:
                     break
-            values = evaluation.means(stats, self.ranks)
+            values = evaluation.average(stats, self.ranks)
             nats = self.objective.nats_per_token
             if nats and self.tokens_per_byte:
                 values["bits_per_byte"] = values[nats] * self.tokens_per_byte / math.log(2)
@@ -300,58 +315,61 @@ class Loop:
             self.objective.set_lanes(self.loader.batch_rows(0))
             self.objective.restore(carried)
         if self.interrupted and self.ranks.size == 1:
-            return {}  # not evaluated: it is done again after the resume
+            return {}  # incomplete: evaluation is repeated after the resume
         self.valid = values
-        self._note_best()
+        self._update_best()
         return self.valid
 
-    def _note_best(self) -> None:
+    def _update_best(self) -> None:
+        """Record whether this evaluation is the best so far, and log it."""
         state = self.state
         state.evaluated = state.step
-        worth = self.valid["loss"] if self.selection_metric is None else -self.valid[self.selection_metric.name]
-        if worth < state.best:
-            state.best, state.best_step, state.stale = worth, state.step, 0
+        value = self.valid["loss"] if self.selection_metric is None else -self.valid[self.selection_metric.name]
+        if value < state.best:
+            state.best, state.best_step, state.stale = value, state.step, 0
         else:
             state.stale += 1
         state.seconds = time.perf_counter() - self.started
         if self.log:
-            self.log.write(self._place() | {"split": "valid"} | self.valid)
+            self.log.write(self._position() | {"split": "valid"} | self.valid)
         self.progress.show_metrics("valid", self.valid)
 
     # --- the log ------------------------------------------------------------------------------------
 
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Value]:
+        """Return the columns that every line of the log has."""
         state = self.state
         return {"step": state.step, "tokens": state.tokens, "flops": state.flops, "seconds": round(state.seconds, 3)}
 
     def _sums(self) -> dict[str, float]:
-        """The running sums of all ranks on the host (the one place where a GPU is waited for)."""
+        """Return the running sums of all ranks on the host (the one place that synchronises with a GPU)."""
         return self.ranks.sum({name: float(value) for name, value in self.running.items()})
 
-    def _write_line(self, rate: float) -> None:
-        self._stop_if_bad()
+    def _log_train(self, lr: float) -> None:
+        """Log the mean loss since the last line, and start new sums."""
+        self._raise_if_nonfinite()
         state, sums = self.state, self._sums()
         loss = sums.pop("loss ") / state.window
         norm = sums.pop("norm ", None)
-        line = self._place() | {"split": "train", "loss": loss, "rate": rate}
+        line = self._position() | {"split": "train", "loss": loss, "rate": lr}
         if len(sums) > 1:
             line |= {name: value / max(1.0, state.counts[name]) for name, value in sums.items()}
         if norm is not None:
-            line["norm"] = norm / state.window / self.ranks.size  # every rank has the same one
+            line["norm"] = norm / state.window / self.ranks.size  # the same on every rank
         if self.log:
             self.log.write(line)
         self.progress.show_metrics("train", {"loss": loss})
         self.running, state.counts, state.window = {}, {}, 0
 
-    # --- saving and coming back ---------------------------------------------------------------------
+    # --- checkpoints --------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """A complete checkpoint, or none."""
-        if self.saved == self.state.step and self.state.step > 0:
+        """Write a checkpoint, unless this step has one."""
+        if self.saved_step == self.state.step and self.state.step > 0:
             return
-        self._stop_if_bad()
+        self._raise_if_nonfinite()
         self.state.sums = self._sums()
-        carried = self._carried()
+        carried = self._gather_carried()
         if self.ranks.is_first:
             assert self.log is not None
             groups = {"weights": dict(self.learner.state_dict())}
@@ -363,10 +381,11 @@ class Loop:
             folder = self.folder / "checkpoints"
             checkpoint.save(folder, self.state.step, groups, state)
             checkpoint.prune(folder, self.settings.keep, self.state.best_step)
-        self.saved = self.state.step
+        self.saved_step = self.state.step
         self.ranks.barrier()
 
-    def _carried(self) -> dict[str, Tensor] | None:
+    def _gather_carried(self) -> dict[str, Tensor] | None:
+        """Return the states that the objective carries from step to step, those of all ranks' lanes."""
         state = self.objective.state()
         if state is None or self.ranks.size == 1:
             return state
@@ -375,61 +394,63 @@ class Loop:
         return {name: self.ranks.gather(tensor[mine]) for name, tensor in state.items()}
 
     def restore(self) -> None:
-        """Takes up the last complete checkpoint, if there is one; cuts the log back to where it was."""
-        found = checkpoint.list_steps(self.folder / "checkpoints")
-        if not found:
+        """Load the last complete checkpoint, if there is one, and truncate the log to its length."""
+        steps = checkpoint.list_steps(self.folder / "checkpoints")
+        if not steps:
             if self.log:
                 self.log.truncate(0)
             return
-        groups, state = checkpoint.load(self.folder / "checkpoints", found[-1])
-        checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {found[-1]}")
+        groups, state = checkpoint.load(self.folder / "checkpoints", steps[-1])
+        checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {steps[-1]}")
         if self.optimizer:
             optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"])
         if "carried" in groups:
             self.objective.restore({name: tensor.to(self.device) for name, tensor in groups["carried"].items()})
         position, self.valid = state.pop("metrics_bytes"), state.pop("valid")
         self.state = TrainState(**state)
-        # the sums of all ranks were saved: the first rank carries them on, the others start from nothing
-        own = {name: value if self.ranks.is_first else 0.0 for name, value in self.state.sums.items()}
-        self.running = {n: torch.tensor(v, dtype=torch.float64, device=self.device) for n, v in own.items()}
-        self.saved = self.state.step
+        # the sums of all ranks were saved: the first rank continues them, the others start at 0
+        sums = {name: value if self.ranks.is_first else 0.0 for name, value in self.state.sums.items()}
+        self.running = {n: torch.tensor(v, dtype=torch.float64, device=self.device) for n, v in sums.items()}
+        self.saved_step = self.state.step
         if self.log:
             self.log.truncate(position)
 
-    # --- surroundings -------------------------------------------------------------------------------
+    # --- contexts -----------------------------------------------------------------------------------
 
-    def precision(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of `train.precision`."""
         if self.settings.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _no_sync(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        if isinstance(self.parallel, DistributedDataParallel) and not last:
+    def _no_sync(self, is_last: bool) -> contextlib.AbstractContextManager[None]:
+        """Leave the all-reduce of gradients to the last micro-batch."""
+        if isinstance(self.parallel, DistributedDataParallel) and not is_last:
             return self.parallel.no_sync()
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C ask for a checkpoint at the end of the step; a second Ctrl-C is the usual one."""
+    def _handle_signals(self) -> Iterator[None]:
+        """Stop with a checkpoint after the current step on SIGTERM and Ctrl-C; a second Ctrl-C interrupts as usual."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def ask(number: int, _frame: Any) -> None:
+        def interrupt(number: int, _frame: FrameType | None) -> None:
             self.interrupted = True
-            signal.signal(number, before[number])
+            signal.signal(number, previous[number])
 
-        before: dict[int, Any] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, ask)
+        previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {
+            number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         try:
             yield
         finally:
-            for which, handler in before.items():
-                signal.signal(which, handler)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 def total_loss(terms: dict[str, Term], totals: dict[str, float]) -> Tensor:
-    """Σ weight · sum / count, with the count of the whole step."""
+    """Return Σ weight · sum / count, with the counts of the whole step."""
     parts = [term.weight * term.sum / max(1.0, totals[name]) for name, term in terms.items()]
     return torch.stack([part.float() for part in parts]).sum()

@@ -1,7 +1,7 @@
-"""How much memory training takes, before it runs out; and what to change when it does.
+"""Estimate of the memory training needs, and the settings to change when it runs out.
 
-Parameters, gradients and optimiser state are exact. Activations are what a model counts of its own
-(`Model.activation_bytes`); where it has no such count, the estimate says so.
+Parameters, gradients and optimiser state are exact. Activations are counted by the model
+(`Model.activation_bytes`); where it does not know them, the estimate says so.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from etude.train.settings import Settings
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes."""
+    """Memory of training, in bytes."""
 
     parameters: int
     gradients: int
     optimizer: int
-    casts: int  # weights in the compute precision, kept from the forward to the backward pass
-    activations: int | None  # None: not known for this model
+    casts: int  # weights in the compute precision, saved from the forward to the backward pass
+    activations: int | None  # None: unknown for this model
     output: int  # logits of one chunk of slots, with their gradient
 
     @property
@@ -42,7 +42,7 @@ class Estimate:
             f"weights {_gigabytes(self.parameters + self.casts)}",
             f"gradients {_gigabytes(self.gradients)}",
             f"optimiser {_gigabytes(self.optimizer)}",
-            f"activations {'not known' if self.activations is None else _gigabytes(self.activations)}",
+            f"activations {'unknown' if self.activations is None else _gigabytes(self.activations)}",
             f"output {_gigabytes(self.output)}",
         ]
         return f"{_gigabytes(self.total)} ({', '.join(parts)})"
@@ -55,16 +55,17 @@ def estimate(
     micro_tokens: int,
     precision: Precision,
     model: Model | None = None,
-    beside: Iterable[Model] = (),
+    other_models: Iterable[Model] = (),
     predicted: float = 1.0,
     device: str = "cpu",
 ) -> Estimate:
-    """`beside`: other models that the objective trains with this one (a generator).
+    """Estimate the memory of training with these settings.
 
-    `predicted`: the share of tokens the output layer sees (BERT 0.15).
+    `other_models`: those that the objective trains with `model` (a generator). `predicted`: the share of tokens that
+    the output layer predicts (BERT 0.15).
     """
     named = list(named_parameters)
-    trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
     element_size = 2 if precision == "bf16" else 4
     activations = None if model is None else model.activation_bytes(micro_tokens, element_size, device)
@@ -72,18 +73,18 @@ def estimate(
     slots = min(choose_chunk_size(vocab, device), int(micro_tokens * predicted)) if vocab else 0
     return Estimate(
         parameters=stored,
-        gradients=sum(parameter.nbytes for _, parameter in trained),
-        optimizer=optimizer_bytes(settings, trained),
+        gradients=sum(parameter.nbytes for _, parameter in trainable),
+        optimizer=optimizer_bytes(settings, trainable),
         casts=stored // 2 if precision == "bf16" else 0,
         activations=None
         if activations is None
-        else activations + sum(part.activation_bytes(micro_tokens, element_size, device) or 0 for part in beside),
+        else activations + sum(part.activation_bytes(micro_tokens, element_size, device) or 0 for part in other_models),
         output=slots * vocab * (8 if device == "cpu" else element_size),
     )
 
 
 def optimizer_bytes(settings: Settings, named: Iterable[tuple[str, nn.Parameter]]) -> int:
-    """Of the state each optimiser keeps (optimizers.py); a step counter has 4 bytes."""
+    """Count the bytes of an optimiser's state (optimizers.py); a step counter has 4."""
     total = 0
     for name, parameter in named:
         if settings.optimizer in ("adamw", "adam"):
@@ -108,20 +109,20 @@ def suggest_settings(
     layers: int | None = None,
     row_setting: str = "objective.row_tokens",
 ) -> str:
-    """After memory ran out: three settings, each with a value to set, the least harmful first.
+    """Write the message for when memory ran out: three settings to change, each with a value, the least harmful first.
 
-    `layers` of the model, where it has that setting; `row_setting` is what the objective calls the length of a row.
+    `layers` of the model, where it has that setting; `row_setting`: the objective's setting for the length of a row.
     """
     changes: list[str] = []
     if row_tokens is None:
-        held = (
+        current = (
             f"train.batch_examples={settings.batch_examples}, train.micro_tokens={settings.micro_tokens or 'not set'}"
         )
         smaller = max(1, settings.micro_tokens // 2) if settings.micro_tokens else 2048  # 16 sentence pairs or so
         changes.append(f"train.micro_tokens={smaller} (the result stays the same)")
     else:
         rows = micro_rows(settings, row_tokens)
-        held = f"{rows} row{'s' if rows > 1 else ''} of {row_tokens} tokens at once"
+        current = f"{rows} row{'s' if rows > 1 else ''} of {row_tokens} tokens at once"
         if rows > 1:
             changes.append(f"train.micro_tokens={rows // 2 * row_tokens} (the result stays the same)")
     if device != "cpu" and resolve_precision(settings.precision, device) == "float32":
@@ -134,13 +135,13 @@ def suggest_settings(
         changes.append(f"model.layers={layers // 2}")
     if settings.optimizer in ("adamw", "adam", "lamb"):
         changes.append("train.optimizer=muon (half the state for hidden matrices)")
-    changes += ["model.dropout=0 (no masks are kept)", "model.attention_dropout=0 (no attention weights are kept)"]
+    changes += ["model.dropout=0 (no masks are saved)", "model.attention_dropout=0 (no attention weights are saved)"]
     where = "on the GPU" if device == "cuda" else "on this machine"
-    return f"Memory ran out {where} ({held}). Set one of these, the first one first: {'; '.join(changes[:3])}."
+    return f"Memory ran out {where} ({current}). Set one of these, the first one first: {'; '.join(changes[:3])}."
 
 
 def bytes_in_use(device: torch.device | str) -> int | None:
-    """Bytes: of a GPU the most that torch has held, else what this process holds now; None where nobody says."""
+    """Return the most bytes torch has allocated on a GPU, else the resident memory of this process; None if unknown."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -152,18 +153,18 @@ def bytes_in_use(device: torch.device | str) -> int | None:
 
 
 def reset_peak(device: torch.device | str) -> None:
-    """From here on `peak_bytes` counts anew."""
+    """Make `peak_bytes` count from now on."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         return
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # Linux: the high-water mark becomes what is resident now
+        file.write("5")  # Linux: resets the high-water mark to what is resident now
 
 
 def peak_bytes(device: torch.device | str) -> int | None:
-    """Bytes: the most since then that torch took of a GPU, or that this process held; None where nobody says."""
+    """Return the most bytes torch reserved on a GPU, or this process held, since `reset_peak`; None if unknown."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)

@@ -1,7 +1,7 @@
-"""metrics.jsonl: one JSON object a line, `step tokens flops seconds loss` on every line.
+"""The log of a run, metrics.jsonl: one JSON object a line, with `step tokens flops seconds loss` on every line.
 
-The file is the record; TensorBoard is fed beside it and can be made again from it. A checkpoint stores the
-length of the file; a resume cuts it back to that length, so a killed run's log is that of an undisturbed one.
+The file is the record; TensorBoard is written beside it and can be rebuilt from it. A checkpoint stores the length of
+the file; a resume truncates it to that length, so the log of a killed run equals that of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.errors import UserError
 from etude.extras import require
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+Value = float | int | str | None  # of a line
 REQUIRED = ("step", "tokens", "flops", "seconds", "loss")
 
 
 class MetricsLog:
-    """Appends lines; each is handed to the operating system at once, so a killed process loses none."""
+    """Appends lines; each is passed to the operating system at once, so a killed process loses none."""
 
     def __init__(self, path: Path | str, tensorboard: Path | str | None = None) -> None:
         if tensorboard is not None:
@@ -29,24 +33,25 @@ class MetricsLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab")  # noqa: SIM115 (held for the length of the run)
         self._folder = tensorboard
-        self._writer: Any = None
+        self._writer: SummaryWriter | None = None
 
-    def write(self, line: Mapping[str, Any]) -> None:
+    def write(self, line: Mapping[str, Value]) -> None:
+        """Append one line, to TensorBoard as well."""
         missing = [name for name in REQUIRED if name not in line]
         if missing:
             raise ValueError(f"a line of metrics lacks {', '.join(missing)}")
         # JSON has no NaN: what is not finite is written as null
-        values = {name: _finite(value) for name, value in line.items()}
+        values = {name: _none_if_nonfinite(value) for name, value in line.items()}
         self._file.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         self._file.flush()
         if self._folder is not None:
-            self._draw(values)
+            self._write_tensorboard(values)
 
-    def _draw(self, values: Mapping[str, Any]) -> None:
+    def _write_tensorboard(self, values: Mapping[str, Value]) -> None:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
-            # after a resume, this hides what an earlier process drew beyond this step
+            # after a resume, purge_step hides what an earlier process wrote beyond this step
             self._writer = SummaryWriter(str(self._folder), purge_step=values["step"])
         split = values.get("split", "train")
         for name, value in values.items():
@@ -54,13 +59,13 @@ class MetricsLog:
                 self._writer.add_scalar(f"{split}/{name}", value, values["step"])
 
     def position(self) -> int:
-        """The length in bytes, everything on the disk: for a checkpoint."""
+        """Flush to disk and return the length in bytes, for a checkpoint."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def truncate(self, position: int) -> None:
-        """Cuts the file back to the length a checkpoint noted, half-written line and all."""
+        """Truncate the file to the length stored in a checkpoint, half-written line and all."""
         size = os.fstat(self._file.fileno()).st_size
         if size < position:
             raise UserError(
@@ -78,24 +83,25 @@ class MetricsLog:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        """Close the file and TensorBoard's."""
         self._file.close()
         if self._writer is not None:
             self._writer.close()
 
 
-def _finite(value: Any) -> Any:
+def _none_if_nonfinite(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """All lines; a half-written last one, of a run that was killed or is being written, is left out."""
+    """Read all lines; a half-written last one, of a run that was killed or is being written, is left out."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file. A run writes metrics.jsonl into its folder.") from error
     values = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is no whole line
+    for number, line in enumerate(lines[:-1], start=1):  # behind the last line end is no whole line
         try:
             entry = json.loads(line)
         except ValueError as error:

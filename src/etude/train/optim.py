@@ -1,9 +1,9 @@
-"""From settings to an optimiser; its state as flat tensors; clipping.
+"""Optimisers built from settings, their state as flat tensors, and gradient clipping.
 
-Every parameter belongs to a group with one decay and one *scale*: the loop sets a group's rate to the schedule's
-rate times its scale. Scales carry layer-wise decay (ELECTRA, appendix B) and another rate for heads
-(Baevski et al. 2019). Which parameters decay is read from their names and ranks, as BERT's code does; names are
-those of the loop's module, `model.…` for the model and `objective.…` for the heads.
+Every parameter belongs to a group with one weight decay and one *scale*: the loop sets a group's lr to the schedule's
+lr times its scale. Scales implement layer-wise lr decay (ELECTRA, appendix B) and another lr for heads (Baevski et al.
+2019). Which parameters decay follows from their names and ranks, as in BERT's code; names are those of the loop's
+module, `model.…` for the model and `objective.…` for the heads.
 
 `weight_decay` is decoupled (Loshchilov & Hutter 2019) for adamw, adam, lamb and muon, and the classic addition to
 the gradient for sgd and adagrad, whose published recipes mean that.
@@ -22,11 +22,11 @@ from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW, compute
 from etude.train.settings import Settings
 
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
-Named = Iterable[tuple[str, nn.Parameter]]
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 
 def parameter_role(name: str) -> Role:
-    """What a parameter is, from the words of its name: the first rule that fits."""
+    """Return what a parameter is, from the words of its name: the first rule that matches."""
     words = name.split(".")
     if "bias" in words[-1]:  # also an LSTM's bias_ih_l0, a head's output_bias
         return "bias"
@@ -37,7 +37,7 @@ def parameter_role(name: str) -> Role:
     return "head" if words[0] == "objective" else "hidden"
 
 
-def _decays(settings: Settings, name: str, parameter: nn.Parameter) -> bool:
+def _has_decay(settings: Settings, name: str, parameter: nn.Parameter) -> bool:
     role = parameter_role(name)
     if settings.decay_exclude == "vectors":
         return parameter.dim() > 1
@@ -48,16 +48,16 @@ def _decays(settings: Settings, name: str, parameter: nn.Parameter) -> bool:
     return True
 
 
-def _scales(settings: Settings, names: list[str], depth_of: Callable[[str], int | None] | None) -> dict[str, float]:
-    """The rate of each parameter as a multiple of the schedule's."""
+def _lr_scales(settings: Settings, names: list[str], depth_of: Callable[[str], int | None] | None) -> dict[str, float]:
+    """Return the lr of each parameter as a multiple of the schedule's."""
     scales = dict.fromkeys(names, 1.0)
     if settings.layer_decay is not None:
         depths = {name: depth_of(name) for name in names} if depth_of else {}
         top = max((depth for depth in depths.values() if depth is not None), default=None)
         if top is None:
             raise UserError(
-                f"train.layer_decay={settings.layer_decay} lowers the rate layer by layer, but this model does not say "
-                "which layer its parameters belong to: remove train.layer_decay."
+                f"train.layer_decay={settings.layer_decay} lowers the learning rate layer by layer, but this model "
+                "does not say which layer its parameters belong to: remove train.layer_decay."
             )
         scales |= {name: settings.layer_decay ** (top - depth) for name, depth in depths.items() if depth is not None}
     if settings.head_lr is not None:
@@ -69,35 +69,35 @@ def _scales(settings: Settings, names: list[str], depth_of: Callable[[str], int 
 
 
 def build(
-    settings: Settings, named_parameters: Named, depth_of: Callable[[str], int | None] | None = None
+    settings: Settings, named_parameters: NamedParameters, depth_of: Callable[[str], int | None] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimiser of a run over all trainable parameters.
+    """Build the optimiser of a run over all trainable parameters.
 
-    `depth_of` says how deep a parameter lies, for layer-wise decay: 0 for embeddings, rising upwards; the largest
-    depth there is has scale 1, each one below it layer_decay times that above. Heads at n+1 over n layers are
-    ELECTRA's paper, at n+2 its code. None means scale 1.
+    `depth_of` gives the depth of a parameter for layer-wise lr decay: 0 for embeddings, rising upwards. The largest
+    depth has scale 1, each one below it layer_decay times that above. Heads at n+1 over n layers are ELECTRA's paper,
+    at n+2 its code. None means scale 1.
     """
     named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
-    _check(named)
-    scales = _scales(settings, [name for name, _ in named], depth_of)
+    _check_parameters(named)
+    scales = _lr_scales(settings, [name for name, _ in named], depth_of)
     groups: dict[tuple[bool, float, bool], dict[str, Any]] = {}
     for name, parameter in named:
-        matrix = settings.optimizer == "muon" and parameter_role(name) == "hidden" and parameter.dim() == 2
-        decays = _decays(settings, name, parameter)
+        is_matrix = settings.optimizer == "muon" and parameter_role(name) == "hidden" and parameter.dim() == 2
+        has_decay = _has_decay(settings, name, parameter)
         group = groups.setdefault(
-            (matrix, scales[name], decays),
+            (is_matrix, scales[name], has_decay),
             {
                 "params": [],
                 "lr": settings.lr * scales[name],
                 "scale": scales[name],
-                "weight_decay": settings.weight_decay if decays else 0.0,
+                "weight_decay": settings.weight_decay if has_decay else 0.0,
             },
         )
         group["params"].append((name, parameter))
     if settings.optimizer == "muon":
         return MuonAdamW(
-            [group for (matrix, _, _), group in groups.items() if matrix],
-            [group for (matrix, _, _), group in groups.items() if not matrix],
+            [group for (is_matrix, _, _), group in groups.items() if is_matrix],
+            [group for (is_matrix, _, _), group in groups.items() if not is_matrix],
             lr=settings.lr,
             momentum=settings.momentum,
             nesterov=settings.nesterov,
@@ -106,12 +106,13 @@ def build(
             fused=_fused(named),
         )
     if settings.optimizer == "lamb":
-        for (_, _, decays), group in groups.items():
-            group["adapt"] = decays  # what does not decay is not adapted either: ALBERT's rule
-    return _plain(settings, list(groups.values()), _fused(named))
+        for (_, _, has_decay), group in groups.items():
+            group["adapt"] = has_decay  # ALBERT's rule: what does not decay is not adapted either
+    return _build_for_groups(settings, list(groups.values()), _fused(named))
 
 
-def _plain(settings: Settings, groups: Groups, fused: bool | None) -> torch.optim.Optimizer:
+def _build_for_groups(settings: Settings, groups: Groups, fused: bool | None) -> torch.optim.Optimizer:
+    """Build any optimiser but muon, which has two kinds of groups."""
     lr, betas, epsilon = settings.lr, settings.betas, settings.epsilon
     if settings.optimizer == "adamw":
         return AdamW(groups, lr=lr, betas=betas, eps=epsilon, fused=fused)
@@ -130,12 +131,15 @@ def _plain(settings: Settings, groups: Groups, fused: bool | None) -> torch.opti
 
 
 def _fused(named: list[tuple[str, nn.Parameter]]) -> bool | None:
-    """One kernel for a whole step of Adam: on a CPU, too, twice as fast as torch's default (1 core: 15 against 31 ms
-    for 6.8 million parameters). None leaves the choice to torch on other devices."""
+    """Whether Adam takes a step by one fused kernel; None leaves the choice to torch on other devices.
+
+    On a CPU, too, it is twice as fast as torch's default (1 core: 15 against 31 ms for 6.8 million parameters).
+    """
     return True if {parameter.device.type for _, parameter in named} <= {"cuda", "cpu"} else None
 
 
-def _check(named: list[tuple[str, nn.Parameter]]) -> None:
+def _check_parameters(named: list[tuple[str, nn.Parameter]]) -> None:
+    """Refuse an empty list, and a parameter with two names."""
     if not named:
         raise UserError("Nothing is left to train: every parameter is frozen.")
     seen: dict[nn.Parameter, str] = {}
@@ -145,38 +149,41 @@ def _check(named: list[tuple[str, nn.Parameter]]) -> None:
         seen[parameter] = name
 
 
-def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set every group's lr to the schedule's times the group's scale."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
+        group["lr"] = lr * group["scale"]
 
 
 # State as flat tensors: safetensors has no nesting, and nothing is pickled
 
 
-def state_tensors(optimizer: torch.optim.Optimizer, named_parameters: Named) -> dict[str, Tensor]:
-    """All state as "exp_avg/<parameter>", "step/<parameter>" …; the tensors themselves, not copies.
+def state_tensors(optimizer: torch.optim.Optimizer, named_parameters: NamedParameters) -> dict[str, Tensor]:
+    """Return all state as "exp_avg/<parameter>", "step/<parameter>" …; the tensors themselves, not copies.
 
-    Rates and other settings are not state: they follow from the recipe and the step.
+    Learning rates and other settings are not state: they follow from the recipe and the step.
     """
     return {
         f"{key}/{name}": value
         for name, parameter in named_parameters
         for key, value in optimizer.state.get(parameter, {}).items()
-        # BERT's Adam has no count of steps; what stands there is a constant of its construction
+        # BERT's Adam counts no steps: its counter is a constant
         if isinstance(value, Tensor) and not (key == "step" and isinstance(optimizer, Adam))
     }
 
 
-def load_state_tensors(optimizer: torch.optim.Optimizer, named_parameters: Named, tensors: dict[str, Tensor]) -> None:
-    """Copies saved state into place; a missing, unexpected or misshapen tensor is an error that names it."""
+def load_state_tensors(
+    optimizer: torch.optim.Optimizer, named_parameters: NamedParameters, tensors: dict[str, Tensor]
+) -> None:
+    """Copy saved state into an optimiser; a missing, unexpected or misshapen tensor is an error that names it."""
     own = state_tensors(optimizer, named_parameters)
     problems = [
         *(f"{name} is missing" for name in sorted(own.keys() - tensors.keys())),
         *(f"{name} is unexpected" for name in sorted(tensors.keys() - own.keys())),
         *(
-            f"{name} is {_form(tensors[name])} where {_form(tensor)} is expected"
+            f"{name} is {_dtype_and_shape(tensors[name])} where {_dtype_and_shape(tensor)} is expected"
             for name, tensor in own.items()
-            if name in tensors and _form(tensors[name]) != _form(tensor)
+            if name in tensors and _dtype_and_shape(tensors[name]) != _dtype_and_shape(tensor)
         ),
     ]
     if problems:
@@ -190,7 +197,7 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, named_parameters: Named
             tensor.copy_(tensors[name])
 
 
-def _form(tensor: Tensor) -> str:
+def _dtype_and_shape(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
@@ -201,35 +208,35 @@ def _form(tensor: Tensor) -> str:
 def clip_gradients(
     parameters: Iterable[nn.Parameter], limit: float | None, optimizer: torch.optim.Optimizer | None = None
 ) -> Tensor:
-    """Scales all gradients so that their common norm is at most `limit`; returns the norm before, on the device.
+    """Clip the global norm of all gradients to `limit`; return the norm before clipping, on the device.
 
-    limit / max(norm, limit), as TensorFlow's clip_by_global_norm and so BERT; nothing waits for the device. A
-    norm that is not finite makes every gradient so: the caller looks at it before it takes the step. With an
-    `optimizer` whose step can divide by a number, its next step does so, and the gradients are passed over once less.
+    The factor is limit / max(norm, limit), as in TensorFlow's clip_by_global_norm and so in BERT; nothing synchronises
+    with the device. A non-finite norm makes every gradient non-finite: the caller checks it before the step. With an
+    `optimizer` that supports `grad_scale`, its next step divides, which saves one pass over the gradients.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = compute_total_norm(gradients)
-    if hasattr(norm, "full_tensor"):  # gradients in shards (FSDP2): the norm over all of them
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = compute_total_norm(grads)
+    if hasattr(norm, "full_tensor"):  # sharded gradients (FSDP2): the norm over all shards
         norm, optimizer = norm.full_tensor(), None
-    if limit is not None and gradients:
+    if limit is not None and grads:
         if optimizer is not None and supports_grad_scale(optimizer, norm.device):
             optimizer.grad_scale = norm.clamp(min=limit) / limit  # type: ignore[attr-defined]
         else:
-            torch._foreach_mul_(gradients, limit / norm.clamp(min=limit))
+            torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
     return norm
 
 
 def supports_grad_scale(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
-    """Whether its step divides gradients by `grad_scale` in the pass that it makes anyway: AdamW's, fused."""
-    fused = isinstance(optimizer, torch.optim.AdamW) and getattr(optimizer, "_step_supports_amp_scaling", False)
-    return fused and device.type == "cuda"
+    """Whether a step divides gradients by `grad_scale` in the same pass: AdamW, fused, on a GPU."""
+    is_fused = isinstance(optimizer, torch.optim.AdamW) and getattr(optimizer, "_step_supports_amp_scaling", False)
+    return is_fused and device.type == "cuda"
 
 
 @torch.no_grad()
 def first_nonfinite(named: Iterable[tuple[str, Tensor]]) -> str | None:
-    """The name of the first tensor with an infinity or NaN in it; waits for the device once."""
-    kept = [(name, tensor) for name, tensor in named if tensor.is_floating_point()]
-    if not kept:
+    """Return the name of the first tensor with an infinity or NaN; synchronises with the device once."""
+    floating = [(name, tensor) for name, tensor in named if tensor.is_floating_point()]
+    if not floating:
         return None
-    finite = torch.stack([tensor.isfinite().all().to(kept[0][1].device) for _, tensor in kept]).tolist()
-    return next((name for (name, _), good in zip(kept, finite, strict=True) if not good), None)
+    finite = torch.stack([tensor.isfinite().all().to(floating[0][1].device) for _, tensor in floating]).tolist()
+    return next((name for (name, _), is_finite in zip(floating, finite, strict=True) if not is_finite), None)

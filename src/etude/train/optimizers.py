@@ -1,28 +1,30 @@
-"""The optimisers torch does not have: BERT's Adam, LAMB, and Muon with AdamW beside it; and AdamW in one kernel.
+"""Optimisers torch does not have: BERT's Adam, LAMB, Muon with AdamW, and AdamW as one kernel.
 
-All state exists from the start (zeros), not from the first step: memory is known at launch, and a checkpoint
-of any step, also of step 0, holds the same names.
+All state exists from the start (zeros), not from the first step: memory is known at launch, and a checkpoint of any
+step, also of step 0, holds the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from etude.nn.triton import availability as card
+from etude.nn.triton import availability
 
-Groups = list[dict[str, Any]]
+Groups = list[dict[str, Any]]  # torch's parameter groups
+Closure = Callable[[], float]
 
-# Adam's two corrections, 1 - beta^t, are exactly 1 for an optimiser this old; and a float32 counter stands still
-# here (2^24 + 1 is not a float32), so they stay so.
-_SETTLED = float(2**24)
+# Adam's two bias corrections, 1 - beta^t, are exactly 1 at this step; and a float32 counter stays there, as 2^24 + 1 is
+# not a float32.
+_CORRECTED_STEP = float(2**24)
 
 
 def init_adam_state(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
-    """Gives every parameter the state that torch would give it at its first step."""
+    """Give every parameter the state that torch would create at its first step."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             # torch's rule: the fused kernel counts on the device, the others on the host
@@ -34,40 +36,43 @@ def init_adam_state(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
             }
 
 
-def _loss(closure: Callable[[], Any] | None) -> Any:
-    """What a step is to return: torch lets a step ask for the loss first."""
+def _evaluate(closure: Closure | None) -> float | None:
+    """Return the loss of a closure, as torch's optimisers do at the start of a step."""
     if closure is None:
         return None
     with torch.enable_grad():
         return closure()
 
 
-def load_adam_kernel(device: torch.device) -> Any:
-    """Our step of AdamW for parameters on this device, or None where torch's has to do."""
-    return _own("adam_kernel", device)
+def load_adam_kernel(device: torch.device) -> ModuleType | None:
+    """Return our kernel of an AdamW step for this device, or None where torch's is used."""
+    return _load_kernel("adam_kernel", device)
 
 
-def load_norm_kernel(device: torch.device) -> Any:
-    """Our norm of gradients on this device, or None."""
-    return _own("grad_norm_kernel", device)
+def load_norm_kernel(device: torch.device) -> ModuleType | None:
+    """Return our kernel of the gradients' norm for this device, or None."""
+    return _load_kernel("grad_norm_kernel", device)
 
 
-def _own(name: str, device: torch.device) -> Any:
-    return card.kernel_module(name, "train") if device.type == "cuda" and card.supports_flash(device.index) else None
+def _load_kernel(name: str, device: torch.device) -> ModuleType | None:
+    if device.type != "cuda" or not availability.supports_flash(device.index):
+        return None
+    module: ModuleType | None = availability.kernel_module(name, "train")
+    return module
 
 
-def compute_total_norm(gradients: list[Tensor]) -> Tensor:
-    """Of all of them together, as torch has it; on a GPU by two kernels of ours where those can."""
-    device = gradients[0].device if gradients else torch.device("cpu")
+def compute_total_norm(grads: list[Tensor]) -> Tensor:
+    """Return the global norm of all gradients, as torch's `get_total_norm`; on a GPU by our two kernels if possible."""
+    device = grads[0].device if grads else torch.device("cpu")
     kernel = load_norm_kernel(device)
-    if kernel is not None and all(_plain(gradient, device) for gradient in gradients):
-        norm: Tensor = kernel.length(gradients)
+    if kernel is not None and all(_is_plain(grad, device) for grad in grads):
+        norm: Tensor = kernel.total_norm(grads)
         return norm
-    return nn.utils.get_total_norm(gradients)
+    return nn.utils.get_total_norm(grads)
 
 
-def _plain(tensor: Any, device: torch.device) -> bool:
-    """Whether an address and a size say all about it: not a shard (FSDP2), not sparse, not turned."""
+def _is_plain(tensor: Tensor, device: torch.device) -> bool:
+    """Whether an address and a size describe a tensor: not a shard (FSDP2), not sparse, not transposed."""
     return (
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.dtype == torch.float32
@@ -77,12 +82,12 @@ def _plain(tensor: Any, device: torch.device) -> bool:
     )
 
 
-def _common(groups: Groups) -> bool:
-    """Whether the groups differ in rate and decay alone, and want nothing that our kernel does not do."""
-    wanted = ("amsgrad", "maximize", "capturable", "differentiable", "foreach")
+def _fits_kernel(groups: Groups) -> bool:
+    """Whether the groups differ in lr and weight decay alone, and use no option that our kernel lacks."""
+    unsupported = ("amsgrad", "maximize", "capturable", "differentiable", "foreach")
     return all(
         group["fused"]
-        and not any(group[name] for name in wanted)
+        and not any(group[name] for name in unsupported)
         and not isinstance(group["lr"], Tensor)
         and (group["betas"], group["eps"]) == (groups[0]["betas"], groups[0]["eps"])
         for group in groups
@@ -90,82 +95,91 @@ def _common(groups: Groups) -> bool:
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's, whose state exists from the start; on a GPU a step is one kernel of ours (train/adam_kernel.py).
+    """torch's AdamW with state from the start; on a GPU a step is one kernel of ours (train/adam_kernel.py).
 
-    The state is torch's to the last name, and any step may be either's: what ours does not take goes to torch.
+    The state has torch's names, and any step may be either's: torch takes the steps that our kernel does not support.
     """
 
-    age = 0.0  # in steps, at the start
-    _seen: tuple[list[list[int]], list[int]] | None = None  # addresses of what was found plain, and sizes
+    initial_step = 0.0
+    # set from outside, as for torch's fused AdamW: by clipping, and by the loop's check for non-finite gradients
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+    _checked: tuple[list[list[int]], list[int]] | None = None  # addresses of tensors known to be plain, and their sizes
 
     def __init__(
         self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, fused: bool | None = None
     ) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=fused)
-        init_adam_state(self, self.age)
+        init_adam_state(self, self.initial_step)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Closure) -> float: ...
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = _loss(closure)
-        if not self._step_at_once():
+    def step(self, closure: Closure | None = None) -> float | None:
+        """Take one step, by our kernel where it supports it."""
+        loss = _evaluate(closure)
+        if not self._step_by_kernel():
             super().step()
         return loss
 
-    def _step_at_once(self) -> bool:
-        """Takes the step by our kernel if that can; addresses are looked up each time, so that none is ever stale."""
-        learnt = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
-        kernel = load_adam_kernel(learnt[0][0].device) if learnt else None
-        if kernel is None or not _common(self.param_groups):
+    def _step_by_kernel(self) -> bool:
+        """Take the step by our kernel if it can; addresses are read at every step, so none is ever stale."""
+        updated = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        kernel = load_adam_kernel(updated[0][0].device) if updated else None
+        if kernel is None or not _fits_kernel(self.param_groups):
             return False
-        device, states = learnt[0][0].device, [self.state[parameter] for parameter, _ in learnt]
-        gradients = [parameter.grad for parameter, _ in learnt]
-        scale, found = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))  # set by clipping, the guard
-        given = [*gradients, *(number for number in (scale, found) if number is not None)]
-        # a parameter that came later has no state yet: torch starts it
-        if not all(states) or not all(_plain(tensor, device) for tensor in given):
+        device, states = updated[0][0].device, [self.state[parameter] for parameter, _ in updated]
+        grads = [parameter.grad for parameter, _ in updated]
+        scalars = [scalar for scalar in (self.grad_scale, self.found_inf) if scalar is not None]
+        # a parameter added later has no state yet: torch creates it
+        if not all(states) or not all(_is_plain(tensor, device) for tensor in [*grads, *scalars]):
             return False
-        kept = [[parameter for parameter, _ in learnt]]
-        kept += [[state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")]
-        if not {type(parameter) for parameter in kept[0]} <= {Tensor, nn.Parameter}:
+        tensors = [[parameter for parameter, _ in updated]]
+        tensors += [[state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")]
+        if not {type(parameter) for parameter in tensors[0]} <= {Tensor, nn.Parameter}:
             return False
-        addresses = [[tensor.data_ptr() for tensor in row] for row in kept]
-        if self._seen is None or self._seen[0] != addresses:
-            if not all(_plain(tensor, device) for row in kept for tensor in row):
+        addresses = [[tensor.data_ptr() for tensor in row] for row in tensors]
+        if self._checked is None or self._checked[0] != addresses:
+            if not all(_is_plain(tensor, device) for row in tensors for tensor in row):
                 return False
-            self._seen = addresses, [parameter.numel() for parameter in kept[0]]
+            self._checked = addresses, [parameter.numel() for parameter in tensors[0]]
         kernel.step(
-            [addresses[0], [gradient.data_ptr() for gradient in gradients], *addresses[1:]],
-            self._seen[1],
-            [group["lr"] for _, group in learnt],
-            [group["weight_decay"] for _, group in learnt],
+            [addresses[0], [grad.data_ptr() for grad in grads], *addresses[1:]],
+            self._checked[1],
+            [group["lr"] for _, group in updated],
+            [group["weight_decay"] for _, group in updated],
             betas=self.param_groups[0]["betas"],
-            epsilon=self.param_groups[0]["eps"],
+            eps=self.param_groups[0]["eps"],
             device=device,
-            scale=scale,
-            found=found,
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
         )
         return True
 
 
 class Adam(AdamW):
-    """Adam as BERT's and ELECTRA's code has it: no bias correction, decoupled decay.
+    """Adam as in BERT's and ELECTRA's code: no bias correction, decoupled weight decay.
 
         m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   p = p - lr (m / (sqrt v + eps) + decay p)
 
     The first step is therefore (1 - b1) / sqrt(1 - b2) = 3.2 times as long as a corrected one, which the warm-up
-    hides. It is AdamW, with its kernels, aged until the correction is gone.
+    hides. It is AdamW, with its kernels, started at a step where the correction is 1.
     """
 
-    age = _SETTLED
+    initial_step = _CORRECTED_STEP
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al. 2020, algorithm 2) as ALBERT's code has it, without bias correction.
+    """LAMB (You et al. 2020, algorithm 2) as in ALBERT's code, without bias correction.
 
         u = m / (sqrt v + eps) + decay p;   p = p - lr |p| / |u| u
 
-    The correction of the paper's text scales u as a whole, which the ratio divides out again, but for eps and decay.
-    A group with adapt=False (norms and biases in ALBERT) has the ratio 1; so has a tensor with a norm of 0.
+    The paper's correction scales u as a whole, which the trust ratio divides out again, but for eps and decay. A group
+    with adapt=False (norms and biases in ALBERT) has the trust ratio 1; so has a tensor with a norm of 0.
     """
 
     def __init__(self, groups: Groups, lr: float, betas: tuple[float, float], eps: float) -> None:
@@ -177,9 +191,16 @@ class Lamb(torch.optim.Optimizer):
                     "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
                 }
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Closure) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = _loss(closure)
+    def step(self, closure: Closure | None = None) -> float | None:
+        """Take one step."""
+        loss = _evaluate(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
@@ -187,25 +208,25 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """All tensors of a group at once: on a GPU a few launches in place of some for each tensor, and no wait."""
-        first, second = group["betas"]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]  # all of them
-        means = [self.state[parameter]["exp_avg"] for parameter in parameters]
-        squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
-        torch._foreach_mul_(means, first)
-        torch._foreach_add_(means, gradients, alpha=1.0 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1.0 - second)
-        updates = torch._foreach_sqrt(squares)
+        """Update all tensors of a group together: a few launches on a GPU, and no synchronisation."""
+        beta1, beta2 = group["betas"]
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]  # all of them
+        exp_avgs = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        exp_avg_sqs = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
+        torch._foreach_mul_(exp_avgs, beta1)
+        torch._foreach_add_(exp_avgs, grads, alpha=1.0 - beta1)
+        torch._foreach_mul_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1.0 - beta2)
+        updates = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(updates, group["eps"])
         torch._foreach_reciprocal_(updates)
-        torch._foreach_mul_(updates, means)
+        torch._foreach_mul_(updates, exp_avgs)
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["adapt"]:
-            weights = torch.stack(torch._foreach_norm(parameters))  # (tensors of the group,)
-            lengths = torch.stack(torch._foreach_norm(updates))
-            ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
+            weight_norms = torch.stack(torch._foreach_norm(parameters))  # (tensors of the group,)
+            update_norms = torch.stack(torch._foreach_norm(updates))
+            ratios = torch.where((weight_norms > 0) & (update_norms > 0), weight_norms / update_norms, 1.0)
             torch._foreach_mul_(updates, list(ratios.unbind()))
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
@@ -213,9 +234,9 @@ class Lamb(torch.optim.Optimizer):
 class MuonAdamW(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for hidden matrices, AdamW for everything else, as one optimiser.
 
-    Both parts are torch's. They are handed this object's own groups and state, so a rate set on a group, a
-    state dictionary and a loaded state are those of the whole. Muon's step is scaled to the size of AdamW's
-    (Liu et al. 2025, "Muon is scalable", section 2.2), so that one rate and one decay serve both.
+    Both parts are torch's. They share this object's groups and state, so an lr set on a group, a state dictionary and a
+    loaded state are those of the whole. Muon's step is scaled to the size of AdamW's (Liu et al. 2025, "Muon is
+    scalable", section 2.2), so that one lr and one weight decay serve both.
     """
 
     def __init__(
@@ -249,21 +270,29 @@ class MuonAdamW(torch.optim.Optimizer):
         self._link()
 
     def _link(self) -> None:
-        """Makes the parts work on the groups and the state held here."""
-        taken = 0
+        """Make the parts work on the groups and the state of this object."""
+        start = 0
         for part in self._parts:
             count = len(part.param_groups)
-            part.param_groups = self.param_groups[taken : taken + count]
+            part.param_groups = self.param_groups[start : start + count]
             part.state = self.state
-            taken += count
+            start += count
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load state as torch does, and share it with the parts again."""
         super().load_state_dict(state_dict)  # replaces both
         self._link()
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Closure) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = _loss(closure)
+    def step(self, closure: Closure | None = None) -> float | None:
+        """Take one step."""
+        loss = _evaluate(closure)
         for part in self._parts:
             part.step()
         return loss

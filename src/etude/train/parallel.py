@@ -1,8 +1,7 @@
-"""One process, or several started by `torchrun`: the same loop.
+"""The processes of a run: one, or several started by `torchrun`, with the same loop.
 
-Every rank builds its own share of each step's rows; gradients meet in DistributedDataParallel, counts and
-metrics in one small all-reduce. Without torchrun's variables nothing is initialised and every function
-here is the identity.
+Every rank builds its own share of each step's rows; DistributedDataParallel averages gradients, one small all-reduce
+adds up counts and metrics. Without torchrun's variables nothing is initialised and every function here is the identity.
 """
 
 from __future__ import annotations
@@ -18,40 +17,44 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Ranks:
+    """This process's rank and the collectives of its group."""
+
     rank: int = 0
     size: int = 1
-    local: int = 0  # the place on this machine: picks the GPU
+    local_rank: int = 0  # on this machine: selects the GPU
 
     @property
     def local_size(self) -> int:
-        """How many of them share this machine, as torchrun says; all of them if it does not."""
+        """Ranks on this machine, from torchrun's variable; all of them where it is not set."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
 
     @property
     def is_first(self) -> bool:
-        """The rank that writes files and shows progress."""
+        """Whether this rank writes files and shows progress."""
         return self.rank == 0
 
     def sum(self, values: dict[str, float]) -> dict[str, float]:
-        """Sums over all ranks, in float64; every rank must pass the same names."""
+        """Add up values over all ranks, in float64; every rank must pass the same names."""
         if self.size == 1:
             return values
         names = sorted(values)
         tensor = torch.tensor([values[name] for name in names], dtype=torch.float64)
         if dist.get_backend() == "nccl":
-            tensor = tensor.cuda(self.local)
+            tensor = tensor.cuda(self.local_rank)
         dist.all_reduce(tensor)
         return dict(zip(names, tensor.tolist(), strict=True))
 
     def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
         return bool(self.sum({"flag": float(flag)})["flag"])
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         if self.size > 1:
             dist.barrier()
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Joins equal shares along the first axis, in rank order (states of lanes, for a checkpoint)."""
+        """Concatenate equal shares along the first axis, in rank order (states of lanes, for a checkpoint)."""
         if self.size == 1:
             return tensor
         shares = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -61,20 +64,20 @@ class Ranks:
 
 @contextmanager
 def connect(cuda: bool) -> Iterator[Ranks]:
-    """Joins the process group torchrun describes, and leaves it at the end."""
+    """Initialise the process group that torchrun describes, and destroy it at the end."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or dist.is_initialized():
         yield (
             Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
-            if (dist.is_initialized())
+            if dist.is_initialized()
             else Ranks()
         )
         return
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl" if cuda else "gloo")
     try:
-        yield Ranks(dist.get_rank(), size, local)
+        yield Ranks(dist.get_rank(), size, local_rank)
     finally:
         dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""One line that says how a run is doing, and is never silent for two seconds.
+"""Progress line of a run, never silent for two seconds.
 
-A small thread draws it, so that it appears while the first step still compiles. On a terminal the line is redrawn
-in place a few times a second; elsewhere (a pipe, a CI log) a plain line is written every ten seconds.
+A small thread draws it, so that it appears while the first step still compiles. On a terminal the line is redrawn in
+place a few times a second; elsewhere (a pipe, a CI log) a plain line is written every ten seconds.
 
     step 120/2000  loss 6.312  48.1k tokens/s  41 % of peak  left 3m12s  memory 1.4 GB
 """
@@ -17,17 +17,17 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TextIO
 
-FIRST = 0.5  # seconds of silence at the start: short runs finish before it and print nothing in between
-TERMINAL = 0.25  # seconds between lines: more often cannot be read
-PLAIN = 10.0
-WINDOW = 30.0  # seconds over which speed is measured: long enough for steps of several seconds
+FIRST_SECONDS = 0.5  # before the first line: short runs finish before it and print nothing in between
+TERMINAL_SECONDS = 0.25  # between lines: more often cannot be read
+PLAIN_SECONDS = 10.0
+WINDOW_SECONDS = 30.0  # over which speed is measured: long enough for steps of several seconds
 
 
 class Progress:
-    """Told of every step; draws by itself. Numbers passed in are totals since the start of the run.
+    """Draws the line in its own thread; the loop reports steps to it, as totals since the start of the run.
 
-    `peak` is what the devices could do in FLOP/s; `memory` gives the bytes in use. `total_tokens` makes the
-    time left right where later steps are larger (a batch ramp).
+    `peak` is the FLOP/s of all devices; `memory` returns the bytes in use. `total_tokens` makes the time left right
+    where later steps are larger (a batch ramp).
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Progress:
         self.total, self.quiet = total, quiet
         self.peak, self.memory, self.total_tokens = peak, memory, total_tokens
         self.stream = stream or sys.stderr
-        self.terminal = self.stream.isatty()
-        self._clock, self._since = clock, clock()  # since when it is doing what it says
-        self._doing: str | None = "first step…"
+        self.is_terminal = self.stream.isatty()
+        self._clock, self._phase_start = clock, clock()
+        self._phase: str | None = "first step…"
         self._step = 0
         self._loss: float | None = None
         self._valid: float | None = None
@@ -56,34 +56,34 @@ class Progress:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if not quiet:
-            self._thread = threading.Thread(target=self._draw_on, name="etude-progress", daemon=True)
+            self._thread = threading.Thread(target=self._draw_repeatedly, name="etude-progress", daemon=True)
             self._thread.start()
 
-    # What the loop tells
+    # Reports of the loop
 
-    def set_phase(self, doing: str | None, *, step: int | None = None) -> None:
-        """What takes so long: "compiling…", "evaluating…"; None when steps go on. `step`: where a resumed run is."""
+    def set_phase(self, phase: str | None, *, step: int | None = None) -> None:
+        """Show what takes time: "compiling…", "evaluating…"; None when steps go on. `step`: where a resumed run is."""
         now = self._clock()
         with self._lock:
-            if self._doing is None:
-                self._since = now
-            elif doing is None:  # the pause is no part of the speed: the marks move up to its end
-                pause = now - self._since
+            if self._phase is None:
+                self._phase_start = now
+            elif phase is None:  # the pause does not count for the speed: the marks are shifted by it
+                pause = now - self._phase_start
                 self._marks = deque((at + pause, number, tokens, flops) for at, number, tokens, flops in self._marks)
-            self._doing = doing
+            self._phase = phase
             self._step = self._step if step is None else step
 
     def update(self, step: int, tokens: int, flops: int, seconds: float | None = None) -> None:
-        """After a step. The clock is this object's own; `seconds`, of the whole run, is not needed for a speed."""
+        """Record a finished step. Speed is measured by this object's own clock, not from `seconds` of the run."""
         now = self._clock()
         with self._lock:
-            self._doing, self._step = None, step
+            self._phase, self._step = None, step
             self._marks.append((now, step, tokens, flops))
-            while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW:
+            while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW_SECONDS:
                 self._marks.popleft()
 
     def show_metrics(self, split: str, values: Mapping[str, float]) -> None:
-        """A loss came in; one of the held-out part gets a line of its own."""
+        """Show a loss in the line; held-out metrics are also printed as a line of their own."""
         if split == "train":
             self._loss = values.get("loss", self._loss)
             return
@@ -91,7 +91,7 @@ class Progress:
         self.print(f"step {self._step}: {split} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
 
     def print(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.quiet:
             return
         with self._lock:
@@ -100,7 +100,7 @@ class Progress:
             self.stream.flush()
 
     def close(self) -> None:
-        """Leaves the last state of the line standing; a second call does nothing."""
+        """Leave the last line on the screen and stop drawing; a second call does nothing."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -117,24 +117,25 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # What it makes of it
+    # The line
 
     def format_line(self) -> str:
+        """Return the current line."""
         now = self._clock()
         with self._lock:
-            marks, doing, since, step = list(self._marks), self._doing, self._since, self._step
+            marks, phase, phase_start, step = list(self._marks), self._phase, self._phase_start, self._step
         parts = [f"step {step}/{self.total}"]
-        if doing:
-            parts.append(f"{doing} {_duration(now - since)}")
+        if phase:
+            parts.append(f"{phase} {_format_duration(now - phase_start)}")
         if self._loss is not None:
             parts.append(f"loss {self._loss:.4g}")
         if self._valid is not None:
             parts.append(f"valid {self._valid:.4g}")
-        # The first mark ends the first step: compiling and warming up are no part of a speed
+        # The first mark ends the first step: compiling and warming up do not count for the speed
         if len(marks) > 1 and marks[-1][0] > marks[0][0]:
             seconds = marks[-1][0] - marks[0][0]
             steps, tokens, flops = (marks[-1][i] - marks[0][i] for i in (1, 2, 3))
-            parts.append(f"{_short(tokens / seconds)} tokens/s")
+            parts.append(f"{_format_number(tokens / seconds)} tokens/s")
             if self.peak:
                 parts.append(f"{100 * flops / seconds / self.peak:.0f} % of peak")
             if self.total_tokens and tokens:
@@ -142,19 +143,19 @@ class Progress:
             else:
                 left = (self.total - step) * seconds / max(1, steps)
             if step < self.total:
-                parts.append(f"left {_duration(left)}")
-        held = self.memory() if self.memory is not None else None
-        if held is not None:
-            parts.append(f"memory {held / 1e9:.1f} GB")
+                parts.append(f"left {_format_duration(left)}")
+        used = self.memory() if self.memory is not None else None
+        if used is not None:
+            parts.append(f"memory {used / 1e9:.1f} GB")
         return "  ".join(parts)
 
-    def _draw_on(self) -> None:
-        wait = FIRST
+    def _draw_repeatedly(self) -> None:
+        wait = FIRST_SECONDS
         while not self._stop.wait(wait):
-            wait = TERMINAL if self.terminal else PLAIN
+            wait = TERMINAL_SECONDS if self.is_terminal else PLAIN_SECONDS
             line = self.format_line()
             with self._lock:
-                if not self.terminal:
+                if not self.is_terminal:
                     self.stream.write(line + "\n")
                 elif line != self._drawn:
                     width = shutil.get_terminal_size().columns - 1  # the last column would wrap
@@ -163,19 +164,19 @@ class Progress:
                 self.stream.flush()
 
     def _clear(self) -> None:
-        if self.terminal and self._drawn:
+        if self.is_terminal and self._drawn:
             self.stream.write("\r\x1b[K")
             self._drawn = ""
 
 
-def _short(value: float) -> str:
+def _format_number(value: float) -> str:
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.3g}{letter}"
     return f"{value:.3g}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     whole = max(0, round(seconds))
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

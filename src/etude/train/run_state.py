@@ -1,4 +1,4 @@
-"""What a run has done so far, what it is judged by, and how it ended."""
+"""State of a training run: its progress, the metric that selects the best weights, and its result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TrainState:
-    """What has happened so far; saved with every checkpoint."""
+    """Progress of a run; saved with every checkpoint under these names."""
 
     step: int = 0
     tokens: int = 0
@@ -17,7 +17,7 @@ class TrainState:
     seconds: float = 0.0
     evaluated: int = 0  # the last step that was evaluated
     best_step: int | None = None
-    best: float = math.inf  # the lowest so far of the held-out loss; a score counts negative
+    best: float = math.inf  # the lowest held-out loss so far, or the negated best value of the selection metric
     stale: int = 0  # evaluations since the best
     window: int = 0  # steps since the last line of the log
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms over that window
@@ -26,14 +26,16 @@ class TrainState:
 
 @dataclass(frozen=True)
 class SelectionMetric:
-    """What the best weights are chosen by, where that is not the held-out loss: a score, higher is better."""
+    """The metric that selects the best weights, where it is not the held-out loss; higher is better."""
 
     name: str
-    scores: Callable[[], dict[str, float]]  # all scores, by name; asked only where the metrics do not hold it
+    scores: Callable[[], dict[str, float]]  # computes all metrics by name; called only where evaluation lacks this one
 
 
 @dataclass
 class TrainResult:
+    """How a run ended."""
+
     state: TrainState
-    finished: bool
-    valid: dict[str, float]
+    finished: bool  # False after a signal: resume it
+    valid: dict[str, float]  # the last evaluation

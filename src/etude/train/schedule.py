@@ -1,6 +1,6 @@
-"""Rates and batch sizes as pure functions of the step, so that a resume is a seek.
+"""Learning rates and batch sizes as pure functions of the step, so that a resume is a seek.
 
-Steps count from 0; `step` is the update about to be made. A rate is `lr` times a warm-up and a decay. With
+Steps count from 0; `step` is the update about to be made. The learning rate is `lr` times a warm-up and a decay. With
 w warm-up steps, e the step at which the decay ends (decay_end times the total) and decay(p) falling from 1
 at p = 0 to final_lr at p = 1, the published schedules join the two in three ways:
 
@@ -8,10 +8,10 @@ at p = 0 to final_lr at p = 1, the published schedules join the two in three way
     switch    t/w, then decay(t/e)                      BERT's code, GPT-1's pre-training: a small drop at t = w
     multiply  min(1, t/w) * decay(t/e)                  ELECTRA's code, GPT-1's fine-tuning
 
-The last two have a rate of exactly 0 at the first update. inverse_sqrt is Vaswani et al., section 5.3, in terms
-of its peak: min((t+1)/w, sqrt(w/(t+1))). stable_decay stays at lr and decays over the last decay_share of the run.
+The last two have a learning rate of exactly 0 at the first update. inverse_sqrt is Vaswani et al., section 5.3, in
+terms of its peak: min((t+1)/w, sqrt(w/(t+1))). stable_decay stays at lr and decays over the last decay_share of steps.
 
-Batches are whole rows. A ramp is a flight of stairs, so the rows before any step are a sum over its few stairs.
+Batches are whole rows. A batch ramp has a few stages of constant size, so the rows before any step are a short sum.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from etude.train.settings import Settings
 
 
 def warmup_steps(settings: Settings, total: int) -> float:
-    """In steps; a share of the run may fall between two of them, as GPT-1's 0.002 does."""
+    """Return the warm-up in steps; a share of the run may be fractional, as GPT-1's 0.002 is."""
     return settings.warmup if settings.warmup >= 1 else settings.warmup * total
 
 
 def _decay(settings: Settings, progress: float) -> float:
-    """From 1 at progress 0 to final_lr at 1, and constant after it."""
+    """Return the decay: from 1 at progress 0 to final_lr at 1, and constant after it."""
     progress = min(1.0, max(0.0, progress))
     if settings.lr_schedule == "cosine":
         shape = 0.5 * (1.0 + math.cos(math.pi * progress))
@@ -42,33 +42,33 @@ def _decay(settings: Settings, progress: float) -> float:
 
 
 def compute_lr(settings: Settings, step: int, total: int) -> float:
-    """The learning rate of the update `step`, of `total`."""
+    """Return the learning rate of the update `step`, of `total`."""
     warm = warmup_steps(settings, total)
     if settings.lr_schedule == "inverse_sqrt":
         warm = max(1.0, warm)  # a share of a very short run
         return settings.lr * min((step + 1) / warm, math.sqrt(warm / (step + 1)))
-    constant = settings.lr_schedule == "constant"
+    is_constant = settings.lr_schedule == "constant"
     end = settings.decay_end * total
     if settings.warmup_shape == "shift":
         if step < warm:
             return settings.lr * (step + 1) / (warm + 1)
         # stable_decay's last share is one of the run, so its progress is not counted from the warm-up
         origin = 0.0 if settings.lr_schedule == "stable_decay" else warm
-        return settings.lr * (1.0 if constant else _decay(settings, (step - origin) / max(1.0, end - origin)))
+        return settings.lr * (1.0 if is_constant else _decay(settings, (step - origin) / max(1.0, end - origin)))
     rising = step / warm if step < warm else 1.0
-    falling = 1.0 if constant else _decay(settings, step / end)
+    falling = 1.0 if is_constant else _decay(settings, step / end)
     if settings.warmup_shape == "switch":
         return settings.lr * (rising if step < warm else falling)
     return settings.lr * rising * falling
 
 
 def check_warmup(settings: Settings, total: int) -> str | None:
-    """The commonest way to learn nothing: a published warm-up on a short run."""
+    """Warn of the commonest way to learn nothing: a published warm-up on a short run. None if all is well."""
     warm = warmup_steps(settings, total)
     if total > 1 and warm >= total:
         return (
-            f"train.warmup={warm:.0f} steps is no shorter than the run ({total} steps): the rate never reaches "
-            f"train.lr={settings.lr:g}. Set train.warmup below {total}, or to a share such as 0.1"
+            f"train.warmup={warm:.0f} steps is no shorter than the run ({total} steps): the learning rate never "
+            f"reaches train.lr={settings.lr:g}. Set train.warmup below {total}, or to a share such as 0.1"
         )
     return None
 
@@ -77,7 +77,7 @@ def check_warmup(settings: Settings, total: int) -> str | None:
 
 
 def full_rows(settings: Settings, row_tokens: int | None) -> int:
-    """Rows of a step at full size."""
+    """Return the rows of a step at full size."""
     if settings.batch_examples is not None:
         return settings.batch_examples
     if row_tokens is None:
@@ -94,40 +94,40 @@ def full_rows(settings: Settings, row_tokens: int | None) -> int:
 
 
 def micro_rows(settings: Settings, row_tokens: int) -> int:
-    """Rows in memory at once, at least one; the last piece of a step may be smaller."""
+    """Return the rows of a micro-batch, at least one; the last of a step may be smaller."""
     full = full_rows(settings, row_tokens)
     if settings.micro_tokens is None:
         return full
     if settings.micro_tokens < row_tokens:
         raise UserError(
             f"train.micro_tokens={settings.micro_tokens} is less than one row of {row_tokens} tokens, and a row is "
-            f"never cut: set train.micro_tokens to at least {row_tokens}, or shorten the rows of the objective."
+            f"never split: set train.micro_tokens to at least {row_tokens}, or shorten the rows of the objective."
         )
     return min(full, settings.micro_tokens // row_tokens)
 
 
-def _stairs(settings: Settings, row_tokens: int | None) -> list[tuple[int, int]]:
-    """(rows, steps) of each stair below the full batch."""
+def _ramp_stages(settings: Settings, row_tokens: int | None) -> list[tuple[int, int]]:
+    """Return (rows, steps) of each stage of the batch ramp, below the full batch."""
     ramp, full = settings.batch_ramp, full_rows(settings, row_tokens)
     if ramp is None or row_tokens is None:
         return []
     first = max(1, ramp.from_tokens // row_tokens)
-    stairs = []
+    stages = []
     for stage in range(ramp.stages):
         rows = first + (full - first) * stage // ramp.stages
-        steps = -(-ramp.over_tokens // (ramp.stages * rows * row_tokens))  # rounded up: at least one step a stair
-        stairs.append((rows, steps))
-    return stairs
+        steps = -(-ramp.over_tokens // (ramp.stages * rows * row_tokens))  # rounded up: at least one step a stage
+        stages.append((rows, steps))
+    return stages
 
 
 def batch_sizes(settings: Settings, row_tokens: int | None) -> list[int]:
-    """Every number of rows a step of the run can have."""
-    return sorted({rows for rows, _ in _stairs(settings, row_tokens)} | {full_rows(settings, row_tokens)})
+    """Return every number of rows a step of the run can have."""
+    return sorted({rows for rows, _ in _ramp_stages(settings, row_tokens)} | {full_rows(settings, row_tokens)})
 
 
 def batch_rows(settings: Settings, row_tokens: int | None, step: int) -> int:
-    """Rows of the step."""
-    for rows, steps in _stairs(settings, row_tokens):
+    """Return the rows of a step."""
+    for rows, steps in _ramp_stages(settings, row_tokens):
         if step < steps:
             return rows
         step -= steps
@@ -135,19 +135,19 @@ def batch_rows(settings: Settings, row_tokens: int | None, step: int) -> int:
 
 
 def rows_before(settings: Settings, row_tokens: int | None, step: int) -> int:
-    """Rows of all steps before `step`: where a resumed run goes on reading. Exact at any step."""
+    """Return the rows of all steps before `step`: where a resumed run goes on reading. Exact at any step."""
     before = 0
-    for rows, steps in _stairs(settings, row_tokens):
-        taken = min(step, steps)
-        before += rows * taken
-        step -= taken
+    for rows, steps in _ramp_stages(settings, row_tokens):
+        in_stage = min(step, steps)
+        before += rows * in_stage
+        step -= in_stage
     return before + step * full_rows(settings, row_tokens)
 
 
 def steps_within(settings: Settings, row_tokens: int | None, rows: int) -> int:
-    """The most whole steps that read no more than `rows`: the inverse of rows_before."""
+    """Return the most whole steps that read no more than `rows`: the inverse of rows_before."""
     before = 0
-    for size, steps in _stairs(settings, row_tokens):
+    for size, steps in _ramp_stages(settings, row_tokens):
         if size * steps > rows:
             return before + rows // size
         before, rows = before + steps, rows - size * steps
@@ -162,9 +162,9 @@ def total_steps(
     tokens_per_second: float | None = None,
     epoch_rows: int | None = None,
 ) -> int:
-    """The length of the run in steps, from whichever budget is set; at least 1.
+    """Return the length of the run in steps, from whichever budget is set; at least 1.
 
-    Tokens, FLOPs and minutes are never overspent (but for that one step): compared runs stay within equal
+    Tokens, FLOPs and minutes are never exceeded (but for that one step): compared runs stay within equal
     compute. Epochs are rounded up, so that every example is seen. For labelled examples `row_tokens` is their
     mean length where the budget needs one.
     """

@@ -1,14 +1,14 @@
-"""The `train:` group of a recipe: how long, how large a step, which rate, which optimiser.
+"""The `train:` group of a recipe: budget, batch size, learning rate, optimiser, logging and machine.
 
-A run has exactly one budget (steps, tokens, FLOPs, minutes or, for labelled tasks, epochs); the others follow
-from it (`schedule.total_steps`). What a setting of an optimiser or schedule means, with its paper, stands in
-`optim.py` and `schedule.py`; the formula is there, the number is here.
+A run has exactly one budget (steps, tokens, FLOPs, minutes or, for labelled tasks, epochs); the others follow from it
+(`schedule.total_steps`). The formulas of optimisers and schedules, with their papers, are in `optim.py`,
+`optimizers.py` and `schedule.py`; their numbers are here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,18 +17,18 @@ from etude.settings import Strict
 BUDGETS = ("steps", "tokens", "flops", "minutes", "epochs")
 
 
-def _whole(value: Any) -> Any:
-    """YAML reads 1e9 as a word and 1.0e+9 as a fraction; both mean a whole number here."""
+def _parse_whole(value: object) -> object:
+    """Convert to int: YAML reads 1e9 as a string and 1.0e+9 as a float, and both mean a whole number here."""
     if isinstance(value, str):
         try:
             value = float(value) if any(letter in value for letter in ".eE") else int(value)
         except ValueError:
-            return value  # the integer check that follows says what is wrong
+            return value  # pydantic's check for an integer, which follows, reports it
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Positive = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
+Whole = Annotated[int, BeforeValidator(_parse_whole)]
+Positive = Annotated[int, BeforeValidator(_parse_whole), Field(gt=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -37,10 +37,12 @@ class BatchRamp(Strict):
 
     from_tokens: Positive  # the first step's size: 32k in GPT-3
     over_tokens: Positive  # training tokens until the full size: 4-12 billion in GPT-3
-    stages: Positive = 16  # equal shares of over_tokens; stairs in place of a line keep every sum a short formula
+    stages: Positive = 16  # equal shares of over_tokens; stages instead of a line keep every sum a short formula
 
 
 class Settings(Strict):
+    """Settings of training."""
+
     # The budget: exactly one.
     steps: Positive | None = None
     tokens: Positive | None = None
@@ -48,9 +50,9 @@ class Settings(Strict):
     minutes: Annotated[float, Field(gt=0)] | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None  # passes over labelled examples
 
-    # A step and its pieces, in tokens; both are cut down to whole rows.
+    # The batch of a step and its micro-batches, in tokens; both are rounded down to whole rows.
     batch_tokens: Positive = 32_768
-    micro_tokens: Positive | None = None  # tokens in memory at once; None: the whole batch. Never changes a result
+    micro_tokens: Positive | None = None  # tokens in memory at once; None: the whole batch. Does not change the result
     batch_examples: Positive | None = None  # labelled tasks, whose rows have no fixed length: examples a step
     batch_ramp: BatchRamp | None = None
 
@@ -76,23 +78,25 @@ class Settings(Strict):
     decay_exclude: Literal["norms and biases", "norms, biases and embeddings", "vectors", "nothing"] = (
         "norms and biases"  # BERT's rule, which does decay embeddings; "vectors" is GPT-1's, which decays rank > 1
     )
-    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None  # each layer down multiplies its rate (ELECTRA .8)
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = (
+        None  # multiplies the lr of each layer further down (ELECTRA .8)
+    )
     clip: Annotated[float, Field(gt=0)] | None = 1.0  # global norm of the gradient
 
-    # What is written, and when (in steps; 0 turns it off).
+    # Checkpoints, evaluation and logging, in steps; 0 turns it off.
     save_every: Annotated[Whole, Field(ge=0)] = 1_000
     eval_every: Annotated[Whole, Field(ge=0)] = 1_000
     log_every: Positive = 10
-    eval_tokens: Positive = 262_144  # of the held-out part: a loss to about 0.005 nats, in seconds
-    keep: Positive = 2  # checkpoints kept beside the best: two, so that one is whole whatever happens to the other
-    patience: Positive | None = None  # early stopping: so many evaluations without a better one end the run
+    eval_tokens: Positive = 262_144  # of the held-out part: gives the loss to about 0.005 nats, in seconds
+    keep: Positive = 2  # checkpoints beside the best: two, so that one is left whatever happens to the other
+    patience: Positive | None = None  # early stopping after so many evaluations without a better one
     tensorboard: bool = False
 
     # The machine. None of these is meant to change a result beyond rounding.
     seed: Whole = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 where the device is faster in it
     deterministic: bool = False  # only algorithms that repeat bit for bit on a GPU; slower
-    # build batches ahead; 0 builds each when it is needed, None: one thread on a CPU, some processes for a GPU
+    # that build batches ahead; 0 builds each when it is needed, None: one thread on a CPU, some processes for a GPU
     workers: Annotated[int, Field(ge=0)] | None = None
     compile: bool | None = None  # None: on a GPU yes, on a CPU no (no compiler is assumed there)
     device: str | None = None  # None: a GPU if there is one
@@ -101,13 +105,13 @@ class Settings(Strict):
     def _consistent(self) -> Self:
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(f"train.{name}" for name in given) or "none"
+            names = " and ".join(f"train.{name}" for name in given) or "none"
             raise ValueError(
-                f"a run has exactly one budget, here: {found}. Set one of {', '.join('train.' + b for b in BUDGETS)}"
+                f"a run has exactly one budget, here: {names}. Set one of {', '.join('train.' + b for b in BUDGETS)}"
             )
         if self.warmup >= 1 and not self.warmup.is_integer():
             raise ValueError(
-                f"train.warmup={self.warmup}: from 1 on it counts steps and must be whole; below 1 a share"
+                f"train.warmup={self.warmup}: from 1 on it counts steps and must be whole; below 1 it is a share"
             )
         if self.lr_schedule in ("constant", "inverse_sqrt") and (self.final_lr or self.decay_end < 1):
             raise ValueError(
@@ -137,8 +141,8 @@ class Settings(Strict):
         return self
 
 
-def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw values of the group with some replaced; a budget among the changes takes the place of the one there was."""
-    named = any(changes.get(budget) is not None for budget in BUDGETS)
-    kept = {key: value for key, value in values.items() if not (named and key in BUDGETS)}
-    return kept | dict(changes)
+def override(values: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """Return raw values of the group with some replaced; a budget among the changes replaces the one there was."""
+    has_budget = any(changes.get(budget) is not None for budget in BUDGETS)
+    remaining = {key: value for key, value in values.items() if not (has_budget and key in BUDGETS)}
+    return remaining | dict(changes)

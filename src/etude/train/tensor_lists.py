@@ -1,4 +1,4 @@
-"""What a kernel needs to go over many tensors in one launch: their addresses, and which program has which part."""
+"""Tables for kernels that process many tensors in one launch: chunks of tensors, copied to the device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 from etude.nn.packed import copy_single_threaded
 
 
-@functools.lru_cache(maxsize=16)  # parameters without a gradient are left out, so that sets of them may take turns
-def cut(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
-    """(3, C) int32: of each program its tensor, its number in that, and how many of `block` elements it has."""
-    each = np.array([-(-size // block) for size in sizes], dtype=np.int64)
-    tensor = np.repeat(np.arange(len(sizes)), each)
-    number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    left = np.minimum(np.array(sizes, dtype=np.int64)[tensor] - number * block, block)
-    return sent(np.stack([tensor, number, left]).astype(np.int32), device)
+@functools.lru_cache(maxsize=16)  # parameters without a gradient are left out, so several sets may alternate
+def split_into_chunks(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
+    """Return (3, C) int32: the tensor of each chunk, the chunk's index within it, and its number of elements."""
+    chunk_counts = np.array([-(-size // block) for size in sizes], dtype=np.int64)
+    tensor = np.repeat(np.arange(len(sizes)), chunk_counts)
+    index = np.arange(chunk_counts.sum()) - np.repeat(np.cumsum(chunk_counts) - chunk_counts, chunk_counts)
+    elements = np.minimum(np.array(sizes, dtype=np.int64)[tensor] - index * block, block)
+    return copy_to_device(np.stack([tensor, index, elements]).astype(np.int32), device)
 
 
-def sent(values: np.ndarray, device: torch.device) -> Tensor:
-    """On the device without a wait. Pinned memory is new each time: torch keeps it until the copy is done."""
+def copy_to_device(values: np.ndarray, device: torch.device) -> Tensor:
+    """Copy without synchronising. The pinned buffer is new each time: torch keeps it alive until the copy is done."""
     return copy_single_threaded(torch.from_numpy(values), device.type == "cuda").to(device, non_blocking=True)
