@@ -57,12 +57,12 @@ def rows_under(rules: segments.Rules) -> segments.SegmentRows:
 
 
 def batch_of(made: Any, rows: list[int], step: int = 0) -> Any:
-    given = rows_under(made.making)
+    given = rows_under(made.row_rules)
     return made.batch([given[index] for index in rows], Chance(3, step))
 
 
 def truth_of(made: Any, rows: list[int]) -> Tensor:
-    given = rows_under(made.making)
+    given = rows_under(made.row_rules)
     return torch.from_numpy(np.concatenate([given[index].tokens for index in rows])).long()
 
 

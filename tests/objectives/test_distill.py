@@ -99,7 +99,7 @@ def test_flops_are_those_torch_counts() -> None:
     batch = batch_of(objective, range(1))
     used, real = batch.targets != IGNORE, int((batch.layout.lengths > 0).sum())
     batch.index, batch.targets = batch.index[used], batch.targets[used]
-    batch.layout = type(batch.layout).of(batch.layout.host[: real + 1], batch.layout.longest)
+    batch.layout = type(batch.layout).from_bounds(batch.layout.host[: real + 1], batch.layout.longest)
     with FlopCounterMode(display=False) as counter:
         sum(term.sum for term in objective.loss(student, batch).values()).backward()
     assert counter.get_total_flops() == objective.flops(student, batch)

@@ -75,7 +75,7 @@ def test_targets_are_the_true_tokens_and_nothing_else_changes(way: str) -> None:
         assert np.array_equal(batch.tokens.numpy()[untouched], truth[untouched])
         # each row's slots point into that row
         owner = np.repeat(np.arange(3), made.slots)[used]
-        assert np.array_equal(index // made.making.row_tokens, owner)
+        assert np.array_equal(index // made.row_rules.row_tokens, owner)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -97,7 +97,7 @@ def test_a_row_is_masked_alike_in_any_batch(way: str) -> None:
     made = objective(**WAYS[way])
     rows = [made.rows(CORPUS, seed=1)[index] for index in (5, 0, 700, 3)]
     whole = made.batch(rows, Chance(2, 8))
-    size, slots = made.making.row_tokens, made.slots
+    size, slots = made.row_rules.row_tokens, made.slots
     for order in ([0, 1, 2, 3], [3], [2, 0]):
         part = made.batch([rows[number] for number in order], Chance(2, 8))
         for place, number in enumerate(order):
@@ -259,7 +259,7 @@ def test_flops_are_those_torch_counts(way: str) -> None:
     # the counter sees unused slots and empty sequences too: take them out
     used, real = batch.targets != IGNORE, int((batch.layout.lengths > 0).sum())
     batch.index, batch.targets = batch.index[used], batch.targets[used]
-    batch.layout = type(batch.layout).of(batch.layout.host[: real + 1], batch.layout.longest)
+    batch.layout = type(batch.layout).from_bounds(batch.layout.host[: real + 1], batch.layout.longest)
     batch.labels = batch.labels[:real]
     batch.counts["sentence"] = real
     with FlopCounterMode(display=False) as counter:

@@ -67,7 +67,7 @@ def test_a_row_gets_the_same_draws_in_any_batch(variant: str) -> None:
     rows = [5, 0, 700, 3]
     whole = batch_of(made, rows)
     text, terms = text_of(net, made, whole), made.loss(net, whole)
-    size = made.making.row_tokens
+    size = made.row_rules.row_tokens
     parts = []
     for order in ([0, 1], [3], [2]):
         batch = batch_of(made, [rows[number] for number in order])
@@ -274,14 +274,14 @@ def slow_losses(net: Any, made: Any, rows: list[Any], chance: Chance, batch: Any
         for place in range(start, stop):
             if place not in places:
                 continue
-            row = rows[place // made.making.row_tokens]
+            row = rows[place // made.row_rules.row_tokens]
             x = F.gelu(
                 last[place - start] @ head["generator_head.dense.weight"].t() + head["generator_head.dense.bias"]
             )
             x = F.layer_norm(x, x.shape, head["generator_head.norm.weight"], head["generator_head.norm.bias"], 1e-5)
             logits = table @ x + head["generator_head.bias"]
             spoken -= float(logits.log_softmax(-1)[places[place]])
-            key = hashes.random_bits(chance.key("sample", row.index), np.array([place % made.making.row_tokens]))
+            key = hashes.random_bits(chance.key("sample", row.index), np.array([place % made.row_rules.row_tokens]))
             noise = hashes.gumbel(int(key[0]), np.arange(VOCAB))
             text[place - start] = int((logits.numpy() + noise).argmax())
             fake[place - start] = text[place - start] != places[place]
@@ -298,7 +298,7 @@ def test_losses_are_those_of_an_independent_slow_way(changes: dict[str, Any]) ->
     with torch.no_grad():
         for one in [*net.parameters(), *made.parameters()]:
             one.add_(0.2 * torch.randn_like(one))  # so that nothing is at its first value
-    chance, given = Chance(3, 4), rows_under(made.making)
+    chance, given = Chance(3, 4), rows_under(made.row_rules)
     rows = [given[7], given[2]]
     batch = made.batch(rows, chance)
     terms = made.loss(net, batch)

@@ -186,10 +186,10 @@ def test_frame_and_logits_are_those_of_pre_training() -> None:
     assert made.frame(np.arange(6, 9), None).tolist() == [SPECIAL.start, 6, 7, 8, SPECIAL.separator]
     batch = batch_of(made, [0])
     hidden, table = made._predict(net, batch)
-    scores = made.logits(net, made.generate(net, batch))
+    scores = made.logits(net, made.hidden_for_logits(net, batch))
     assert scores.shape == (batch.size, VOCAB)
     torch.testing.assert_close(scores[batch.index], hidden @ table.t() + made.generator_head.bias)
-    alone = made.logits(net, made.generate(net, pack([framed])))
+    alone = made.logits(net, made.hidden_for_logits(net, pack([framed])))
     assert alone.shape == (32, VOCAB)
 
 

@@ -135,7 +135,7 @@ def test_what_is_filled_in_is_what_is_built() -> None:
         plain, full = recipe.build_model(), resolved.build_model()
         assert {n: p.shape for n, p in plain.named_parameters()} == {n: p.shape for n, p in full.named_parameters()}
         objectives = [r.build_objective(m, special) for r, m in ((recipe, plain), (resolved, full))]
-        assert objectives[0].making == objectives[1].making  # type: ignore[union-attr]
+        assert objectives[0].row_rules == objectives[1].row_rules  # type: ignore[union-attr]
 
 
 def test_a_vocabulary_must_hold_the_corpus() -> None:

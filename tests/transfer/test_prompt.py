@@ -120,7 +120,7 @@ def learn(gpt: Loaded, texts: list[str], steps: int = 150) -> None:
     places = torch.from_numpy(np.setdiff1d(np.arange(packed.layout.total), ends))
     optimizer = torch.optim.AdamW([*gpt.model.parameters(), *gpt.objective.parameters()], lr=5e-3)
     for _ in range(steps):
-        scores = gpt.objective.logits(gpt.model, gpt.objective.generate(gpt.model, packed))
+        scores = gpt.objective.logits(gpt.model, gpt.objective.hidden_for_logits(gpt.model, packed))
         F.cross_entropy(scores[places], packed.tokens[places + 1]).backward()
         optimizer.step()
         optimizer.zero_grad()

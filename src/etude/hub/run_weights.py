@@ -13,14 +13,14 @@ from torch import nn
 from etude.errors import UserError
 from etude.hub.checkpoint_writer import publish, reread, write, write_tensors
 from etude.models.base import Model
-from etude.objectives.base import Objective
+from etude.objectives.base import PretrainingObjective
 from etude.objectives.distillation.matching import MATCHING
 from etude.recipes.learner import build_learner
 from etude.runs.run import MODEL_CARD, WEIGHTS, Run
 from etude.train import checkpoint
 
 
-def load_learner(run: Run) -> tuple[Model, Objective, frozenset[str]]:
+def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]:
     """Return model, objective and the names of tensors never trained: heads that an imported model came without."""
     untrained: set[str] = set()
     model, objective = build_learner(run.recipe, run.tokenizer)
@@ -42,11 +42,11 @@ def load_learner(run: Run) -> tuple[Model, Objective, frozenset[str]]:
     return model.eval(), objective.eval(), frozenset(untrained)
 
 
-def save_final(run: Run, model: Model, objective: Objective, model_card: str) -> None:
+def save_final(run: Run, model: Model, objective: PretrainingObjective, model_card: str) -> None:
     """Write the model card and the final weights; the weights last, since they say that the run is finished."""
     checkpoint.write_text(run.folder / MODEL_CARD, model_card)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    weights |= {f"objective.{name}": tensor for name, tensor in objective.lasting().items()}
+    weights |= {f"objective.{name}": tensor for name, tensor in objective.persistent_state().items()}
     published = publish(run.recipe, weights, run.tokenizer)
     if published is not None:
         write(published, run.folder)

@@ -20,7 +20,7 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.nn.packed import Packed, pack
-from etude.objectives.base import Objective
+from etude.objectives.base import UsableObjective
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -42,14 +42,14 @@ class InferenceModel:
     def __init__(
         self,
         model: Model,
-        objective: Objective,
+        objective: UsableObjective,
         tokenizer: Tokenizer,
         device: str = "cpu",
         untrained: frozenset[str] = frozenset(),
     ) -> None:
         """`untrained` names tensors ("objective.head.bias") that no training has touched."""
         self.model: Model = model.eval().to(device)
-        self.objective: Any = objective.eval().to(device)
+        self.objective = objective.eval().to(device)
         self.tokenizer, self.device, self.untrained = model.attach_tokenizer(tokenizer), device, untrained
 
     # --- ids in, arrays out -------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class InferenceModel:
         self.must_speak()
         found: list[np.ndarray] = []
         for packed in self.packed(ids):
-            states = self.objective.generate(self.model, packed)
+            states = self.objective.hidden_for_logits(self.model, packed)
             for start, stop in spans(packed):  # one after the other: scores of a whole pass may not fit
                 part = replace(states, last=states.last[start:stop])
                 found.append(self.objective.logits(self.model, part).float().cpu().numpy())
@@ -134,9 +134,9 @@ class InferenceModel:
             return []
         packed = pack([[0]]).to(self.device)
         with torch.enable_grad():
-            scores = self.objective.logits(self.model, self.objective.generate(self.model, packed))
-            slopes = torch.autograd.grad(scores.sum(), list(named.values()), allow_unused=True)
-        return sorted(name for name, slope in zip(named, slopes, strict=True) if slope is not None)
+            scores = self.objective.logits(self.model, self.objective.hidden_for_logits(self.model, packed))
+            grads = torch.autograd.grad(scores.sum(), list(named.values()), allow_unused=True)
+        return sorted(name for name, grad in zip(named, grads, strict=True) if grad is not None)
 
     @cached_property
     def nameless(self) -> Tensor | None:

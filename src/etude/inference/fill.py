@@ -26,7 +26,7 @@ class Guess:
 def fill(model: InferenceModel, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
     """The likeliest tokens for each [MASK]; a list of guesses, or one such list a blank where there are several."""
     mask = model.tokenizer.special.mask
-    if model.objective.nats_per_token is not None:
+    if model.objective.predicts_next:
         raise UserError("This model predicts what follows, not what is left out: use generate.")
     if mask is None:
         raise UserError("This model's tokenizer has no mask token, so it cannot fill blanks.")

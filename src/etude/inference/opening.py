@@ -9,7 +9,7 @@ from etude.hub import adopt
 from etude.hub.run_weights import load_learner
 from etude.inference.task_model import Tuned
 from etude.models.base import Model
-from etude.objectives.base import Objective
+from etude.objectives.base import UsableObjective
 from etude.recipes.schema import Recipe
 from etude.runs.run import RECIPE, Run
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ class Pretrained:
     model: Model
 
 
-def open_learner(run: Run) -> tuple[Model, Objective, frozenset[str]]:
+def open_learner(run: Run) -> tuple[Model, UsableObjective, frozenset[str]]:
     """Return model, objective and the names of untrained tensors; of a fine-tuned run, the objective is its task."""
     if not run.is_fine_tuned:
         return load_learner(run)

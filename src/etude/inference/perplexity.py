@@ -139,7 +139,7 @@ def perplexity(
         total += float(nats.double().sum())
         count += len(targets)
         unknown += int((targets == loaded.tokenizer.special.unknown).sum())
-    if isinstance(source, str) and end is None and getattr(loaded.objective, "start", None) is None:
+    if isinstance(source, str) and end is None and loaded.objective.start_token is None:
         unscored = 1
     if not count:
         raise UserError("The text has no tokens to score.")
@@ -149,7 +149,7 @@ def perplexity(
 
 def _pieces(loaded: InferenceModel, source: str | Corpus, end: int | None) -> Iterator[Tokens]:
     """What is read from its own beginning: a text, a stream of documents, or each document alone."""
-    own = getattr(loaded.objective, "start", None)
+    own = loaded.objective.start_token
     first = end if own is None else own  # what a text stands behind
     if isinstance(source, str):
         ids = loaded.tokenizer.encode(source).ids
@@ -157,7 +157,7 @@ def _pieces(loaded: InferenceModel, source: str | Corpus, end: int | None) -> It
         return
     _same_tokenizer(loaded, source)
     stream = Stream(source, start=own is not None)
-    if not getattr(loaded.objective, "split", False):
+    if not loaded.objective.splits_documents:
         yield Joined(stream)
         return
     for start, stop in _documents(source):
@@ -239,7 +239,7 @@ def nats_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: 
 @torch.no_grad()
 def judged_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
     """(M,) the nats of some tokens at some places, and whether each is the likeliest; a chunk of scores at a time."""
-    states = loaded.objective.generate(loaded.model, packed)
+    states = loaded.objective.hidden_for_logits(loaded.model, packed)
     chunk = choose_chunk_size(loaded.model.vocab)
     nats, likeliest = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)]
     for start in range(0, len(index), chunk):
@@ -259,7 +259,7 @@ def pseudo_perplexity(loaded: InferenceModel, source: str | Corpus) -> Perplexit
     A text, or each document of a corpus, is cut into stretches that fill the context; a token sees its stretch.
     """
     mask = loaded.tokenizer.special.mask
-    if loaded.objective.nats_per_token is not None or mask is None:
+    if loaded.objective.predicts_next or mask is None:
         raise UserError("This model has no mask to ask through: a causal model has a true likelihood, use perplexity.")
     loaded.must_speak()
     room = loaded.model.context - len(loaded.objective.frame(np.zeros(0, np.int64), None))

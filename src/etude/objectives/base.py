@@ -1,16 +1,26 @@
 """The Objective contract: how text becomes rows, rows a batch, a batch a loss.
 
-An objective is one file. It owns everything between a corpus and a loss: the rows, the corruption, the
-heads, the loss terms, the metrics and the cost. The loop (`etude.train`) knows nothing else. A pretext
-task, a distillation and a downstream task are all objectives.
+An objective is one file. It owns everything between a corpus and a loss: the rows, the corruption, the heads, the loss
+terms, the metrics and the cost. Two tiers, so that everybody sees which part is theirs:
 
-    rows(corpus, seed)      a pure, seekable list of rows: rows[i] is the same whoever asks
-    batch(rows, chance)     corruption and targets, on the host, from hashes; counts known before backward
-    loss(model, batch)      named terms, each a *sum*; the loop divides by the count over the whole step
-    flops(model, batch)     forward and backward, by the stated convention
-    metrics(model, batch)   sums and counts, streamed over a held-out part
-    state(), restore(...)   only what must be carried from step to step (states of fixed lanes)
-    update(model, batch, rate)   only for models that update themselves (word vectors)
+    Objective         what training needs; the loop (`etude.train`) knows nothing else. Pretext tasks, downstream tasks
+                      and distillation all are objectives.
+        batch(rows, chance)          corruption and targets, on the host, from hashes; counts known before backward
+        loss(model, batch)           named terms, each a *sum*; the loop divides by the count over the whole step
+        flops(model, batch)          forward and backward, by the stated convention
+        metrics(model, batch)        sums and counts, streamed over a held-out part
+        persistent_state()           what a finished run keeps
+        state(), restore(...)        only what must be carried from step to step (states of fixed lanes)
+        update(model, batch, rate)   only for models that update themselves (word vectors)
+
+    UsableObjective   what using the trained model needs besides: how a text is framed, where logits come from, what
+                      they predict.
+
+A pre-training objective (`PretrainingObjective`) is both, and says how a corpus becomes rows:
+
+    rows(corpus, seed)               a pure, seekable list of rows: rows[i] is the same whoever asks
+
+It is a module with `Settings` and `build(settings, model, special)`, known by the module's name (etude/kinds.py).
 """
 
 from __future__ import annotations
@@ -18,7 +28,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -26,10 +36,21 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.nn.losses import IGNORE
 from etude.nn.packed import Layout, Packed, positions_from_bounds
+from etude.nn.states import States
+from etude.text.corpus.corpus import Corpus
 
-__all__ = ["IGNORE", "Batch", "Objective", "Row", "Rows", "Stat", "Term", "join", "rows_of"]
+__all__ = [
+    "IGNORE", "Batch", "Objective", "PretrainingObjective", "Row", "Rows", "Stat", "Term", "UsableObjective", "join",
+    "rows_of",
+]  # fmt: skip
+
+ModelT = TypeVar("ModelT", bound=Model)
+RowT = TypeVar("RowT", bound="Row")
+RowT_co = TypeVar("RowT_co", bound="Row", covariant=True)
+BatchT = TypeVar("BatchT", bound="Batch")
 
 
 @dataclass
@@ -43,7 +64,7 @@ class Row:
     slot: int = 0  # its place in the step, set by the loader: the lane of a stateful objective
 
 
-class Rows(Protocol):
+class Rows(Protocol[RowT_co]):
     """A pure function from a number to a row.
 
     `len` is the rows of one epoch. Numbers at and beyond it are later epochs, and may give the same text
@@ -57,10 +78,10 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Row: ...
+    def __getitem__(self, index: int) -> RowT_co: ...
 
 
-def rows_of(rows: Rows, numbers: np.ndarray) -> list[Row]:
+def rows_of(rows: Rows[RowT], numbers: np.ndarray) -> list[RowT]:
     """The rows of these numbers."""
     together = getattr(rows, "many", None)
     return together(numbers) if together else [rows[number] for number in numbers.tolist()]
@@ -109,61 +130,43 @@ class Stat:
         return Stat(self.sum + other.sum, self.count + other.count, self.weight)
 
 
-class Objective(nn.Module, ABC):
-    """Derive, fill in what you need. Heads are sub-modules; a tied table is used from the model, never copied."""
+# --- the two tiers ----------------------------------------------------------------------------------
+
+
+class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
+    """What training needs. Heads are sub-modules; a tied table is used from the model, never copied."""
 
     updates_itself = False  # True where `update` takes the place of gradients and optimiser
-    couples_examples = False  # True where the loss joins examples of a batch: exempt from micro-batch invariance
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte
 
     @abstractmethod
-    def rows(self, corpus: Any, seed: int) -> Rows:
-        """How text becomes rows."""
-
-    @abstractmethod
-    def batch(self, rows: Sequence[Row], chance: Chance) -> Batch:
+    def batch(self, rows: Sequence[RowT], chance: Chance) -> BatchT:
         """Corruption, targets and counts of some rows."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
+    def loss(self, model: ModelT, batch: BatchT) -> dict[str, Term]:
         """Its terms by name, each a sum and what it is divided by."""
 
-    def lasting(self) -> dict[str, Tensor]:
-        """What a finished run keeps of it: without what served the learning alone, and what never learnt."""
-        return dict(self.state_dict())
-
     @abstractmethod
-    def flops(self, model: nn.Module, batch: Any) -> int:
+    def flops(self, model: ModelT, batch: BatchT) -> int:
         """Of one step on this batch, backward pass and all."""
 
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: ModelT, batch: BatchT) -> dict[str, Stat]:
         """By default the loss terms themselves."""
         return {
             name: Stat(term.sum.detach(), term.count, term.weight) for name, term in self.loss(model, batch).items()
         }
 
-    def logits(self, model: nn.Module, states: Any) -> Tensor:
-        """(N, V) scores of the vocabulary at every token, for models in use."""
-        raise UserError(f"{type(self).__name__} has no language-model head, so it gives no logits.")
+    def persistent_state(self) -> dict[str, Tensor]:
+        """What a finished run keeps: without parameters that served training alone or were never trained."""
+        return dict(self.state_dict())
 
-    def generate(self, model: nn.Module, packed: Packed) -> Any:
-        """The states that `logits` is read from: the model's own, unless another model speaks (ELECTRA's generator)."""
-        return model(packed)
-
-    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
-        """The ids of one text as a sequence of pre-training, cut to the context."""
-        return ids[:context]
-
-    def trunks(self) -> list[nn.Module]:
+    def trunks(self) -> list[Model]:
         """Models of its own beside the one that is trained (ELECTRA's generator): compiled like it."""
         return []
 
     def set_lanes(self, lanes: int) -> None:
-        """Told once, before the first batch, how many rows a step has (only matters where rows do not shuffle)."""
-
-    def tokens_per_byte(self, corpus: Any) -> float:
-        """Predicted tokens for each byte of text: turns nats a token into bits a byte."""
-        return corpus.total / max(1, corpus.bytes)
+        """Called once, before the first batch, with the rows of a step (only matters where rows do not shuffle)."""
 
     def state(self) -> dict[str, Tensor] | None:
         """Named tensors, the first axis being the lanes; None where nothing is carried."""
@@ -172,9 +175,57 @@ class Objective(nn.Module, ABC):
     def restore(self, state: dict[str, Tensor]) -> None:
         raise ValueError(f"{type(self).__name__} carries no state, yet a checkpoint holds {sorted(state)}")
 
-    def update(self, model: nn.Module, batch: Any, rate: float) -> dict[str, Term]:
-        """One step without gradients, where `updates_itself`; the terms are told, not descended."""
+    def update(self, model: ModelT, batch: BatchT, rate: float) -> dict[str, Term]:
+        """One step without gradients, where `updates_itself`; the terms are only logged."""
         raise TypeError(f"{type(self).__name__} learns by gradients: it has no update of its own")
+
+
+class UsableObjective(Objective[ModelT, RowT, BatchT]):
+    """What using a trained model needs of the objective it was trained by."""
+
+    start_token: int | None = None  # what every text stands behind, where pre-training had such a token (Llama)
+    splits_documents = False  # True where no sequence of pre-training held parts of two documents
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether logits are of the token after each, so that text has a likelihood; else they fill blanks."""
+        return False
+
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        """The ids of one text as a sequence of pre-training, cut to the context."""
+        return ids[:context]
+
+    def hidden_for_logits(self, model: ModelT, packed: Packed) -> States:
+        """The hidden states that `logits` reads: the model's, unless another model predicts (ELECTRA's generator)."""
+        states: States = model(packed)
+        return states
+
+    def logits(self, model: ModelT, states: States) -> Tensor:
+        """(N, V) scores of the vocabulary at every token."""
+        raise UserError(f"{type(self).__name__} has no language-model head, so it gives no logits.")
+
+
+class PretrainingObjective(UsableObjective[ModelT, RowT, BatchT]):
+    """A pretext task over plain text. Derive, fill in what you need."""
+
+    # tokens of a sequence and of a row, where the objective settles them: a resolved recipe takes them from here
+    length: int | None = None
+    row_tokens: int | None = None
+
+    @abstractmethod
+    def rows(self, corpus: Corpus, seed: int) -> Rows[RowT]:
+        """How text becomes rows."""
+
+    def tokens_per_byte(self, corpus: Corpus) -> float:
+        """Predicted tokens for each byte of text: turns nats a token into bits a byte."""
+        return corpus.total / max(1, corpus.bytes)
+
+    @property
+    def predicts_next(self) -> bool:
+        return self.nats_per_token is not None
+
+
+# --- rows side by side ------------------------------------------------------------------------------
 
 
 def join(rows: Sequence[Row], sequences: int, longest: int) -> dict[str, Any]:

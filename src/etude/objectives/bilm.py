@@ -37,7 +37,7 @@ from etude.nn.softmax import (
     default_cutoffs,
 )
 from etude.nn.states import States
-from etude.objectives.base import Batch, Objective, Row, Term, join
+from etude.objectives.base import Batch, PretrainingObjective, Term, join
 from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
 from etude.settings import Strict
 from etude.text.corpus.bounds import Bounds
@@ -57,13 +57,13 @@ class Settings(Strict):
     division: float = Field(default=4.0, gt=1, description="how much narrower each further cluster is")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LaneBatch(Batch):
     """The packed part is the forward stream; `size` therefore counts each token of the text once."""
 
-    backward: Packed | None = None
-    targets: Tensor | None = None  # (2, N) int64, forward and backward
-    host_targets: np.ndarray | None = None  # the same on the host, for counting
+    backward: Packed
+    targets: Tensor  # (2, N) int64, forward and backward
+    host_targets: np.ndarray  # the same on the host, for counting
     rows_of_letters: Tensor | None = None  # (U, length) the different words that are read
     words: Tensor | None = None  # (2, N) which of them each token is
     candidates: Tensor | None = None  # (K,) words of the sampled softmax
@@ -71,7 +71,7 @@ class LaneBatch(Batch):
     expected_targets: Tensor | None = None  # (2, N)
 
 
-class BiLM(Objective):
+class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
     def __init__(self, settings: Settings, model: Recurrent, special: Specials) -> None:
         super().__init__()
         marker = special.end if special.end is not None else special.separator
@@ -81,11 +81,11 @@ class BiLM(Objective):
                 "Train a tokenizer here, or add such a token to it."
             )
         self.settings, self.shape, self.marker = settings, model.settings, marker
-        self.start: int | None = None
+        self.sentence_start: int | None = None
         if self.shape.characters is not None:
             if special.start is None:
                 raise UserError("A biLM of letters marks where sentences start, and this tokenizer has no such token.")
-            self.start = special.start
+            self.sentence_start = special.start
         self.nats_per_token = "forward" if "forward" in self.shape.directions else None
         self.output = self._layer(model)
         apart = not self.shape.shared and len(self.shape.directions) == 2
@@ -121,8 +121,9 @@ class BiLM(Objective):
         return FullSoftmax(width, vocab, settings.tied)
 
     def _output(self, direction: Direction) -> FullSoftmax | SampledSoftmax | AdaptiveSoftmax:
-        other = self.backward_output if direction == "backward" else None
-        return self.output if other is None else other
+        if direction == "backward" and self.backward_output is not None:
+            return self.backward_output
+        return self.output
 
     # --- rows and batches ---------------------------------------------------------------------------
 
@@ -133,15 +134,14 @@ class BiLM(Objective):
             order = FrequencyOrder(
                 np.pad(counts, (0, self.output.vocab - len(counts)))
             )  # the model may have rows for more
-        stream = Stream(corpus, self._parts(corpus), self.marker, self.start)
+        stream = Stream(corpus, self._parts(corpus), self.marker, self.sentence_start)
         return LaneRows(stream, self.settings.unroll, self.shape.characters is not None, order)
 
     def _parts(self, corpus: Corpus) -> Bounds:
         return corpus.sentences if self.settings.marker == "sentence" else corpus.documents
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> LaneBatch:
-        lanes = [row for row in rows if isinstance(row, LaneRow)]
-        both = np.stack([[*row.streams] for row in lanes], axis=1)  # (2, R, unroll + 1)
+    def batch(self, rows: Sequence[LaneRow], chance: Chance) -> LaneBatch:
+        both = np.stack([[*row.streams] for row in rows], axis=1)  # (2, R, unroll + 1)
         fields = join(rows, sequences=1, longest=self.settings.unroll)
         inputs, targets = both[..., :-1].reshape(2, -1), both[..., 1:].reshape(2, -1).astype(np.int64)  # (2, N)
         backward = Packed(torch.from_numpy(inputs[1].astype(np.int64)), fields["positions"], None, fields["layout"])
@@ -153,21 +153,20 @@ class BiLM(Objective):
             host_targets=targets,
         )
         if self.shape.characters is not None:
-            words = [word for way in (0, 1) for row in lanes if row.words is not None for word in row.words[way]]
+            words = [word for stream in (0, 1) for row in rows if row.words is not None for word in row.words[stream]]
             letters = WordCharacters.from_words(words, self.shape.characters)
             batch.rows_of_letters, batch.words = letters.rows, letters.words.view(2, -1)
         if self.settings.softmax == "sampled":
-            assert lanes[0].order is not None
+            assert rows[0].order is not None
             # one set a step, whatever its micro-batches and ranks
             key = chance.key("candidates")
-            drawn = Candidates.draw(lanes[0].order, key, self.settings.candidates, targets)
+            drawn = Candidates.draw(rows[0].order, key, self.settings.candidates, targets)
             batch.candidates, batch.expected, batch.expected_targets = drawn
         return batch
 
     # --- the loss -----------------------------------------------------------------------------------
 
-    def loss(self, model: nn.Module, batch: LaneBatch) -> dict[str, Term]:
-        assert isinstance(model, Recurrent) and batch.backward is not None and batch.targets is not None
+    def loss(self, model: Recurrent, batch: LaneBatch) -> dict[str, Term]:
         if len(self.lanes) <= batch.slots.max():  # nobody told how many: as many as are used
             self.lanes = self.lanes.grown(int(batch.slots.max()) + 1, self.shape)
         self.lanes.to(batch.tokens.device)
@@ -176,14 +175,14 @@ class BiLM(Objective):
         terms: dict[str, Term] = {}
         ends: list[Carry] = []
         for number, direction in enumerate(self.shape.directions):
-            way = STREAMS.index(direction)
+            stream = STREAMS.index(direction)
             carry = Carry(hidden[:, number], cell[:, number])
-            packed = batch.backward if way else batch
-            states, end = model.read(packed, direction, carry, vectors=vectors[way])
+            packed = batch.backward if stream else batch
+            states, end = model.read(packed, direction, carry, vectors=vectors[stream])
             ends.append(end)
             last = F.dropout(states[-1], self.shape.dropout, self.training)
-            candidates = self._candidates(batch, way)
-            total = self._output(direction).loss(last, batch.targets[way], model.table(direction), candidates)
+            candidates = self._candidates(batch, stream)
+            total = self._output(direction).loss(last, batch.targets[stream], model.table(direction), candidates)
             terms[direction] = Term(total, batch.counts[direction], weight=1 / len(self.shape.directions))
         left = (torch.stack([end.hidden for end in ends], 1), torch.stack([end.cell for end in ends], 1))
         self.lanes.leave(batch.slots, batch.rows, left)
@@ -193,40 +192,40 @@ class BiLM(Objective):
         """Of the words of both streams, each different one read once by each network; None where words have a table."""
         if batch.rows_of_letters is None or batch.words is None:
             return [None, None]
-        read: dict[nn.Module, Tensor] = {}
-        found: list[Tensor | None] = [None, None]
+        embedded: dict[nn.Module, Tensor] = {}
+        vectors: list[Tensor | None] = [None, None]
         for direction in self.shape.directions:
-            words, way = model.words(direction), STREAMS.index(direction)
+            words, stream = model.words(direction), STREAMS.index(direction)
             assert isinstance(words, CharEmbedding)
-            if words not in read:
-                read[words] = words.network(batch.rows_of_letters)  # (U, D)
-            found[way] = read[words][batch.words[way]]
-        return found
+            if words not in embedded:
+                embedded[words] = words.network(batch.rows_of_letters)  # (U, D)
+            vectors[stream] = embedded[words][batch.words[stream]]
+        return vectors
 
-    def _candidates(self, batch: LaneBatch, way: int) -> Candidates | None:
+    def _candidates(self, batch: LaneBatch, stream: int) -> Candidates | None:
         if batch.candidates is None or batch.expected is None or batch.expected_targets is None:
             return None
-        return Candidates(batch.candidates, batch.expected, batch.expected_targets[way])
+        return Candidates(batch.candidates, batch.expected, batch.expected_targets[stream])
 
-    def logits(self, model: nn.Module, states: States) -> Tensor:
+    def logits(self, model: Recurrent, states: States) -> Tensor:
         """Of the forward model: what follows each token."""
-        assert isinstance(model, Recurrent)
         if self.nats_per_token is None:
             raise UserError("This model reads backwards only: it has no scores for what follows.")
         return self.output.logits(states.last[:, : self.shape.width], model.table("forward"))
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         """A marker on each side, where the text of pre-training has one too."""
-        return np.concatenate([[self.marker if self.start is None else self.start], ids, [self.marker]])
+        return np.concatenate(
+            [[self.marker if self.sentence_start is None else self.sentence_start], ids, [self.marker]]
+        )
 
     def tokens_per_byte(self, corpus: Corpus) -> float:
         """Markers are predicted too: that before a sentence, where there is one, as well as that after it."""
-        markers = 1 if self.start is None else 2
+        markers = 1 if self.sentence_start is None else 2
         return (corpus.total + markers * len(self._parts(corpus))) / max(1, corpus.bytes)
 
-    def flops(self, model: nn.Module, batch: LaneBatch) -> int:
+    def flops(self, model: Recurrent, batch: LaneBatch) -> int:
         """Forward and twice that backward: words, the LSTMs and the output layer of each direction."""
-        assert isinstance(model, Recurrent) and batch.host_targets is not None
         total = model.flops(batch.layout.lengths, None if batch.rows_of_letters is None else len(batch.rows_of_letters))
         for direction in self.shape.directions:
             layer, targets = self._output(direction), batch.host_targets[STREAMS.index(direction)]

@@ -18,22 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
+from etude.models.transformer import Transformer
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
-from etude.objectives.base import IGNORE, Batch, Objective, Row, Stat, Term, join
+from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Row, Stat, Term, join
 from etude.objectives.parts.heads import CausalHead
 from etude.objectives.rows.sizes import name_of, sequence_length, whole_rows
 from etude.settings import Strict
+from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.tokenizer.special_tokens import Specials
 
 SPLIT_ROW = 512  # tokens at least, where documents are split
 
@@ -48,15 +51,15 @@ class Settings(Strict):
     bias: bool = Field(default=False, description="a bias a token on the logits; no GPT has one")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CausalRow(Row):
-    targets: np.ndarray | None = None  # (n,) int64, the token after each; IGNORE where the epoch is over
-    most: int = 0  # no row of this corpus holds more sequences
+    targets: np.ndarray  # (n,) int64, the token after each; IGNORE where the epoch is over
+    most: int  # no row of this corpus holds more sequences
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CausalBatch(Batch):
-    targets: Tensor | None = None  # (N,) int64
+    targets: Tensor  # (N,) int64
 
 
 class Stream:
@@ -65,7 +68,7 @@ class Stream:
     With `start`, a start token follows every end-of-text: that of the next document.
     """
 
-    def __init__(self, corpus: Any, start: bool = False) -> None:
+    def __init__(self, corpus: Corpus, start: bool = False) -> None:
         special = corpus.tokenizer.special
         if special.end is None:
             raise UserError(
@@ -109,8 +112,8 @@ class Stream:
             return text
         # marker m belongs to document m // size and stands at that one's end, moved on by the m markers before it
         number, size = np.arange(first, last), len(self.markers)
-        begun = first // size
-        ends = self.corpus.documents.slice(begun + 1, (last - 1) // size + 2)[number // size - begun]
+        document = first // size
+        ends = self.corpus.documents.slice(document + 1, (last - 1) // size + 2)[number // size - document]
         return np.insert(text, ends + first - start, np.array(self.markers, text.dtype)[number % size])
 
 
@@ -138,7 +141,7 @@ class StreamRows:
         targets = text[1:].astype(np.int64)
         targets[self.stream.total - start :] = IGNORE  # around the end: these were targets of the first row
         tokens = text[:-1]
-        return CausalRow(index, tokens, self._bounds(tokens), None, 0, targets, self.most)
+        return CausalRow(index, tokens, self._bounds(tokens), targets=targets, most=self.most)
 
     def _bounds(self, tokens: np.ndarray) -> np.ndarray:
         if not self.split:
@@ -150,7 +153,7 @@ class StreamRows:
         return np.append(np.repeat(starts, pieces) + nth * self.length, self.size).astype(np.int32)
 
 
-def most_within(documents: Any, tokens: int, extra: int = 1) -> int:
+def most_within(documents: Bounds, tokens: int, extra: int = 1) -> int:
     """The most ends of documents in any `tokens` places of the stream, around its end too; `extra` markers each."""
     count, block, most = len(documents), 1 << 20, 1
     total = int(documents[count]) + extra * count
@@ -166,7 +169,7 @@ def most_within(documents: Any, tokens: int, extra: int = 1) -> int:
     return most * -(-tokens // total)
 
 
-def start_token(special: Any) -> int:
+def start_token(special: Specials) -> int:
     if special.start is None:
         raise UserError(
             "objective.start=true: this tokenizer has no start token for a text to stand behind. "
@@ -175,45 +178,48 @@ def start_token(special: Any) -> int:
     return int(special.start)
 
 
-class Causal(Objective):
+class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
     nats_per_token = "loss"
+    length: int
+    row_tokens: int
 
-    def __init__(self, settings: Settings, model: Any, special: Any) -> None:
+    def __init__(self, settings: Settings, model: Transformer, special: Specials) -> None:
         super().__init__()
-        direction = getattr(model, "direction", None) or model.settings.direction
-        if direction != "causal":
+        if model.settings.direction != "causal":
             raise UserError(
-                f"objective.kind=causal with model.direction={direction}: every token would see the one it predicts. "
+                f"objective.kind=causal with model.direction={model.settings.direction}: every token would see the one it predicts. "
                 "Set model.direction=causal, or objective.kind=masked."
             )
-        self.length = sequence_length(settings.length, model)
-        self.split, self.end = settings.documents == "split", special.end
-        self.row_tokens = whole_rows(settings.row_tokens, self.length, SPLIT_ROW if self.split else self.length)
-        self.start = start_token(special) if settings.start else None
+        self.length = sequence_length(settings.length, model.context)
+        self.splits_documents, self.end = settings.documents == "split", special.end
+        self.row_tokens = whole_rows(
+            settings.row_tokens, self.length, SPLIT_ROW if self.splits_documents else self.length
+        )
+        self.start_token = start_token(special) if settings.start else None
         self.head = CausalHead(model, settings.bias)
 
-    def rows(self, corpus: Any, seed: int) -> StreamRows:
-        return StreamRows(self.stream(corpus), seed, self.row_tokens, self.length, self.split)
+    def rows(self, corpus: Corpus, seed: int) -> StreamRows:
+        return StreamRows(self.stream(corpus), seed, self.row_tokens, self.length, self.splits_documents)
 
-    def stream(self, corpus: Any) -> Stream:
-        return Stream(corpus, start=self.start is not None)
+    def stream(self, corpus: Corpus) -> Stream:
+        return Stream(corpus, start=self.start_token is not None)
 
-    def tokens_per_byte(self, corpus: Any) -> float:
+    def tokens_per_byte(self, corpus: Corpus) -> float:
         """End-of-text is predicted too."""
         return self.stream(corpus).total / max(1, corpus.bytes)
 
-    def batch(self, rows: Sequence[Any], chance: Chance) -> CausalBatch:
+    def batch(self, rows: Sequence[CausalRow], chance: Chance) -> CausalBatch:
         targets = np.concatenate([row.targets for row in rows])
         counts = {"loss": int((targets != IGNORE).sum())}
         packed = join(rows, rows[0].most, self.length)
         return CausalBatch(**packed, counts=counts, targets=torch.from_numpy(targets))
 
-    def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
+    def loss(self, model: Transformer, batch: CausalBatch) -> dict[str, Term]:
         last, table = self.head(model, model(batch))
         total = linear_cross_entropy(last, table, self.head.bias, batch.targets)
         return {"loss": Term(total, batch.counts["loss"])}
 
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: Transformer, batch: CausalBatch) -> dict[str, Stat]:
         last, table = self.head(model, model(batch))
         losses, likeliest = linear_losses_and_argmax(last, table, self.head.bias, batch.targets)
         count = batch.counts["loss"]
@@ -228,24 +234,24 @@ class Causal(Objective):
         Joined documents began anywhere in a sequence, and GPT-2's own code gives a prompt nothing to stand behind.
         A start token, where there is one, stands before every text, as Llama's own code has it.
         """
-        if self.start is not None:
-            return np.concatenate([[self.start], ids]).astype(ids.dtype)[:context]
+        if self.start_token is not None:
+            return np.concatenate([[self.start_token], ids]).astype(ids.dtype)[:context]
         if not len(ids) and self.end is None:
             raise UserError(
                 "An empty text gives this model nothing to start from: its tokenizer has no end-of-text token. "
                 "Write at least a word."
             )
-        if self.end is not None and (self.split or not len(ids)):
+        if self.end is not None and (self.splits_documents or not len(ids)):
             ids = np.concatenate([[self.end], ids]).astype(ids.dtype)
         return ids[:context]
 
-    def logits(self, model: Any, states: States) -> Tensor:
+    def logits(self, model: Transformer, states: States) -> Tensor:
         last, table = self.head(model, states)
         return F.linear(last, table, self.head.bias)  # (N, V)
 
-    def flops(self, model: Any, batch: Any) -> int:
+    def flops(self, model: Transformer, batch: CausalBatch) -> int:
         return 3 * (model.flops(batch.layout.lengths) + self.head.flops(model, batch.counts["loss"]))
 
 
-def build(settings: Settings, model: Any, special: Any) -> Causal:
+def build(settings: Settings, model: Transformer, special: Specials) -> Causal:
     return Causal(settings, model, special)

@@ -72,7 +72,6 @@ class CBOW(Windows):
             windows_triton,
         )  # needs Triton, which comes with torch for CUDA
 
-        assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
         assert self.text is not None
         tables = self.text.on(batch.words.device)
         return windows_triton.cbow(
@@ -81,9 +80,8 @@ class CBOW(Windows):
             self.settings.programs,
         )  # fmt: skip
 
-    def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
+    def loss(self, model: Static, batch: WindowBatch) -> dict[str, Term]:
         """The same loss for autograd and for the held-out text."""
-        assert isinstance(model, Static)
         total = torch.zeros((), dtype=torch.float64, device=model.input.weight.device)
         for start, stop, count in blocks(batch, self.settings.block):
             _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop, count), start, stop)
@@ -96,7 +94,6 @@ class CBOW(Windows):
         self, model: Static, batch: WindowBatch, pairs: Pairs, start: int, stop: int
     ) -> tuple[Inputs, Tensor, Tensor]:
         """The rows of the words around each centre, how many they are, and their mean."""
-        assert batch.words is not None
         inputs = Inputs.of(model, batch.words[pairs.contexts], pairs.centres - start)
         sizes = model.input.weight.new_zeros(stop - start)
         sizes.index_add_(0, inputs.owner, torch.ones_like(inputs.owner, dtype=sizes.dtype))
@@ -104,15 +101,15 @@ class CBOW(Windows):
         return inputs, sizes, total.index_add(0, inputs.owner, model.input(inputs.rows)) / sizes.clamp(min=1)[:, None]
 
     def _targets(self, batch: WindowBatch, start: int, stop: int, sizes: Tensor) -> Targets:
-        assert batch.words is not None and batch.keys is not None and self.text is not None
+        assert self.text is not None
         words, keys = batch.words[start:stop], batch.keys[start:stop]
         targets = targets_of(words, keys, torch.zeros_like(words), self.settings.negatives, self.text)
         targets.counted *= (sizes > 0)[:, None]  # a word alone is predicted by nobody
         return targets
 
-    def flops(self, model: nn.Module, batch: WindowBatch) -> int:
+    def flops(self, model: Static, batch: WindowBatch) -> int:
         """A score a row, and in the backward pass two products more."""
-        assert isinstance(model, Static) and self.text is not None
+        assert self.text is not None
         return 3 * 2 * model.width * round(batch.counts["loss"] * self.text.targets)
 
 

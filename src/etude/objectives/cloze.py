@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.two_tower import TowerStates, TwoTower
-from etude.nn.char_embedding import WordCharacters
+from etude.nn.char_embedding import CharEmbedding, WordCharacters
 from etude.nn.losses import linear_losses_and_argmax
 from etude.nn.precision import upcast
 from etude.nn.softmax import AdaptiveSoftmax, FullSoftmax, default_cutoffs
 from etude.nn.states import States
-from etude.objectives.base import IGNORE, Batch, Objective, Stat, Term, join
+from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Stat, Term, join
 from etude.objectives.rows.boundaries import Stream, WrappedRow, WrappedRows
 from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
@@ -53,15 +53,18 @@ class Settings(Strict):
     division: float = Field(default=4.0, gt=1, description="how much narrower each further cluster is")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ClozeBatch(Batch):
-    targets: Tensor | None = None  # (terms, N) int64
-    inside: Tensor | None = None  # (N,) bool: tokens of the text
+    targets: Tensor  # (terms, N) int64
+    inside: Tensor  # (N,) bool: tokens of the text
     rows_of_letters: Tensor | None = None  # (U, length) the different words that are read, where a model reads letters
     words: Tensor | None = None  # (N,) which of them each token is
 
 
-class Cloze(Objective):
+class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
+    length: int
+    row_tokens: int
+
     def __init__(self, settings: Settings, model: TwoTower, special: Specials) -> None:
         super().__init__()
         shape = model.settings
@@ -76,7 +79,7 @@ class Cloze(Objective):
             )
         self.boundary = boundary_of(special)
         self.nats_per_token = "forward" if settings.predict == "bilm" else None
-        self.length = sequence_length(settings.length, model)
+        self.length = sequence_length(settings.length, model.context)
         self.row_tokens = whole_rows(settings.row_tokens, self.length, ROW * self.length)
         self.characters = shape.characters
         self.output = self._layer(shape.width, model.vocab)
@@ -84,9 +87,8 @@ class Cloze(Objective):
     def _layer(self, width: int, vocab: int) -> FullSoftmax | AdaptiveSoftmax:
         settings = self.settings
         if settings.softmax == "adaptive":
-            cutoffs = [
-                one for one in settings.cutoffs or default_cutoffs(vocab) if one < vocab
-            ]  # fewer words, fewer bands
+            # fewer words, fewer bands
+            cutoffs = [first for first in settings.cutoffs or default_cutoffs(vocab) if first < vocab]
             if not cutoffs or cutoffs != sorted(set(cutoffs)) or cutoffs[0] < 1:
                 raise UserError(
                     f"objective.cutoffs={settings.cutoffs}: they are ids that rise, above 0 and the first below the "
@@ -111,14 +113,13 @@ class Cloze(Objective):
         stream = Stream(corpus, self.length, self.boundary)
         return WrappedRows(stream, seed, self.row_tokens, letters=self.characters is not None)
 
-    def batch(self, rows: Sequence[Any], chance: Chance) -> ClozeBatch:
+    def batch(self, rows: Sequence[WrappedRow], chance: Chance) -> ClozeBatch:
         fields = join(rows, rows[0].most, self.length)
         tokens, bounds = fields["tokens"].numpy(), fields["layout"].host
         inside = np.concatenate([row.inside for row in rows])
         targets = np.stack([self._targets(name, tokens, bounds, inside) for name in self.terms])
         start = 0
         for row in rows:
-            assert isinstance(row, WrappedRow)
             targets[:, start + row.counted : start + len(row.tokens)] = IGNORE
             start += len(row.tokens)
         counts = (targets != IGNORE).sum(1).tolist()
@@ -129,7 +130,9 @@ class Cloze(Objective):
             inside=torch.from_numpy(inside),
         )
         if self.characters is not None:
-            letters = WordCharacters.from_words([word for row in rows for word in row.words], self.characters)
+            letters = WordCharacters.from_words(
+                [word for row in rows if row.words is not None for word in row.words], self.characters
+            )
             batch.rows_of_letters, batch.words = letters
         return batch
 
@@ -155,18 +158,19 @@ class Cloze(Objective):
     # --- losses -------------------------------------------------------------------------------------
 
     def _states(self, term: str, states: TowerStates) -> Tensor:
-        found = {"cloze": states.last, "forward": states.ahead, "backward": states.back}[term]
-        assert found is not None
-        return found
+        hidden = {"cloze": states.last, "forward": states.ahead, "backward": states.back}[term]
+        assert hidden is not None
+        return hidden
 
-    def _read(self, model: Any, batch: ClozeBatch) -> TowerStates:
+    def _read(self, model: TwoTower, batch: ClozeBatch) -> TowerStates:
         """Each different word is spelled once, outside a compiled model: their number is another in every batch."""
         if batch.rows_of_letters is None or batch.words is None:
             return model(batch)
-        return model(batch, vectors=model.embedding.words.network(batch.rows_of_letters)[batch.words])
+        spelled = model.embedding.words
+        assert isinstance(spelled, CharEmbedding)
+        return model(batch, vectors=spelled.network(batch.rows_of_letters)[batch.words])
 
-    def loss(self, model: nn.Module, batch: ClozeBatch) -> dict[str, Term]:
-        assert batch.targets is not None
+    def loss(self, model: TwoTower, batch: ClozeBatch) -> dict[str, Term]:
         states = self._read(model, batch)
         return {
             name: Term(self._sum(self._states(name, states), targets, states.table), batch.counts[name], self.weight)
@@ -179,19 +183,18 @@ class Cloze(Objective):
             return self.output.loss(states[used], targets[used])
         return self.output.loss(states, targets, table)
 
-    def metrics(self, model: nn.Module, batch: ClozeBatch) -> dict[str, Stat]:
-        assert batch.targets is not None and batch.inside is not None
+    def metrics(self, model: TwoTower, batch: ClozeBatch) -> dict[str, Stat]:
         states = self._read(model, batch)
-        found: dict[str, Stat] = {}
+        stats: dict[str, Stat] = {}
         for name, targets in zip(self.terms, batch.targets, strict=True):
             losses, likeliest = self._scores(self._states(name, states), targets, states.table)
-            found[name] = Stat(losses.sum(), batch.counts[name], self.weight)
+            stats[name] = Stat(losses.sum(), batch.counts[name], self.weight)
             if name == "cloze":
                 text = batch.inside & (targets != IGNORE)
                 count = int(text.sum())
-                found["text"] = Stat((losses * text).sum(), count)
-                found["accuracy"] = Stat(((likeliest == targets) & text).sum(), count)
-        return found
+                stats["text"] = Stat((losses * text).sum(), count)
+                stats["accuracy"] = Stat(((likeliest == targets) & text).sum(), count)
+        return stats
 
     def _scores(self, states: Tensor, targets: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss of every place (N,), 0 where nothing is predicted, and the likeliest token of every place (N,)."""
@@ -203,13 +206,12 @@ class Cloze(Objective):
         assert weight is not None
         return linear_losses_and_argmax(states, weight, self.output.bias, targets)
 
-    def logits(self, model: Any, states: States) -> Tensor:
+    def logits(self, model: TwoTower, states: States) -> Tensor:
         """(N, V): of each token from all others; of a bilm what follows each."""
         return self.output.logits(states.last[:, : model.settings.width], states.table)
 
-    def flops(self, model: Any, batch: ClozeBatch) -> int:
+    def flops(self, model: TwoTower, batch: ClozeBatch) -> int:
         """Forward and twice that backward; the output layer once for each term and predicted place."""
-        assert batch.targets is not None
         targets = batch.targets.cpu().numpy()
         words = None if batch.rows_of_letters is None else len(batch.rows_of_letters)
         output = sum(self.output.flops(one[one != IGNORE]) for one in targets)
@@ -218,13 +220,13 @@ class Cloze(Objective):
 
 def boundary_of(special: Specials) -> int:
     """The symbol at both ends of a piece."""
-    found = special.end if special.end is not None else special.separator
-    if found is None:
+    boundary = special.end if special.end is not None else special.separator
+    if boundary is None:
         raise UserError(
             "A two-tower model reads text between two boundary symbols, and this tokenizer has neither an end token "
             "nor a separator. Train a tokenizer here, or add such a token to it."
         )
-    return found
+    return boundary
 
 
 def build(settings: Settings, model: nn.Module, special: Specials) -> Cloze:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.static import Static
-from etude.objectives.base import Batch, Objective, Row, Term, join
+from etude.objectives.base import Batch, PretrainingObjective, Row, Term, join
 from etude.objectives.word_vectors.kernels import inner_loops
 from etude.settings import Strict
 from etude.text.corpus.cooccurrence import Cooccurrences, CountSettings, count_cooccurrences
@@ -67,10 +67,10 @@ class Settings(Strict):
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EntryRow(Row):
-    columns: np.ndarray | None = None  # (n,) int64
-    counts: np.ndarray | None = None  # (n,) float64
+    columns: np.ndarray  # (n,) int64
+    counts: np.ndarray  # (n,) float64
 
 
 class Entries:
@@ -97,14 +97,14 @@ class Entries:
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EntryBatch(Batch):
-    columns: Tensor | None = None  # (E,) int64; `tokens` are the rows
-    logs: Tensor | None = None  # (E,) float32, log x
-    weights: Tensor | None = None  # (E,) float32, f(x)
+    columns: Tensor  # (E,) int64; `tokens` are the rows
+    logs: Tensor  # (E,) float32, log x
+    weights: Tensor  # (E,) float32, f(x)
 
 
-class Cooccurrence(Objective):
+class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
     updates_itself = True
 
     def __init__(self, settings: Settings, model: Static, special: Specials) -> None:
@@ -151,10 +151,9 @@ class Cooccurrence(Objective):
         self.folder = self.folder or tempfile.TemporaryDirectory(prefix="etude-cooccurrence-")
         return Path(self.folder.name)
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> EntryBatch:
-        chosen = [row for row in rows if isinstance(row, EntryRow) and row.columns is not None]
-        counts = np.concatenate([row.counts for row in chosen if row.counts is not None])
-        columns = np.concatenate([row.columns for row in chosen if row.columns is not None])
+    def batch(self, rows: Sequence[EntryRow], chance: Chance) -> EntryBatch:
+        counts = np.concatenate([row.counts for row in rows])
+        columns = np.concatenate([row.columns for row in rows])
         fields = join(rows, sequences=1, longest=self.settings.row_tokens)
         twice = np.count_nonzero(columns != fields["tokens"].numpy()) if self.settings.symmetric else 0
         weights = np.minimum(1.0, (counts / self.settings.x_max) ** self.settings.alpha)
@@ -169,8 +168,7 @@ class Cooccurrence(Objective):
     # --- learning -----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def update(self, model: nn.Module, batch: EntryBatch, rate: float) -> dict[str, Term]:
-        assert isinstance(model, Static)
+    def update(self, model: Static, batch: EntryBatch, rate: float) -> dict[str, Term]:
         device = model.input.weight.device
         if self.settings.engine == "sequential" and device.type != "cpu":
             raise UserError(
@@ -178,7 +176,7 @@ class Cooccurrence(Objective):
                 "Set train.device=cpu, or objective.engine=batched."
             )
         if self.settings.engine == "batched" or device.type != "cpu":
-            self.squares = [one.to(device) for one in self.squares]
+            self.squares = [squares.to(device) for squares in self.squares]
             total = self._batched(model, batch, rate)
         else:
             total = torch.tensor(self._sequential(model, batch, rate), dtype=torch.float64)
@@ -189,10 +187,9 @@ class Cooccurrence(Objective):
         return {"loss": Term(total, batch.counts["loss"])}
 
     def _sequential(self, model: Static, batch: EntryBatch, rate: float) -> float:
-        assert batch.columns is not None and batch.logs is not None and batch.weights is not None
         settings, loops = self.settings, inner_loops("glove")
-        entries = [one.numpy() for one in (batch.tokens, batch.columns, batch.logs, batch.weights)]
-        squares = [one.numpy() for one in self.squares]
+        entries = [tensor.numpy() for tensor in (batch.tokens, batch.columns, batch.logs, batch.weights)]
+        squares = [tensor.numpy() for tensor in self.squares]
         tables = (
             (model.input.weight.numpy(), model.output.weight.numpy()),
             (self.word_bias.numpy(), self.context_bias.numpy()),
@@ -220,22 +217,21 @@ class Cooccurrence(Objective):
         for start in range(0, len(i), self.settings.block):
             part = slice(start, start + self.settings.block)
             rows, columns = i[part], j[part]
-            one, other = model.input.weight[rows], model.output.weight[columns]  # (B, D)
-            error = (one * other).sum(1) + self.word_bias[rows] + self.context_bias[columns] - logs[part]
-            slope = weights[part] * error
+            word, context = model.input.weight[rows], model.output.weight[columns]  # (B, D)
+            error = (word * context).sum(1) + self.word_bias[rows] + self.context_bias[columns] - logs[part]
+            grad = weights[part] * error
             clip = self.settings.clip
-            gradients = [(slope[:, None] * other).clamp(-clip, clip), (slope[:, None] * one).clamp(-clip, clip)]
+            grads = [(grad[:, None] * context).clamp(-clip, clip), (grad[:, None] * word).clamp(-clip, clip)]
             before, behind = (rate, 1.0) if code else (1.0, rate)  # where the rate comes in: see glove_compiled.py
-            steps = [(rows, gradients[0] * before), (columns, gradients[1] * before), (rows, slope), (columns, slope)]
+            steps = [(rows, grads[0] * before), (columns, grads[1] * before), (rows, grad), (columns, grad)]
             for (places, step), squares, parameter in zip(steps, self.squares, parameters, strict=True):
                 squares.index_add_(0, places, step.square())
                 parameter.index_add_(0, places, -behind * step / squares[places].sqrt())
-            total += (slope * error).sum(dtype=torch.float64)
+            total += (grad * error).sum(dtype=torch.float64)
         return total
 
     def _both_ways(self, batch: EntryBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Every entry, and every symmetric one of two words turned around."""
-        assert batch.columns is not None and batch.logs is not None and batch.weights is not None
         i, j, logs, weights = batch.tokens, batch.columns, batch.logs, batch.weights
         if not self.settings.symmetric:
             return i, j, logs, weights
@@ -245,26 +241,24 @@ class Cooccurrence(Objective):
             torch.cat([weights, weights[turned]]),
         )  # fmt: skip
 
-    def loss(self, model: nn.Module, batch: EntryBatch) -> dict[str, Term]:
-        assert isinstance(model, Static)
+    def loss(self, model: Static, batch: EntryBatch) -> dict[str, Term]:
         i, j, logs, weights = self._both_ways(batch)
         product = (model.input(i) * model.output(j)).sum(1)
         error = product + self.word_bias[i] + self.context_bias[j] - logs
         return {"loss": Term((weights * error.square()).sum(dtype=torch.float64), batch.counts["loss"])}
 
-    def flops(self, model: nn.Module, batch: EntryBatch) -> int:
+    def flops(self, model: Static, batch: EntryBatch) -> int:
         """A product an entry and direction, and in the backward pass two more."""
-        assert isinstance(model, Static)
         return 3 * 2 * model.width * batch.counts["loss"]
 
     # --- what a resume needs ------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        return {f"squares.{number}": one for number, one in enumerate(self.squares)}
+        return {f"squares.{number}": squares for number, squares in enumerate(self.squares)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         wanted = self.state()
-        if {name: one.shape for name, one in state.items()} != {name: one.shape for name, one in wanted.items()}:
+        if {name: tensor.shape for name, tensor in state.items()} != {name: own.shape for name, own in wanted.items()}:
             raise ValueError(f"a checkpoint holds {sorted(state)}, not the squares of this model")
         self.squares = [state[f"squares.{number}"].clone() for number in range(len(self.squares))]
 

@@ -18,13 +18,16 @@ be masked, where the code prefers rare ones (count^-0.7); texts fill rows as BER
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from etude.chance import Chance
+from etude.models.transformer import Transformer
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.precision import upcast
 from etude.nn.soft_targets import OutputLayer, soft_divergence
@@ -32,8 +35,10 @@ from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.objectives.distillation.matching import MATCHING, Inside, Matching
 from etude.objectives.distillation.teacher import Teacher
-from etude.objectives.masked import Masked, Settings
+from etude.objectives.masked import Masked, MaskedBatch, Settings
 from etude.objectives.parts.heads import table_width, token_table
+from etude.objectives.rows.segments import SegmentRow
+from etude.text.tokenizer.special_tokens import Specials
 
 
 class Ways(Inside):
@@ -52,16 +57,18 @@ class Ways(Inside):
 
 
 class Distill(Masked):
-    def __init__(self, settings: Settings, model: Any, special: Any, ways: Ways, teacher: Teacher) -> None:
+    def __init__(
+        self, settings: Settings, model: Transformer, special: Specials, ways: Ways, teacher: Teacher[Masked]
+    ) -> None:
         super().__init__(settings, model, special)
         self.ways, self.teacher = ways, teacher.eval()  # no module of this one's: it is neither trained nor saved
         self.matching = Matching(ways, model, teacher.model) if ways.looks_inside else None
 
-    def lasting(self) -> dict[str, Tensor]:
+    def persistent_state(self) -> dict[str, Tensor]:
         own = {name: one for name, one in self.state_dict().items() if not name.startswith(f"{MATCHING}.")}
         return own if self.ways.speaks else {name: one for name, one in own.items() if not name.startswith("head.")}
 
-    def batch(self, rows: Any, chance: Any) -> Any:
+    def batch(self, rows: Sequence[SegmentRow], chance: Chance) -> MaskedBatch:
         batch = super().batch(rows, chance)
         everywhere = {"soft": self.ways.soft_weight, "cosine": self.ways.cosine_weight}
         batch.counts |= {name: batch.size for name, weight in everywhere.items() if weight}
@@ -69,7 +76,7 @@ class Distill(Masked):
             batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
 
-    def loss(self, model: Any, batch: Any) -> dict[str, Term]:
+    def loss(self, model: Transformer, batch: MaskedBatch) -> dict[str, Term]:
         states = self._read(model, batch)
         spoken = self._says(model, states, batch) if self.ways.speaks else None
         terms = self._lessons(states, spoken, batch)
@@ -79,7 +86,7 @@ class Distill(Masked):
             terms["mlm"] = Term(total, batch.counts["mlm"], self.ways.mlm_weight)
         return terms
 
-    def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: Transformer, batch: MaskedBatch) -> dict[str, Stat]:
         states = self._read(model, batch)
         spoken = self._says(model, states, batch) if self.ways.speaks else None
         found = {
@@ -95,24 +102,24 @@ class Distill(Masked):
         right = Stat((likeliest == batch.targets).sum(), count)
         return {**found, "mlm": Stat(losses.sum(), count, self.ways.mlm_weight), "accuracy": right}
 
-    def _read(self, model: Any, batch: Any) -> States:
+    def _read(self, model: Transformer, batch: MaskedBatch) -> States:
         states: States = model(batch) if self.matching is None else self.matching.read(model, batch)
         return states
 
-    def _says(self, model: Any, states: States, batch: Any) -> OutputLayer:
+    def _says(self, model: Transformer, states: States, batch: MaskedBatch) -> OutputLayer:
         """At every token, or at the chosen ones where nothing is asked of the others."""
         last = states.last if self.ways.soft_weight else states.last.index_select(0, batch.index)
         return self._said(self, model, states, last)
 
     @staticmethod
-    def _said(objective: Masked, model: Any, states: States, last: Tensor) -> OutputLayer:
+    def _said(objective: Masked, model: Transformer, states: States, last: Tensor) -> OutputLayer:
         """What the logits are made of, at these states."""
         return OutputLayer(objective.head(last), token_table(model, states), objective.head.bias)
 
-    def _chosen(self, spoken: OutputLayer, batch: Any) -> Tensor:
+    def _chosen(self, spoken: OutputLayer, batch: MaskedBatch) -> Tensor:
         return spoken.hidden.index_select(0, batch.index) if self.ways.soft_weight else spoken.hidden
 
-    def _lessons(self, states: States, spoken: OutputLayer | None, batch: Any) -> dict[str, Term]:
+    def _lessons(self, states: States, spoken: OutputLayer | None, batch: MaskedBatch) -> dict[str, Term]:
         """What is learnt from the teacher."""
         with torch.no_grad():
             taught = self._read(self.teacher.at(batch.tokens.device), batch)
@@ -130,12 +137,12 @@ class Distill(Masked):
             terms |= self.matching.terms(states, taught, batch.layout, batch.counts)
         return terms
 
-    def flops(self, model: Any, batch: Any) -> int:
+    def flops(self, model: Transformer, batch: MaskedBatch) -> int:
         lengths, everywhere, slots, ways = batch.layout.lengths, batch.size, batch.counts["mlm"], self.ways
         narrow, logits = table_width(model), (everywhere if ways.soft_weight else 0) + (slots if ways.mlm_weight else 0)
         student, teacher = model.flops(lengths) + 2 * logits * narrow * model.vocab, self.teacher.model.flops(lengths)
         if ways.speaks:
             student += 2 * (everywhere if ways.soft_weight else slots) * narrow * model.width
         if ways.soft_weight:
-            teacher += self.teacher.objective.head.flops(self.teacher.model, everywhere)
+            teacher += self.teacher.objective.head.flops(everywhere)
         return 3 * student + teacher + (self.matching.flops(lengths) if self.matching is not None else 0)

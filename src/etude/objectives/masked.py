@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -23,15 +23,18 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.transformer import Transformer
 from etude.nn.activations import Activation
 from etude.nn.block import first_token_indices
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
-from etude.objectives.base import IGNORE, Objective, Stat, Term
+from etude.objectives.base import IGNORE, PretrainingObjective, Stat, Term
 from etude.objectives.parts.heads import MaskedHead, token_table
 from etude.objectives.rows import segments
 from etude.objectives.rows.masked_rows import Corruption, Masking, SlotBatch
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(Masking):
@@ -51,13 +54,13 @@ class Settings(Masking):
         return self
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MaskedBatch(SlotBatch):
-    labels: Tensor | None = None  # (S,) int64, of the sentence task, or IGNORE
+    labels: Tensor  # (S,) int64, of the sentence task, or IGNORE
 
 
-class Masked(Objective):
-    def __init__(self, settings: Settings, model: Any, special: Any) -> None:
+class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]):
+    def __init__(self, settings: Settings, model: Transformer, special: Specials) -> None:
         super().__init__()
         if settings.sentence != "none" and model.pooler is None:
             raise UserError(
@@ -68,31 +71,32 @@ class Masked(Objective):
         self.corruption = Corruption(
             settings, model, special, kind="masked", sentence=settings.sentence, lone=settings.lone
         )
-        self.making, self.slots = self.corruption.making, self.corruption.slots
-        self.head = MaskedHead(model, settings.activation or model.settings.activation)
+        self.row_rules, self.slots = self.corruption.row_rules, self.corruption.slots
+        self.length, self.row_tokens = self.row_rules.length, self.row_rules.row_tokens
+        self.head = MaskedHead.over(model, settings.activation)
         self.sentence = None
         if settings.sentence != "none":
             self.sentence = nn.Linear(model.width, 2)
             sizes = model.settings
             init_weights(self.sentence, key=draw_key(), deviation=sizes.init_deviation, truncated=sizes.init_truncated)
 
-    def rows(self, corpus: Any, seed: int) -> segments.SegmentRows:
+    def rows(self, corpus: Corpus, seed: int) -> segments.SegmentRows:
         return self.corruption.rows(corpus, seed)
 
-    def batch(self, rows: Sequence[Any], chance: Chance) -> MaskedBatch:
+    def batch(self, rows: Sequence[segments.SegmentRow], chance: Chance) -> MaskedBatch:
         fields, _, used = self.corruption.fields(rows, chance)
         labels = np.full(len(fields["layout"].host) - 1, IGNORE, np.int64)
-        told = np.concatenate([row.labels for row in rows])
-        labels[: len(told)] = told
+        given = np.concatenate([row.labels for row in rows])
+        labels[: len(given)] = given
         counts = {"mlm": used}
         if self.sentence is not None:
-            counts["sentence"] = int((told != IGNORE).sum())
+            counts["sentence"] = int((given != IGNORE).sum())
         return MaskedBatch(**fields, counts=counts, labels=torch.from_numpy(labels))
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         return self.corruption.frame(ids, context)
 
-    def loss(self, model: Any, batch: Any) -> dict[str, Term]:
+    def loss(self, model: Transformer, batch: MaskedBatch) -> dict[str, Term]:
         states = self._states(model, batch)
         hidden, table = self._hidden(model, states, batch)
         terms = {"mlm": Term(linear_cross_entropy(hidden, table, self.head.bias, batch.targets), batch.counts["mlm"])}
@@ -101,7 +105,7 @@ class Masked(Objective):
             terms["sentence"] = Term(total, batch.counts["sentence"])
         return terms
 
-    def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: Transformer, batch: MaskedBatch) -> dict[str, Stat]:
         states = self._states(model, batch)
         hidden, table = self._hidden(model, states, batch)
         losses, likeliest = linear_losses_and_argmax(hidden, table, self.head.bias, batch.targets)
@@ -116,10 +120,10 @@ class Masked(Objective):
             stats["sentence_accuracy"] = Stat((logits.argmax(-1) == batch.labels).sum(), count)
         return stats
 
-    def logits(self, model: Any, states: States) -> Tensor:
+    def logits(self, model: Transformer, states: States) -> Tensor:
         return F.linear(self.head(states.last), token_table(model, states), self.head.bias)  # (N, V)
 
-    def _states(self, model: Any, batch: Any) -> States:
+    def _states(self, model: Transformer, batch: MaskedBatch) -> States:
         """Of the slots (M, D), and behind them of the first tokens (S, D) where a sentence task reads those."""
         only = batch.index
         if self.sentence is not None:
@@ -127,20 +131,20 @@ class Masked(Objective):
         states: States = model(batch, only=only)
         return states
 
-    def _hidden(self, model: Any, states: States, batch: Any) -> tuple[Tensor, Tensor]:
+    def _hidden(self, model: Transformer, states: States, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the logits of the slots."""
         return self.head(states.last[: len(batch.index)]), token_table(model, states)
 
-    def _sentence(self, model: Any, states: States, batch: Any) -> Tensor:
+    def _sentence(self, model: Transformer, states: States, batch: MaskedBatch) -> Tensor:
         assert self.sentence is not None
         return self.sentence(model.pool_of(states.last[len(batch.index) :]))  # (S, 2)
 
-    def flops(self, model: Any, batch: Any) -> int:
+    def flops(self, model: Transformer, batch: MaskedBatch) -> int:
         slots, labelled = batch.counts["mlm"], 0 if self.sentence is None else batch.counts["sentence"]
-        forward = model.flops(batch.layout.lengths, only=slots + labelled) + self.head.flops(model, slots)
+        forward = model.flops(batch.layout.lengths, only=slots + labelled) + self.head.flops(slots)
         # the pooler and the two-way layer, once a labelled sequence
         return 3 * (forward + 2 * labelled * model.width * (model.width + 2))
 
 
-def build(settings: Settings, model: Any, special: Any) -> Masked:
+def build(settings: Settings, model: Transformer, special: Specials) -> Masked:
     return Masked(settings, model, special)

@@ -27,7 +27,7 @@ from etude.models.static import Static
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import upcast
 from etude.nn.window_layer import WindowLayer
-from etude.objectives.base import Batch, Objective, Row, Stat, Term, join
+from etude.objectives.base import Batch, PretrainingObjective, Row, Stat, Term, join
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
@@ -64,13 +64,13 @@ class Spans:
         return Row(index, self.corpus.tokens(start, stop), bounds)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RankBatch(Batch):
-    others: Tensor | None = None  # (N, K) int64
-    scored: Tensor | None = None  # (N,) float32, 1 where the word is known
+    others: Tensor  # (N, K) int64
+    scored: Tensor  # (N,) float32, 1 where the word is known
 
 
-class Ranking(Objective):
+class Ranking(PretrainingObjective[Static, Row, RankBatch]):
     def __init__(self, settings: Settings, model: Static, special: Specials) -> None:
         super().__init__()
         if settings.window % 2 == 0:
@@ -108,24 +108,21 @@ class Ranking(Objective):
         index = np.arange(shape[0] * shape[1])
         return self.words[integers(chance.key("negative", row.index), index, len(self.words))].reshape(shape)
 
-    def scores(self, model: nn.Module, batch: RankBatch) -> tuple[Tensor, Tensor]:
+    def scores(self, model: Static, batch: RankBatch) -> tuple[Tensor, Tensor]:
         """(N,) of the windows as they are, (N, K) with other words in their middle."""
-        assert batch.others is not None
         x = model(batch).last  # (N, D)
         others = model(_flat(batch, batch.others)).last.view(*batch.others.shape, -1)  # (N, K, D)
         hidden = self.window(x, batch.layout)
         swapped = self.window.replace_middle(hidden, x, others)
         return upcast(self.output(F.hardtanh(hidden)))[:, 0], upcast(self.output(F.hardtanh(swapped)))[..., 0]
 
-    def loss(self, model: nn.Module, batch: RankBatch) -> dict[str, Term]:
-        assert batch.scored is not None
+    def loss(self, model: Static, batch: RankBatch) -> dict[str, Term]:
         own, others = self.scores(model, batch)
         hinge = F.relu(self.settings.margin - own[:, None] + others).mean(1)
         return {"ranking": Term((hinge * batch.scored).sum(), batch.counts["ranking"])}
 
     @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: RankBatch) -> dict[str, Stat]:
-        assert batch.scored is not None
+    def metrics(self, model: Static, batch: RankBatch) -> dict[str, Stat]:
         own, others = self.scores(model, batch)
         hinge = F.relu(self.settings.margin - own[:, None] + others).mean(1)
         right = (own[:, None] > others).float().mean(1)
@@ -135,7 +132,7 @@ class Ranking(Objective):
             "right": Stat((right * batch.scored).sum(), count),
         }
 
-    def flops(self, model: nn.Module, batch: RankBatch) -> int:
+    def flops(self, model: Static, batch: RankBatch) -> int:
         """Forward and twice that backward."""
         tokens, others = batch.layout.total, self.settings.negatives
         return 3 * (self.window.flops(tokens, others) + 2 * tokens * (1 + others) * self.settings.hidden)

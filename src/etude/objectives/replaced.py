@@ -20,29 +20,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, ValidationError, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import transformer
+from etude.models.base import Model
 from etude.nn.activations import Activation
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Packed
 from etude.nn.precision import upcast
 from etude.nn.states import States
-from etude.objectives.base import Objective, Stat, Term
-from etude.objectives.parts.discriminator import Detector, Restorer, Text
+from etude.objectives.base import PretrainingObjective, Stat, Term
+from etude.objectives.parts.discriminator import CorruptedText, Detector, Restorer
 from etude.objectives.parts.heads import MaskedHead
 from etude.objectives.parts.token_sampling import put, sample
 from etude.objectives.rows import segments
 from etude.objectives.rows.masked_rows import Corruption, Masking, SlotBatch
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.special_tokens import Specials
 
 # what the generator takes from the model's embedding
 TIED = {"embeddings": ("tokens", "positions", "segments", "norm"), "tokens": ("tokens",), "none": ()}
@@ -83,15 +85,15 @@ class Settings(Masking):
         return self
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ReplacedBatch(SlotBatch):
-    keys: Tensor | None = None  # (M,) int64, of the draws of each slot
+    keys: Tensor  # (M,) int64, of the draws of each slot
 
     slotted: ClassVar[tuple[str, ...]] = (*SlotBatch.slotted, "keys")
 
 
-class Replaced(Objective):
-    def __init__(self, settings: Settings, model: Any, special: Any) -> None:
+class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow, ReplacedBatch]):
+    def __init__(self, settings: Settings, model: transformer.Transformer, special: Specials) -> None:
         super().__init__()
         if not isinstance(model, transformer.Transformer) or model.settings.direction != "both":
             raise UserError(
@@ -100,32 +102,25 @@ class Replaced(Objective):
             )
         self.settings = settings
         self.corruption = Corruption(settings, model, special, kind="replaced")
-        self.making, self.slots = self.corruption.making, self.corruption.slots
+        self.row_rules, self.slots = self.corruption.row_rules, self.corruption.slots
+        self.length, self.row_tokens = self.row_rules.length, self.row_rules.row_tokens
         activation = settings.activation or model.settings.activation
         self.generator = transformer.Transformer(generator_settings(settings, model.settings), tied=TIED[settings.tie])
-        self.generator_head = MaskedHead(self._speaker(model), activation)
+        table_owner = self.generator if settings.tie == "none" else model
+        table = table_owner.embedding.tokens.weight
+        self.generator_head = MaskedHead(self.generator.settings, table, activation)
         if settings.variant == "electra":
             everywhere = settings.loss_on == "all"
             self.discriminator: Detector | Restorer = Detector(model, settings.discriminator_weight, everywhere)
         else:
             self.discriminator = Restorer(model, activation, settings.variant == "all_tokens_mlm")
 
-    def _speaker(self, model: Any) -> SimpleNamespace:
-        """The generator with the table it speaks from, in the form that heads ask for."""
-        owner = self.generator if self.settings.tie == "none" else model
-        return SimpleNamespace(
-            embedding=owner.embedding,
-            settings=self.generator.settings,
-            width=self.generator.width,
-            vocab=self.generator.vocab,
-        )
-
     # --- from text to batches -----------------------------------------------------------------------
 
-    def rows(self, corpus: Any, seed: int) -> segments.SegmentRows:
+    def rows(self, corpus: Corpus, seed: int) -> segments.SegmentRows:
         return self.corruption.rows(corpus, seed)
 
-    def batch(self, rows: Sequence[Any], chance: Chance) -> ReplacedBatch:
+    def batch(self, rows: Sequence[segments.SegmentRow], chance: Chance) -> ReplacedBatch:
         fields, places, used = self.corruption.fields(rows, chance)
         keys = places.bits("sample", fields["index"].numpy()).view(np.int64)  # the same bits; torch has no unsigned
         counts = {
@@ -134,7 +129,7 @@ class Replaced(Objective):
         }
         return ReplacedBatch(**fields, counts=counts, keys=torch.from_numpy(keys))
 
-    def trunks(self) -> list[nn.Module]:
+    def trunks(self) -> list[Model]:
         return [self.generator]
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
@@ -142,17 +137,17 @@ class Replaced(Objective):
 
     # --- the joint step -----------------------------------------------------------------------------
 
-    def loss(self, model: Any, batch: Any) -> dict[str, Term]:
+    def loss(self, model: transformer.Transformer, batch: ReplacedBatch) -> dict[str, Term]:
         hidden, table = self._predict(model, batch)
-        spoken = linear_cross_entropy(hidden, table, self.generator_head.bias, batch.targets)
+        generator_loss = linear_cross_entropy(hidden, table, self.generator_head.bias, batch.targets)
         text = self._corrupt(hidden, table, batch)
         states = model(replace(batch, tokens=text.tokens))
         return {
-            "generator": Term(spoken, batch.counts["generator"], self.settings.generator_weight),
+            "generator": Term(generator_loss, batch.counts["generator"], self.settings.generator_weight),
             self.discriminator.name: self.discriminator.term(model, states, text),
         }
 
-    def metrics(self, model: Any, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: transformer.Transformer, batch: ReplacedBatch) -> dict[str, Stat]:
         hidden, table = self._predict(model, batch)
         losses, likeliest = linear_losses_and_argmax(hidden, table, self.generator_head.bias, batch.targets)
         text, count = self._corrupt(hidden, table, batch), batch.counts["generator"]
@@ -163,21 +158,21 @@ class Replaced(Objective):
             **self.discriminator.stats(model, states, text),
         }
 
-    def generate(self, model: Any, packed: Packed, only: Tensor | None = None) -> States:
-        """The generator's states: those that `logits` is read from; of all tokens, or of some."""
+    def hidden_for_logits(self, model: transformer.Transformer, packed: Packed, only: Tensor | None = None) -> States:
+        """The generator's hidden states, of all tokens or of some."""
         return self.generator(packed, tied_to=model.embedding, only=only)
 
-    def _predict(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    def _predict(self, model: transformer.Transformer, batch: ReplacedBatch) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the generator's logits of the slots."""
-        states = self.generate(model, batch, only=batch.index)
+        states = self.hidden_for_logits(model, batch, only=batch.index)
         assert states.table is not None
         return self.generator_head(states.last), states.table
 
-    def _corrupt(self, hidden: Tensor, table: Tensor, batch: Any) -> Text:
+    def _corrupt(self, hidden: Tensor, table: Tensor, batch: ReplacedBatch) -> CorruptedText:
         """The text with a draw from the generator at every chosen place."""
         drawn = sample(hidden, table, self.generator_head.bias, batch.keys, self.settings.temperature)
         targets = batch.targets
-        return Text(
+        return CorruptedText(
             tokens=put(batch.tokens, batch.index, targets, drawn),
             truth=put(batch.tokens, batch.index, targets, targets.clamp(min=0)),
             index=batch.index,
@@ -187,15 +182,15 @@ class Replaced(Objective):
 
     # --- in use, and its cost -----------------------------------------------------------------------
 
-    def logits(self, model: Any, states: States) -> Tensor:
-        """The generator's scores of the vocabulary, from the states of `generate`; the discriminator has none."""
+    def logits(self, model: transformer.Transformer, states: States) -> Tensor:
+        """The generator's scores of the vocabulary, from those of `hidden_for_logits`; the discriminator has none."""
         assert states.table is not None
         return upcast(F.linear(self.generator_head(states.last), states.table)) + self.generator_head.bias
 
-    def flops(self, model: Any, batch: Any) -> int:
+    def flops(self, model: transformer.Transformer, batch: ReplacedBatch) -> int:
         lengths, slots = batch.layout.lengths, batch.counts["generator"]
-        speaking = self.generator.flops(lengths, only=slots) + self.generator_head.flops(self._speaker(model), slots)
-        return 3 * (speaking + model.flops(lengths) + self.discriminator.flops(model, batch.size, slots))
+        generator = self.generator.flops(lengths, only=slots) + self.generator_head.flops(slots)
+        return 3 * (generator + model.flops(lengths) + self.discriminator.flops(model, batch.size, slots))
 
 
 # --- the generator's size ---------------------------------------------------------------------------
@@ -225,27 +220,27 @@ def generator_settings(settings: Settings, model: transformer.Settings) -> trans
 
 def objective_for(model: transformer.Settings, generator: transformer.Settings | None) -> dict[str, Any]:
     """The settings of this objective that ask for a given generator; used where both parts are read from elsewhere."""
-    found: dict[str, Any] = {} if model.segments != 1 else {"pair_rate": 0.0}
+    settings: dict[str, Any] = {} if model.segments != 1 else {"pair_rate": 0.0}
     if generator is None:
-        return found
+        return settings
     width, inner = generator.width, generator.feedforward or 4 * generator.width
-    found |= {"generator_share": width / model.width, "activation": "gelu"}  # the one that published heads have
-    found |= {"generator_layers": generator.layers} if generator.layers != model.layers else {}
-    found |= {"generator_heads": generator.heads} if generator.heads != max(1, width // HEAD_WIDTH) else {}
-    found |= {"generator_feedforward": inner} if inner != 4 * width else {}
-    wanted = generator_settings(Settings(**found), model)
-    asked = generator.model_copy(update={"feedforward": inner, "embedding_width": generator.embedding_width or width})
+    settings |= {"generator_share": width / model.width, "activation": "gelu"}  # the one that published heads have
+    settings |= {"generator_layers": generator.layers} if generator.layers != model.layers else {}
+    settings |= {"generator_heads": generator.heads} if generator.heads != max(1, width // HEAD_WIDTH) else {}
+    settings |= {"generator_feedforward": inner} if inner != 4 * width else {}
+    wanted = generator_settings(Settings(**settings), model)
+    given = generator.model_copy(update={"feedforward": inner, "embedding_width": generator.embedding_width or width})
     free = {"pooler", *(name for name in type(model).model_fields if "dropout" in name or "init" in name)}
     differing = [
-        name for name in type(model).model_fields if name not in free and getattr(wanted, name) != getattr(asked, name)
+        name for name in type(model).model_fields if name not in free and getattr(wanted, name) != getattr(given, name)
     ]
     if differing:
         raise UserError(
             "The generator and the discriminator do not share one embedding or one kind of layer: they differ in "
             f"{', '.join(differing)}. Import each of them alone."
         )
-    return found
+    return settings
 
 
-def build(settings: Settings, model: Any, special: Any) -> Replaced:
+def build(settings: Settings, model: transformer.Transformer, special: Specials) -> Replaced:
     return Replaced(settings, model, special)

@@ -40,7 +40,7 @@ class SkipGram(Windows):
         return loops.skip_gram(*shared, start, stop, *tables)
 
     def batched(self, model: Static, batch: WindowBatch, rate: float) -> Tensor:
-        assert batch.words is not None and batch.keys is not None and self.text is not None
+        assert self.text is not None
         settings, table = self.settings, model.output.weight
         total = torch.zeros((), dtype=torch.float64, device=table.device)
         for start, stop, count in blocks(batch, settings.block):
@@ -59,7 +59,6 @@ class SkipGram(Windows):
             windows_triton,
         )  # needs Triton, which comes with torch for CUDA
 
-        assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
         assert self.text is not None
         tables = self.text.on(batch.words.device)
         spelled = None
@@ -70,9 +69,8 @@ class SkipGram(Windows):
             tables["alias"], spelled, self.settings.negatives, rate, self.settings.programs,
         )  # fmt: skip
 
-    def loss(self, model: nn.Module, batch: WindowBatch) -> dict[str, Term]:
+    def loss(self, model: Static, batch: WindowBatch) -> dict[str, Term]:
         """The same loss for autograd and for the held-out text."""
-        assert isinstance(model, Static) and batch.words is not None and batch.keys is not None
         assert self.text is not None
         total = torch.zeros((), dtype=torch.float64, device=batch.words.device)
         for start, stop, count in blocks(batch, self.settings.block):
@@ -84,9 +82,9 @@ class SkipGram(Windows):
             total = total + losses(scores, targets)
         return {"loss": Term(total, batch.counts["loss"])}
 
-    def flops(self, model: nn.Module, batch: WindowBatch) -> int:
+    def flops(self, model: Static, batch: WindowBatch) -> int:
         """A score a row, and in the backward pass two products more; adding up the rows of sub-words is no product."""
-        assert isinstance(model, Static) and self.text is not None
+        assert self.text is not None
         return 3 * 2 * model.width * round(batch.counts["loss"] * self.text.targets)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from etude.objectives.base import Objective
+from etude.objectives.base import PretrainingObjective
 from etude.pretraining.setup import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
@@ -12,7 +12,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 
 
-def fix_budget(recipe: Recipe, corpus: Corpus, objective: Objective, device: torch.device) -> Recipe:
+def fix_budget(recipe: Recipe, corpus: Corpus, objective: PretrainingObjective, device: torch.device) -> Recipe:
     """Turn the budget (tokens, epochs, FLOPs, minutes) into a number of steps, stored with the run.
 
     Tokens and epochs are counted; FLOPs and minutes are measured by a short trial.

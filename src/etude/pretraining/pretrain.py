@@ -9,7 +9,7 @@ import torch
 from etude.errors import UserError
 from etude.hub.run_weights import save_final
 from etude.models.base import Model
-from etude.objectives.base import Objective
+from etude.objectives.base import PretrainingObjective
 from etude.pretraining import distill as distillation
 from etude.pretraining.budget import fix_budget
 from etude.pretraining.setup import build_rows, held_out, resolve_recipe
@@ -25,7 +25,7 @@ from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
 
-Learner = tuple[Model, Objective]
+Learner = tuple[Model, PretrainingObjective]
 
 
 def pretrain(

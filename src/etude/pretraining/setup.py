@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.errors import UserError
-from etude.objectives.base import Objective, Rows
+from etude.objectives.base import PretrainingObjective, Rows
 from etude.recipes.document import Overrides, from_overrides
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
@@ -30,7 +30,7 @@ def resolve_recipe(
     return resolved.with_settings(changes) if changes else resolved
 
 
-def build_rows(recipe: Recipe, corpus: Corpus, objective: Objective) -> Rows:
+def build_rows(recipe: Recipe, corpus: Corpus, objective: PretrainingObjective) -> Rows:
     """Return the rows of a corpus; UserError where it does not fill one."""
     rows = objective.rows(corpus, recipe.train.seed)
     if len(rows) == 0:

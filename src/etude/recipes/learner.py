@@ -6,12 +6,12 @@ import torch
 
 from etude.chance import fold
 from etude.models.base import Model
-from etude.objectives.base import Objective
+from etude.objectives.base import PretrainingObjective
 from etude.recipes.schema import Recipe
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
-def build_learner(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, Objective]:
+def build_learner(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Model, PretrainingObjective]:
     """Return model and objective with initial weights: a function of the recipe and its seed alone."""
     torch.manual_seed(fold(recipe.train.seed, "weights") >> 1)
     model = recipe.build_model()

@@ -41,9 +41,8 @@ from etude.train import schedule
 from etude.train.settings import Settings as Train
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from etude.objectives.base import Objective
+    from etude.models.base import Model
+    from etude.objectives.base import PretrainingObjective
 
 # settings that follow from those of the model where they are left out, as etude.models and etude.objectives take them
 FOLLOWS: dict[str, Callable[[Any], Any]] = {
@@ -119,14 +118,13 @@ class Recipe:
         """
         wanted = self.tokenizer_size if vocab is None else vocab
         model = self.model
-        if "vocab" in type(model).model_fields:
-            if model.vocab is None and wanted is not None:
-                model = self._changed("model", model, vocab=wanted)
-            self._check_vocab(model.vocab, vocab)
+        if model.vocab is None and wanted is not None:
+            model = self._changed("model", model, vocab=wanted)
+        self._check_vocab(model.vocab, vocab)
         model = self._changed("model", model, **_followed(model, model))
         objective = self._changed("objective", self.objective, **_followed(self.objective, model))
         resolved = replace(self, model=model, objective=objective)
-        return resolved._with_rows() if getattr(model, "vocab", 0) is not None else resolved
+        return resolved._with_rows() if model.vocab is not None else resolved
 
     def _check_vocab(self, own: int | None, corpus: int | None) -> None:
         if own is not None and own <= len(TRAINED_SPECIALS):
@@ -150,18 +148,13 @@ class Recipe:
         try:
             with torch.device("meta"):
                 objective = self.build_objective(self.build_model(), special)
-            taken = getattr(objective, "making", objective)  # the rules of rows, where the objective keeps them apart
-            row_tokens = getattr(taken, "row_tokens", None)
-            if row_tokens is not None:
-                schedule.full_rows(self.train, row_tokens)
+            if objective.row_tokens is not None:
+                schedule.full_rows(self.train, objective.row_tokens)
         except UserError as error:
             raise UserError(self._placed(str(error))) from None
-        fields = type(self.objective).model_fields
-        followed = {
-            name: getattr(taken, name)
-            for name in ("length", "row_tokens")
-            if name in fields and getattr(self.objective, name) is None and hasattr(taken, name)
-        }
+        settled = {"length": objective.length, "row_tokens": objective.row_tokens}
+        given = self.objective.model_dump()
+        followed = {name: value for name, value in settled.items() if name in given and given[name] is None}
         return replace(self, objective=self._changed("objective", self.objective, **followed))
 
     @property
@@ -185,13 +178,15 @@ class Recipe:
             values["distill"] = self.distill.model_dump(mode="json")
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Model:
         return find_kind("models", self.model_kind).build(self.model)
 
-    def build_objective(self, model: nn.Module, special: Specials) -> Objective:
-        ids, vocab = special.ids(), getattr(model, "vocab", None)
-        if vocab is not None and ids and ids[-1] >= vocab:
-            raise self.fault(("model", "vocab"), f"model.vocab={vocab} does not reach the special token {ids[-1]}.")
+    def build_objective(self, model: Model, special: Specials) -> PretrainingObjective:
+        ids = special.ids()
+        if ids and ids[-1] >= model.vocab:
+            raise self.fault(
+                ("model", "vocab"), f"model.vocab={model.vocab} does not reach the special token {ids[-1]}."
+            )
         return find_kind("objectives", self.objective_kind).build(self.objective, model, special)
 
     def _placed(self, message: str) -> str:

@@ -27,7 +27,7 @@ import torch
 from etude.chance import Chance
 from etude.models.base import Model
 from etude.models.framing import Framing
-from etude.objectives.base import Objective, Rows
+from etude.objectives.base import Rows, UsableObjective
 from etude.settings import Strict
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples, Record
@@ -105,7 +105,7 @@ class ErrorExample:
     loss: float  # how wrong it is, for the order of errors
 
 
-class Task(Objective, Generic[E]):
+class Task(UsableObjective[Any, Any, Any], Generic[E]):
     scoring: Scoring[E]
     framing: Framing  # how texts become sequences
 
@@ -113,6 +113,10 @@ class Task(Objective, Generic[E]):
     def score(self) -> str:
         """The official metric."""
         return self.scoring.score
+
+    @abstractmethod
+    def rows(self, corpus: Examples[E], seed: int = 0) -> Rows[Any]:
+        """Rows of labelled examples, each as long as it is."""
 
     @abstractmethod
     def predict(self, model: Model, examples: Examples[E]) -> list[Answer]:

@@ -118,7 +118,7 @@ def test_a_text_begins_as_the_tokenizer_says(template: str | None, tmp_path: Pat
     here = etude.load(tmp_path / "llama")
     ids = here.tokenizer.encode(TEXT).ids
     begun = template is not None
-    assert here.objective.start == (1 if begun else None)
+    assert here.objective.start_token == (1 if begun else None)
     framed = here.frame(ids).tolist()
     assert framed == ([1] if begun else []) + ids.tolist()
     assert there(TEXT).input_ids == framed + ([2] if template and "</s>" in template else [])

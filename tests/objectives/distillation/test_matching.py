@@ -85,11 +85,11 @@ def test_the_paper_has_a_projection_for_the_embedding() -> None:
 
 def test_it_is_learnt_along_and_not_kept() -> None:
     student, objective = lesson(1, **INSIDE, **SILENT)
-    assert {name for name in objective.state_dict() if name not in objective.lasting()} >= {
+    assert {name for name in objective.state_dict() if name not in objective.persistent_state()} >= {
         "matching.fit.weight", "matching.fit.bias", "head.bias",
     }  # fmt: skip
     _, speaking = lesson(1, **INSIDE)
-    assert "head.bias" in speaking.lasting() and "matching.fit.weight" not in speaking.lasting()
+    assert "head.bias" in speaking.persistent_state() and "matching.fit.weight" not in speaking.persistent_state()
     optimizer = torch.optim.AdamW([*student.parameters(), *objective.parameters()], lr=1e-2)
     batch, seen = batch_of(objective), []
     for _ in range(60):
@@ -119,14 +119,14 @@ def test_flops_are_those_torch_counts(spoken: dict[str, float]) -> None:
     batch = batch_of(objective, range(1))
     used, real = batch.targets != IGNORE, int((batch.layout.lengths > 0).sum())
     batch.index, batch.targets = batch.index[used], batch.targets[used]
-    batch.layout = type(batch.layout).of(batch.layout.host[: real + 1], batch.layout.longest)
+    batch.layout = type(batch.layout).from_bounds(batch.layout.host[: real + 1], batch.layout.longest)
     if len({*batch.layout.lengths.tolist()}) > 1:  # sequences of one length are not padded
         one = batch.layout.host[:2]
         batch.tokens, batch.positions = batch.tokens[: one[1]], batch.positions[: one[1]]
         batch.segments = None if batch.segments is None else batch.segments[: one[1]]
         inside = batch.index < one[1]
         batch.index, batch.targets = batch.index[inside], batch.targets[inside]
-        batch.layout = type(batch.layout).of(one, batch.layout.longest)
+        batch.layout = type(batch.layout).from_bounds(one, batch.layout.longest)
         batch.counts["mlm"] = int(inside.sum())
     with FlopCounterMode(display=False) as counter:
         sum(term.sum for term in objective.loss(student, batch).values()).backward()

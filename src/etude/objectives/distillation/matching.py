@@ -13,7 +13,7 @@ Padding, which the code's means count in as zeros, is not there: the same text h
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.models.transformer import Transformer
 from etude.nn.attention.score_distance import score_distance
 from etude.nn.initialization import draw_key, init_weights
-from etude.nn.packed import Layout
+from etude.nn.packed import Layout, Packed
 from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import Term
@@ -49,7 +50,7 @@ class Inside(Strict):
 class Matching(nn.Module):
     """The projections, and the terms."""
 
-    def __init__(self, ways: Inside, model: Any, teacher: Any) -> None:
+    def __init__(self, ways: Inside, model: Transformer, teacher: Transformer) -> None:
         super().__init__()
         mine, its = model.settings, teacher.settings
         if ways.attention_weight and mine.heads != its.heads:
@@ -67,7 +68,7 @@ class Matching(nn.Module):
         self.fit_embedding = nn.Linear(model.width, teacher.width) if two else None
         init_weights(self, key=draw_key(), deviation=mine.init_deviation, truncated=mine.init_truncated)
 
-    def read(self, model: Any, batch: Any) -> States:
+    def read(self, model: Transformer, batch: Packed) -> States:
         """The states that are compared, of either side."""
         states: States = model(batch, layers=True, queries=bool(self.ways.attention_weight))
         return states

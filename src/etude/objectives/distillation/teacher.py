@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, Self, TypeVar
 
 import torch
 
+from etude.models.transformer import Transformer
+from etude.objectives.base import Objective
 
-@dataclass
-class Teacher:
+ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
+
+
+@dataclass(frozen=True)
+class Teacher(Generic[ObjectiveT_co]):
     """A model that has learnt already, and its objective: no part of a student, and never changed by one."""
 
-    model: Any
-    objective: Any
+    model: Transformer
+    objective: ObjectiveT_co
 
-    def eval(self) -> Teacher:
+    def eval(self) -> Self:
         for part in (self.model, self.objective):
             part.eval().requires_grad_(False)
         return self
 
-    def at(self, device: torch.device) -> Any:
+    def at(self, device: torch.device) -> Transformer:
         """Its model, on this device."""
         if next(self.model.parameters()).device != device:  # the first time
             self.model.to(device)

@@ -1,4 +1,4 @@
-"""What the larger of ELECTRA's two models is asked about a text in which a smaller one replaced some tokens.
+"""The discriminators of ELECTRA: what is predicted of a text in which a generator replaced some tokens.
 
     Detector   is this token replaced?  At every token, or at the chosen ones alone ("ELECTRA 15 %")
     Restorer   which token stood here?  At the chosen ones ("Replace MLM"), or at every token with a way to copy
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from etude.models.transformer import Transformer
 from etude.nn.activations import ACTIVATIONS, Activation
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.losses import choose_chunk_size, linear_cross_entropy, linear_losses_and_argmax
@@ -28,7 +28,7 @@ from etude.objectives.parts.heads import MaskedHead, token_table
 
 
 @dataclass
-class Text:
+class CorruptedText:
     """A text with replaced tokens, and what is known about it."""
 
     tokens: Tensor  # (N,) as the larger model sees it
@@ -48,7 +48,7 @@ class Detector(nn.Module):
 
     name = "discriminator"
 
-    def __init__(self, model: Any, weight: float, everywhere: bool) -> None:
+    def __init__(self, model: Transformer, weight: float, everywhere: bool) -> None:
         super().__init__()
         settings = model.settings
         self.weight, self.everywhere = weight, everywhere
@@ -70,7 +70,7 @@ class Detector(nn.Module):
     def count(self, tokens: int, slots: int) -> int:
         return tokens if self.everywhere else slots
 
-    def _judged(self, states: States, text: Text) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _scored(self, states: States, text: CorruptedText) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The loss, a sum; log-odds, labels, and which of them count: (N,) each, or (M,)."""
         last, labels, used = states.last, text.replaced, torch.ones_like(text.tokens, dtype=torch.bool)
         if not self.everywhere:
@@ -80,25 +80,25 @@ class Detector(nn.Module):
         losses = F.binary_cross_entropy_with_logits(odds, labels.to(odds.dtype), reduction="none")
         return losses.masked_fill(~used, 0.0).sum(), odds, labels & used, used
 
-    def term(self, model: Any, states: States, text: Text) -> Term:
-        total = self._judged(states, text)[0]
+    def term(self, model: Transformer, states: States, text: CorruptedText) -> Term:
+        total = self._scored(states, text)[0]
         return Term(total, self.count(len(text.tokens), text.slots), self.weight)
 
-    def stats(self, model: Any, states: States, text: Text) -> dict[str, Stat]:
-        total, odds, labels, used = self._judged(states, text)
-        said = (odds > 0) & used
-        right, hits, count = ((said == labels) & used).sum(), (said & labels).sum(), int(used.sum())
+    def stats(self, model: Transformer, states: States, text: CorruptedText) -> dict[str, Stat]:
+        total, odds, labels, used = self._scored(states, text)
+        predicted = (odds > 0) & used
+        right, hits, count = ((predicted == labels) & used).sum(), (predicted & labels).sum(), int(used.sum())
         return {
             "discriminator": Stat(total, count, self.weight),
             "accuracy": Stat(right, count),
             # above 0 once it knows more than that most tokens are original
             "accuracy_gain": Stat(right - (used & ~labels).sum(), count),
-            "precision": Stat(hits, int(said.sum())),
+            "precision": Stat(hits, int(predicted.sum())),
             "recall": Stat(hits, int(labels.sum())),
             "replaced": Stat(labels.sum(), count),
         }
 
-    def flops(self, model: Any, tokens: int, slots: int) -> int:
+    def flops(self, model: Transformer, tokens: int, slots: int) -> int:
         return 2 * self.count(tokens, slots) * model.width * (model.width + 1)
 
 
@@ -111,11 +111,11 @@ class Restorer(nn.Module):
 
     name = "mlm"
 
-    def __init__(self, model: Any, activation: Activation, everywhere: bool) -> None:
+    def __init__(self, model: Transformer, activation: Activation, everywhere: bool) -> None:
         super().__init__()
         settings = model.settings
         self.everywhere = everywhere
-        self.head = MaskedHead(model, activation)
+        self.head = MaskedHead.over(model, activation)
         self.copy = None
         if everywhere:
             self.copy = nn.Linear(model.width, 1)
@@ -126,7 +126,7 @@ class Restorer(nn.Module):
     def count(self, tokens: int, slots: int) -> int:
         return tokens if self.everywhere else slots
 
-    def term(self, model: Any, states: States, text: Text) -> Term:
+    def term(self, model: Transformer, states: States, text: CorruptedText) -> Term:
         """Weight 1: like the generator's, its loss is one over the vocabulary."""
         count = self.count(len(text.tokens), text.slots)
         if self.copy is None:
@@ -137,11 +137,18 @@ class Restorer(nn.Module):
             # scores of a piece are computed once more in the backward pass: all at once, they would not fit
             table = token_table(model, states)
             total = total + checkpoint(
-                self._surprise, hidden, table, odds, given, truth, use_reentrant=False, preserve_rng_state=False
+                self._negative_log_likelihood,
+                hidden,
+                table,
+                odds,
+                given,
+                truth,
+                use_reentrant=False,
+                preserve_rng_state=False,
             )
         return Term(total, count)
 
-    def stats(self, model: Any, states: States, text: Text) -> dict[str, Stat]:
+    def stats(self, model: Transformer, states: States, text: CorruptedText) -> dict[str, Stat]:
         count, table = self.count(len(text.tokens), text.slots), token_table(model, states)
         if self.copy is None:
             hidden = self.head(states.last.index_select(0, text.index))
@@ -159,7 +166,9 @@ class Restorer(nn.Module):
             "replaced": Stat(text.replaced.sum(), len(text.tokens)),
         }
 
-    def _pieces(self, model: Any, states: States, text: Text) -> zip[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _pieces(
+        self, model: Transformer, states: States, text: CorruptedText
+    ) -> zip[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """States for the table, odds of a copy, given and true tokens, of as many tokens as logits fit memory."""
         assert self.copy is not None
         hidden, odds = self.head(states.last), upcast(self.copy(states.last)).squeeze(-1)
@@ -168,14 +177,16 @@ class Restorer(nn.Module):
 
     def _scores(self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor) -> Tensor:
         """(C, V) log-probabilities."""
-        spoken = F.log_softmax(upcast(F.linear(hidden, table)) + self.head.bias, -1) + F.logsigmoid(-odds)[:, None]
+        log_probs = F.log_softmax(upcast(F.linear(hidden, table)) + self.head.bias, -1) + F.logsigmoid(-odds)[:, None]
         place = given[:, None]
-        kept = torch.logaddexp(spoken.gather(1, place), F.logsigmoid(odds)[:, None])
-        return spoken.scatter(1, place, kept)
+        copied = torch.logaddexp(log_probs.gather(1, place), F.logsigmoid(odds)[:, None])
+        return log_probs.scatter(1, place, copied)
 
-    def _surprise(self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor, truth: Tensor) -> Tensor:
+    def _negative_log_likelihood(
+        self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor, truth: Tensor
+    ) -> Tensor:
         return -self._scores(hidden, table, odds, given).gather(1, truth[:, None]).sum()
 
-    def flops(self, model: Any, tokens: int, slots: int) -> int:
+    def flops(self, model: Transformer, tokens: int, slots: int) -> int:
         count = self.count(tokens, slots)
-        return self.head.flops(model, count) + (2 * count * model.width if self.copy is not None else 0)
+        return self.head.flops(count) + (2 * count * model.width if self.copy is not None else 0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -193,7 +192,7 @@ def _place_in_row(chosen: np.ndarray, places: Places) -> np.ndarray:
     return np.arange(len(chosen)) - (np.cumsum(count) - count)[row]
 
 
-def table_of(ids: Sequence[Any], vocab: int) -> np.ndarray:
+def table_of(ids: Sequence[int | None], vocab: int) -> np.ndarray:
     """(V,) bool: True at these ids; None among them is passed over."""
     table = np.zeros(vocab, bool)
     table[[i for i in ids if i is not None]] = True

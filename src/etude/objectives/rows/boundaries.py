@@ -9,12 +9,12 @@ document k begins in the stream follows from its place in the corpus and the pie
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from etude.chance import fold
 from etude.objectives.base import Row
+from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.char_ids import SENTENCE_END
 
 BLOCK = 1024  # documents between two places that are remembered; what lies between is counted when it is needed
@@ -33,7 +33,7 @@ class WrappedRow(Row):
 class Stream:
     """All wrapped pieces of a corpus end to end."""
 
-    def __init__(self, corpus: Any, length: int, boundary: int) -> None:
+    def __init__(self, corpus: Corpus, length: int, boundary: int) -> None:
         self.corpus, self.length, self.boundary = corpus, length, boundary
         self.room = length - 2  # tokens of the text in a full piece
         self.documents = len(corpus.documents)

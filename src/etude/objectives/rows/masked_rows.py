@@ -17,11 +17,14 @@ from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.transformer import Transformer
 from etude.objectives.base import IGNORE, Batch, join
 from etude.objectives.parts import masking
 from etude.objectives.rows import segments
 from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.tokenizer import Specials
 
 ROW = 8  # sequences of full length a row: one in eight is cut short to fit
 GRAIN = 32  # compact slots are a multiple of this: few shapes, for oneDNN writes a program for every new one
@@ -57,18 +60,17 @@ class Masking(Strict):
         return self
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SlotBatch(Batch):
     """`tokens` are corrupted; what stood there is the target of a slot."""
 
-    index: Tensor | None = None  # (M,) int64, where something is predicted; 0 in unused slots
-    targets: Tensor | None = None  # (M,) int64, the true token, or IGNORE
+    index: Tensor  # (M,) int64, where something is predicted; 0 in unused slots
+    targets: Tensor  # (M,) int64, the true token, or IGNORE
 
     slotted: ClassVar[tuple[str, ...]] = ("index", "targets")  # the fields that have one entry a slot
 
     def compact(self) -> Self:
         """With fewer unused slots: one in eight is there so that no row runs out of them."""
-        assert self.targets is not None
         used = self.targets != IGNORE
         kept = max(1, -(-int(used.sum()) // GRAIN)) * GRAIN
         if kept >= len(used):
@@ -83,8 +85,8 @@ class Corruption:
     def __init__(
         self,
         settings: Masking,
-        model: Any,
-        special: Any,
+        model: Transformer,
+        special: Specials,
         *,
         kind: str,
         sentence: segments.Sentence = "none",
@@ -94,9 +96,9 @@ class Corruption:
         if (sentence != "none" or settings.pair_rate) and model.settings.segments == 1:
             raise UserError("two segments need two kinds of segment: set model.segments to 2 (as BERT) or 0 (none).")
         self.settings, self.special, self.vocab = settings, special, model.vocab
-        length = sequence_length(settings.length, model)
+        length = sequence_length(settings.length, model.context)
         row_tokens = whole_rows(settings.row_tokens, length, ROW * length)
-        self.making = segments.Rules(
+        self.row_rules = segments.Rules(
             length=length,
             row_tokens=row_tokens,
             places=row_tokens // length,
@@ -105,48 +107,56 @@ class Corruption:
             pair_rate=settings.pair_rate,
             truncation=settings.truncation,
             lone=lone,
-            markers=(special.start, special.separator) if settings.markers else None,
+            markers=_markers(special) if settings.markers else None,
         )
-        self.choosing = masking.Rules(settings.mask_rate, settings.max_predictions, settings.whole_word, settings.ngram)
-        self.slots = self.choosing.slots(self.making.row_tokens, length)  # of each row: shapes are static
+        self.mask_rules = masking.Rules(
+            settings.mask_rate, settings.max_predictions, settings.whole_word, settings.ngram
+        )
+        self.slots = self.mask_rules.slots(self.row_rules.row_tokens, length)  # of each row: shapes are static
         self.fixed = masking.table_of([special.pad, special.start, special.separator, special.mask], model.vocab)
 
-    def rows(self, corpus: Any, seed: int) -> segments.SegmentRows:
-        return segments.SegmentRows(corpus, seed, self.making, words=self.settings.whole_word)
+    def rows(self, corpus: Corpus, seed: int) -> segments.SegmentRows:
+        return segments.SegmentRows(corpus, seed, self.row_rules, words=self.settings.whole_word)
 
-    def fields(self, rows: Sequence[Any], chance: Chance) -> tuple[dict[str, Any], masking.Places, int]:
+    def fields(self, rows: Sequence[segments.SegmentRow], chance: Chance) -> tuple[dict[str, Any], masking.Places, int]:
         """The fields of a SlotBatch but its counts; the places of its tokens, for further draws; the slots in use."""
         settings = self.settings
-        fields = join(rows, rows[0].most, self.making.length)
+        fields = join(rows, rows[0].most, self.row_rules.length)
         tokens, bounds = fields["tokens"].numpy(), fields["layout"].host
         words = np.concatenate([row.word_starts for row in rows]) if settings.whole_word else None
         places = masking.Places(chance, fields["rows"], [len(row.tokens) for row in rows])
-        chosen = masking.choose(~self.fixed[tokens], bounds, words, self.choosing, places)
+        chosen = masking.choose(~self.fixed[tokens], bounds, words, self.mask_rules, places)
         chosen = masking.within(chosen, places, self.slots)
         index, targets = masking.into_slots(tokens, chosen, places, self.slots)
         corrupted = masking.replace(
             tokens,
             chosen,
             places,
-            mask=self.special.mask if settings.mask_share else 0,
+            mask=self.special.mask or 0,  # read only where mask_share is above 0, and _check has seen it
             vocab=self.vocab,
             mask_share=settings.mask_share,
             random_share=settings.random_share,
         )
-        made = {name: torch.from_numpy(one) for name, one in (("index", index), ("targets", targets))}
-        return {**fields, **made, "tokens": torch.from_numpy(corrupted)}, places, len(chosen)
+        slots = {"index": torch.from_numpy(index), "targets": torch.from_numpy(targets)}
+        return {**fields, **slots, "tokens": torch.from_numpy(corrupted)}, places, len(chosen)
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         """One text as a sequence of its own, cut to the context: [CLS] ids [SEP]."""
-        if self.making.markers is None:
+        if self.row_rules.markers is None:
             return ids[:context]
         room = None if context is None else max(0, context - 2)
-        start, separator = self.making.markers
+        start, separator = self.row_rules.markers
         return np.concatenate([[start], ids[:room], [separator]]).astype(ids.dtype)
 
 
-def _check(settings: Masking, special: Any, kind: str) -> None:
-    """What the tokenizer lacks for these settings, said by name."""
+def _markers(special: Specials) -> tuple[int, int]:
+    """[CLS] and [SEP]."""
+    assert special.start is not None and special.separator is not None, "_check comes first"
+    return special.start, special.separator
+
+
+def _check(settings: Masking, special: Specials, kind: str) -> None:
+    """Raise UserError with the special tokens that these settings need and the tokenizer lacks."""
     wanted = {"mask": settings.mask_share > 0, "start": settings.markers, "separator": settings.markers}
     missing = [name for name, needed in wanted.items() if needed and getattr(special, name) is None]
     if missing:

@@ -32,7 +32,7 @@ What differs, because rows are built alone and have a fixed size:
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from etude.errors import UserError
 from etude.objectives.base import IGNORE, Row
 from etude.objectives.rows.sizes import name_of
 from etude.objectives.rows.walks import Draws, Walks, high_product
+from etude.text.corpus.corpus import Corpus
 
 Sentence = Literal["none", "next", "order"]
 TRIES = 10  # BERT's number of attempts to draw another document
@@ -101,7 +102,7 @@ class SegmentRows:
 
     shuffle = True
 
-    def __init__(self, corpus: Any, seed: int, rules: Rules, words: bool = False) -> None:
+    def __init__(self, corpus: Corpus, seed: int, rules: Rules, words: bool = False) -> None:
         self.corpus, self.seed, self.rules, self.words = corpus, seed, rules, words
         self.row_tokens: int | None = rules.row_tokens
         _check(corpus, rules)
@@ -312,7 +313,7 @@ class SegmentRows:
         return words
 
 
-def fit(first: Any, second: Any, room: Any) -> tuple[Any, Any]:
+def fit(first: np.ndarray, second: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The lengths left when the longer of two (the second when equal) loses one token until both fit."""
     excess = np.maximum(0, first + second - room)
     uneven = np.minimum(excess, np.abs(first - second))
@@ -321,13 +322,13 @@ def fit(first: Any, second: Any, room: Any) -> tuple[Any, Any]:
     return first - uneven * longer - rest // 2, second - uneven * ~longer - (rest + 1) // 2
 
 
-def cut_end(first: Any, second: Any, room: Any) -> tuple[Any, Any]:
+def cut_end(first: np.ndarray, second: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The lengths left when the end of both together is cut off; B keeps a token."""
     first = np.minimum(first, room - (np.asarray(second) > 0))
     return first, np.minimum(second, room - first)
 
 
-def _check(corpus: Any, rules: Rules) -> None:
+def _check(corpus: Corpus, rules: Rules) -> None:
     """Refuses a sentence task that the text cannot teach."""
     if rules.sentence == "none":
         return

@@ -5,19 +5,18 @@ And the name of a corpus in messages about what it lacks for an objective.
 
 from __future__ import annotations
 
-from typing import Any
-
 from etude.errors import UserError
+from etude.text.corpus.corpus import Corpus
 
 
-def sequence_length(wanted: int | None, model: Any) -> int:
+def sequence_length(wanted: int | None, context: int | None) -> int:
     """`objective.length`, or all of the model's context."""
-    length = wanted or model.context
+    length = wanted or context
     if length is None:
         raise UserError("this model reads sequences of any length: say with objective.length how long they are to be")
-    if model.context is not None and length > model.context:
+    if context is not None and length > context:
         raise UserError(
-            f"objective.length={length} is more than model.context={model.context}. Lower the one or raise the other."
+            f"objective.length={length} is more than model.context={context}. Lower the one or raise the other."
         )
     return int(length)
 
@@ -33,7 +32,7 @@ def whole_rows(wanted: int | None, length: int, least: int) -> int:
     return row_tokens
 
 
-def name_of(corpus: Any) -> str:
+def name_of(corpus: Corpus) -> str:
     """The folder of a corpus, or its size where it lies in memory."""
     try:
         return str(corpus.folder)

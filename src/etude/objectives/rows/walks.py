@@ -7,11 +7,10 @@ or draws does not depend on the others: it is the same alone. Letters: R walks, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from etude import chance
+from etude.text.corpus.corpus import Bounds, Corpus
 
 ALL = np.uint64((1 << 64) - 1)
 LOW = np.uint64((1 << 32) - 1)
@@ -52,7 +51,7 @@ class Draws:
         return found
 
 
-def high_product(bits: np.ndarray, limit: Any) -> np.ndarray:
+def high_product(bits: np.ndarray, limit: np.ndarray | np.uint64) -> np.ndarray:
     """(bits * limit) >> 64 without numbers of 128 bits; limit < 2^32."""
     low = ((bits & LOW) * limit) >> np.uint64(32)
     return (((bits >> np.uint64(32)) * limit + low) >> np.uint64(32)).astype(np.int64)
@@ -70,7 +69,7 @@ class Walks:
     passes at most `reach` sentences, so that a window holds all it can meet.
     """
 
-    def __init__(self, corpus: Any, offsets: np.ndarray, reach: int) -> None:
+    def __init__(self, corpus: Corpus, offsets: np.ndarray, reach: int) -> None:
         self.total, count = corpus.total, len(corpus.documents)
         first = corpus.sentences.find_all(offsets)
         self.starts = _windows(corpus.sentences, first, reach + 2, self.total)  # (R, W) of sentences
@@ -109,7 +108,7 @@ class Walks:
         return offsets
 
 
-def _windows(bounds: Any, first: np.ndarray, wide: int, total: int) -> np.ndarray:
+def _windows(bounds: Bounds, first: np.ndarray, wide: int, total: int) -> np.ndarray:
     """(R, wide) starts of parts from each first one on, and around the end of the corpus."""
     found, parts = np.empty((len(first), wide), np.int64), len(bounds)
     for row, part in zip(found, first.tolist(), strict=True):

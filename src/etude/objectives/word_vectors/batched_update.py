@@ -34,14 +34,12 @@ class Pairs:
 
 def blocks(batch: WindowBatch, size: int) -> Iterator[tuple[int, int, int]]:
     """(start, stop, pairs) of at most `size` centres; pairs are counted on the host, where nobody waits for a GPU."""
-    assert batch.pairs is not None and batch.words is not None
     for number in range(len(batch.pairs) - 1):
         start = number * size
         yield start, min(start + size, len(batch.words)), int(batch.pairs[number + 1] - batch.pairs[number])
 
 
 def pairs_of(batch: WindowBatch, start: int, stop: int, total: int) -> Pairs:
-    assert batch.low is not None and batch.high is not None
     low, high = batch.low[start:stop].long(), batch.high[start:stop].long()
     around = high - low - 1
     owner = torch.repeat_interleave(torch.arange(stop - start, device=low.device), around, output_size=total)

@@ -40,7 +40,7 @@ from etude import chance as draw
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.static import Static
-from etude.objectives.base import Batch, Objective, Row, Term, join
+from etude.objectives.base import Batch, PretrainingObjective, Row, Term, join
 from etude.objectives.word_vectors.kernels import inner_loops
 from etude.objectives.word_vectors.kernels.tables import (
     NO_NOISE,
@@ -174,17 +174,17 @@ class Spans:
         return Row(index, self.corpus.tokens(start, stop), bounds)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WindowBatch(Batch):
-    words: Tensor | None = None  # (n,) int64, those that are kept
-    low: Tensor | None = None  # (n,) int32, the window of each: words low..high but itself
-    high: Tensor | None = None
-    keys: Tensor | None = None  # (n,) int64, what the noise of each is drawn by
-    starts: np.ndarray | None = None  # (R+1,) where the words of each row begin, on the host
-    pairs: np.ndarray | None = None  # (blocks+1,) pairs before each block of centres, on the host
+    words: Tensor  # (n,) int64, those that are kept
+    low: Tensor  # (n,) int32, the window of each: words low..high but itself
+    high: Tensor
+    keys: Tensor  # (n,) int64, what the noise of each is drawn by
+    starts: np.ndarray  # (R+1,) where the words of each row begin, on the host
+    pairs: np.ndarray  # (blocks+1,) pairs before each block of centres, on the host
 
 
-class Windows(Objective):
+class Windows(PretrainingObjective[Static, Row, WindowBatch]):
     """Rows and batches; what is learnt from them is the business of skip-gram and CBOW."""
 
     updates_itself = True
@@ -243,8 +243,7 @@ class Windows(Objective):
     # --- learning -----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def update(self, model: nn.Module, batch: WindowBatch, rate: float) -> dict[str, Term]:
-        assert isinstance(model, Static)
+    def update(self, model: Static, batch: WindowBatch, rate: float) -> dict[str, Term]:
         engine = self.engine(model, model.input.weight.device)
         if engine == "hogwild":
             total = self.hogwild(model, batch, rate)
@@ -298,8 +297,7 @@ class Windows(Objective):
         """One call of the inner loop over the centres start..stop."""
 
     def _sequential(self, model: Static, batch: WindowBatch, rate: float) -> float:
-        assert batch.words is not None and batch.low is not None and batch.high is not None and batch.keys is not None
-        assert batch.starts is not None and self.text is not None
+        assert self.text is not None
         loops, text = inner_loops("windows"), self.text
         keys = batch.keys.numpy().view(np.uint64)
         shared = (batch.words.numpy(), batch.low.numpy(), batch.high.numpy(), keys)
