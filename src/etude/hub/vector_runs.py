@@ -20,6 +20,7 @@ from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fa
 from etude.hub.run_weights import load_learner, save_final
 from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
 from etude.hub.word_vectors import WordVectors
+from etude.models.base import require
 from etude.models.static import Static
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
@@ -43,8 +44,7 @@ def import_vectors(source: str | Path, out: str | Path, form: Form | None = None
     tokenizer = _tokenizer(vectors.words)
     recipe = _recipe(vectors, form, source.name, whole, tokenizer.vocab)
     model, objective = build_learner(recipe, tokenizer)
-    assert isinstance(model, Static)
-    _fill(model, vectors, whole, tokenizer)
+    _fill(require(model, Static, f"{source} was not read as word vectors."), vectors, whole, tokenizer)
     model_card = (
         f"# {recipe.name}\n\n{SYSTEMS[form]} vectors of {len(vectors.words):,} words, {vectors.width} wide, imported "
         f"from `{source.name}`. They were trained elsewhere; see there for data and licence.\n"
@@ -60,9 +60,8 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: Form | None = 
     run, path = run if isinstance(run, Run) else Run.open(run), Path(path)
     if path.exists():
         raise UserError(f"{path} exists already. Choose another name with -o.")
-    model, _, _ = load_learner(run)
-    if not isinstance(model, Static):
-        raise UserError(f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
+    loaded, _, _ = load_learner(run)
+    model = require(loaded, Static, f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
     form = form or _form_by_name(path, bool(model.settings.buckets))
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
     if form == "fasttext":

@@ -15,6 +15,7 @@ import torch
 from etude.chance import fold, uniform
 from etude.errors import UserError
 from etude.hub.run_weights import load_learner
+from etude.models.base import require
 from etude.models.static import RAREST, Static
 from etude.runs.run import Run
 from etude.text.tokenizer.char_ngrams import hash_ngrams, list_token_strings
@@ -100,9 +101,8 @@ class WordVectors:
     def of_run(cls, run: Run) -> WordVectors:
         """The vectors of a run of word2vec, GloVe or fastText, special tokens left out."""
         model, _, _ = load_learner(run)
-        if not isinstance(model, Static):
-            raise UserError(f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
-        return cls.of_model(model, list_token_strings(run.tokenizer))
+        message = f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors."
+        return cls.of_model(require(model, Static, message), list_token_strings(run.tokenizer))
 
     @classmethod
     def of_model(cls, model: Static, words: list[str | None]) -> WordVectors:
