@@ -28,6 +28,7 @@ from torch import Tensor
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.states import States
 from etude.objectives.base import Row, Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
@@ -88,9 +89,9 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
 
 def _flat(record: Record) -> Record:
     """CommonsenseQA as published keeps {"stem", "choices": [{"label", "text"}]} under `question`."""
-    inside = record.get("question")
-    if isinstance(inside, dict) and "stem" in inside:
-        return {**record, "question": inside["stem"], "choices": inside.get("choices")}
+    nested = record.get("question")
+    if isinstance(nested, dict) and "stem" in nested:
+        return {**record, "question": nested["stem"], "choices": nested.get("choices")}
     return record
 
 
@@ -110,13 +111,13 @@ def _choices(record: Record, columns: Mapping[str, str], where: str) -> tuple[li
         value = [{"label": a, "text": b} for a, b in zip(value.get("label", []), value["text"], strict=False)]
     if not isinstance(value, list) or len(value) < 2:
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of two or more answers.")
-    if all(isinstance(one, dict) for one in value):
-        names = [str(one.get("label", number)) for number, one in enumerate(value)]
-        return [text_of(one, "text", where) for one in value], names
-    return [checked_text(one, column, where) for one in value], [chr(65 + number) for number in range(len(value))]
+    if all(isinstance(choice, dict) for choice in value):
+        names = [str(choice.get("label", number)) for number, choice in enumerate(value)]
+        return [text_of(choice, "text", where) for choice in value], names
+    return [checked_text(text, column, where) for text in value], [chr(65 + number) for number in range(len(value))]
 
 
-def _answer(value: Any, column: str, names: Sequence[str], where: str) -> int:
+def _answer(value: object, column: str, names: Sequence[str], where: str) -> int:
     """The number of the right answer: from 0, or the letter it goes by."""
     word = str(value).strip()
     if not isinstance(value, bool):
@@ -204,7 +205,7 @@ class Choice(Task[Question]):
     def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
-    def _scores(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, Any]:
+    def _scores(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, States]:
         """(R, most answers), -inf where a question has fewer."""
         flat, states = self.pooled(model, batch)  # (answers of all questions, 1)
         sizes = batch.sizes // (2 if self.pooled.reading == "apart" else 1)

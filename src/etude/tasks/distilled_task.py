@@ -1,4 +1,4 @@
-"""A task that is learnt from a teacher (TinyBERT: Jiao et al. 2020, the second stage).
+"""Distillation of a fine-tuned task (TinyBERT: Jiao et al. 2020, the second stage).
 
     soft        the teacher's softmax over the labels, both at a temperature   times its square; a mean over examples
     hard        the true labels
@@ -50,56 +50,56 @@ class TaskDistillSettings(Inside):
 class DistilledTask(Objective):
     """The task's own batches and scores, with the teacher's terms in place of its loss."""
 
-    def __init__(self, task: Task, ways: TaskDistillSettings, model: nn.Module, teacher: Teacher) -> None:
+    def __init__(self, task: Task, distill: TaskDistillSettings, model: nn.Module, teacher: Teacher) -> None:
         super().__init__()
-        check(task, ways, model, teacher)
-        self.task, self.ways, self.teacher = task, ways, teacher.eval()  # the teacher is no module of this one's
-        self.matching = Matching(ways, model, teacher.model) if ways.looks_inside else None
+        check(task, distill, model, teacher)
+        self.task, self.distill, self.teacher = task, distill, teacher.eval()  # the teacher is no module of this one's
+        self.matching = Matching(distill, model, teacher.model) if distill.looks_inside else None
 
     def rows(self, corpus: Any, seed: int = 0) -> Rows:
         return self.task.rows(corpus, seed)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> Any:
         batch = self.task.batch(rows, chance)
-        asked = {"soft": self.ways.soft_weight, "hard": self.ways.hard_weight}
-        batch.counts = {name: len(rows) for name, weight in asked.items() if weight}
+        weights = {"soft": self.distill.soft_weight, "hard": self.distill.hard_weight}
+        batch.counts = {name: len(rows) for name, weight in weights.items() if weight}
         if self.matching is not None:
             batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
 
     def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
-        return self._learnt(model, batch)[0]
+        return self._terms(model, batch)[0]
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
-        terms, scores = self._learnt(model, batch)
-        found = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
-        if scores is not None:
-            found["accuracy"] = Stat((scores.argmax(-1) == batch.labels).sum(), len(scores))
-        return found
+        terms, logits = self._terms(model, batch)
+        stats = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
+        if logits is not None:
+            stats["accuracy"] = Stat((logits.argmax(-1) == batch.labels).sum(), len(logits))
+        return stats
 
-    def _learnt(self, model: nn.Module, batch: Any) -> tuple[dict[str, Term], Tensor | None]:
-        """The terms, and the student's scores of labels where it gives any, (R, labels)."""
-        ways, task = self.ways, self.task
+    def _terms(self, model: nn.Module, batch: Any) -> tuple[dict[str, Term], Tensor | None]:
+        """The terms, and the student's logits of labels where it gives any, (R, labels)."""
+        distill, task = self.distill, self.task
         states = self._read(model, batch)
         with torch.no_grad():
             teacher = self.teacher.at(batch.tokens.device)
-            taught = self._read(teacher, batch)
+            teacher_states = self._read(teacher, batch)
         terms: dict[str, Term] = {}
-        scores: Tensor | None = None
-        if ways.answers:
+        logits: Tensor | None = None
+        if distill.answers:
             assert isinstance(task, Classify) and isinstance(self.teacher.objective, Classify)
-            scores = task.pooled.scores(model, states, batch)
-            if ways.soft_weight:
+            logits = task.pooled.scores(model, states, batch)
+            if distill.soft_weight:
                 with torch.no_grad():
-                    known = self.teacher.objective.pooled.scores(teacher, taught, batch)
-                apart = label_divergence(scores, known, ways.temperature)
-                terms["soft"] = Term(apart, batch.counts["soft"], ways.soft_weight)
-            if ways.hard_weight:
-                total = F.cross_entropy(scores, batch.labels, reduction="sum")
-                terms["hard"] = Term(total, batch.counts["hard"], ways.hard_weight)
+                    teacher_logits = self.teacher.objective.pooled.scores(teacher, teacher_states, batch)
+                total = label_divergence(logits, teacher_logits, distill.temperature)
+                terms["soft"] = Term(total, batch.counts["soft"], distill.soft_weight)
+            if distill.hard_weight:
+                total = F.cross_entropy(logits, batch.labels, reduction="sum")
+                terms["hard"] = Term(total, batch.counts["hard"], distill.hard_weight)
         if self.matching is not None:
-            terms |= self.matching.terms(states, taught, batch.layout, batch.counts)
-        return terms, scores
+            terms |= self.matching.terms(states, teacher_states, batch.layout, batch.counts)
+        return terms, logits
 
     def _read(self, model: Any, batch: Any) -> Any:
         return model(batch) if self.matching is None else self.matching.read(model, batch)
@@ -107,33 +107,33 @@ class DistilledTask(Objective):
     def flops(self, model: Any, batch: Any) -> int:
         lengths = batch.layout.lengths
         total = training_flops(model, lengths) + int(self.teacher.model.flops(lengths))
-        if self.ways.answers:
+        if self.distill.answers:
             assert isinstance(self.task, Classify)
             total += 3 * self.task.pooled.head_flops(model, batch)
-        if self.ways.soft_weight:
+        if self.distill.soft_weight:
             assert isinstance(self.teacher.objective, Classify)
             total += self.teacher.objective.pooled.head_flops(self.teacher.model, batch)
         return total + (self.matching.flops(lengths) if self.matching is not None else 0)
 
 
-def label_divergence(scores: Tensor, known: Tensor, temperature: float) -> Tensor:
+def label_divergence(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
     """The sum over examples of KL(teacher || student), both softmaxes at a temperature, times its square."""
-    said, truth = ((one / temperature).log_softmax(-1) for one in (scores, known))
-    return F.kl_div(said, truth, reduction="sum", log_target=True) * temperature**2
+    student, teacher = ((scores / temperature).log_softmax(-1) for scores in (logits, teacher_logits))
+    return F.kl_div(student, teacher, reduction="sum", log_target=True) * temperature**2
 
 
 def task_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """A checkpoint of `DistilledTask` under the names of the task alone."""
     start = "objective.task."
     return {
-        f"objective.{name.removeprefix(start)}" if name.startswith(start) else name: one
-        for name, one in weights.items()
+        f"objective.{name.removeprefix(start)}" if name.startswith(start) else name: tensor
+        for name, tensor in weights.items()
         if name.startswith((start, "model."))
     }
 
 
-def check(task: Task, ways: TaskDistillSettings, model: Any, teacher: Teacher) -> None:
-    """What does not fit together, said by name."""
+def check(task: Task, distill: TaskDistillSettings, model: Any, teacher: Teacher) -> None:
+    """Raise UserError where teacher, student and task do not fit together."""
     for trained in (model, teacher.model):
         require(
             trained,
@@ -142,15 +142,15 @@ def check(task: Task, ways: TaskDistillSettings, model: Any, teacher: Teacher) -
             "transfer.layers, and take such a run for distill.teacher.",
         )
     if type(task) is not type(teacher.objective):
-        raise UserError(f"{ways.teacher} has another task: a teacher is a run of the same one.")
-    if not ways.answers and not ways.looks_inside:
+        raise UserError(f"{distill.teacher} has another task: a teacher is a run of the same one.")
+    if not distill.answers and not distill.looks_inside:
         raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=1.")
     if model.causal != teacher.model.causal:
         raise UserError("A teacher and its student read in the same direction: these do not.")
     length, limit = task.framing.length or model.context, teacher.model.context
     if length > limit:
         raise UserError(f"The teacher sees {limit} tokens: set task.length to that at most.")
-    if not ways.answers:
+    if not distill.answers:
         return
     if not isinstance(task, Classify) or not isinstance(teacher.objective, Classify):
         raise UserError(
@@ -166,5 +166,5 @@ def check(task: Task, ways: TaskDistillSettings, model: Any, teacher: Teacher) -
 
 
 def _unsegmented(task: Classify, teacher: Classify) -> bool:
-    """Whether a pair has segments for the one and none for the other."""
+    """Whether a pair has segments for one of the two models only."""
     return type(task.settings).texts == 2 and task.framing.segments != teacher.framing.segments

@@ -36,16 +36,16 @@ class Confusion:
 
     def f1(self, positive: int = 1) -> float:
         """Of one class against all others; 0 where it is neither there nor predicted."""
-        right = float(self.counts[positive, positive])
-        all_of_it = int(self.counts[positive].sum() + self.counts[:, positive].sum())
-        return 2 * right / all_of_it if all_of_it else 0.0
+        correct = float(self.counts[positive, positive])
+        total = int(self.counts[positive].sum() + self.counts[:, positive].sum())  # gold and predicted
+        return 2 * correct / total if total else 0.0
 
     def micro_f1(self, classes: Sequence[int]) -> float:
-        """Of some classes together: what is right, found and there is added up first (KLUE-RE, TACRED)."""
+        """Of some classes together: counts of correct, predicted and gold are added up first (KLUE-RE, TACRED)."""
         chosen = list(classes)
-        right = float(self.counts[chosen, chosen].sum())
-        all_of_them = int(self.counts[chosen].sum() + self.counts[:, chosen].sum())
-        return 2 * right / all_of_them if all_of_them else 0.0
+        correct = float(self.counts[chosen, chosen].sum())
+        total = int(self.counts[chosen].sum() + self.counts[:, chosen].sum())
+        return 2 * correct / total if total else 0.0
 
     @property
     def macro_f1(self) -> float:
@@ -101,15 +101,15 @@ def _correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
     """
     if np.ptp(gold) == 0 or np.ptp(predicted) == 0:
         return 0.0
-    one, other = gold - gold.mean(), predicted - predicted.mean()
+    x, y = gold - gold.mean(), predicted - predicted.mean()
     # scaled first: squares of tiny or huge deviations would leave the range of a float
-    one, other = one / np.abs(one).max(), other / np.abs(other).max()
-    return float(np.clip(one @ other / math.sqrt((one @ one) * (other @ other)), -1.0, 1.0))
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    return float(np.clip(x @ y / math.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
-def area_under_curves(gold: np.ndarray, chances: np.ndarray) -> float:
+def area_under_curves(gold: np.ndarray, probs: np.ndarray) -> float:
     """The mean over classes that occur of the area under their precision-recall curve, trapezoids as KLUE has them."""
-    return float(np.mean([_precision_recall_area(gold == number, chances[:, number]) for number in np.unique(gold)]))
+    return float(np.mean([_precision_recall_area(gold == number, probs[:, number]) for number in np.unique(gold)]))
 
 
 def _precision_recall_area(positive: np.ndarray, scores: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class ExampleRows:
     @property
     def cut(self) -> int:
         """How many examples were longer than the model can see."""
-        return sum(any(one.cut for one in parts) for parts in self.framed)
+        return sum(any(part.cut for part in parts) for parts in self.framed)
 
     def __len__(self) -> int:
         return len(self.framed)
@@ -139,10 +139,10 @@ class Pooled(nn.Module):
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each distinct place; encodings are large, so not all of them are held at once."""
-        found: list[np.ndarray] = []
+        ids: list[np.ndarray] = []
         for start in range(0, len(texts), 1000):
-            found += [encoding.ids for encoding in self.tokenizer.encode_batch(texts[start : start + 1000])]
-        return found
+            ids += [encoding.ids for encoding in self.tokenizer.encode_batch(texts[start : start + 1000])]
+        return ids
 
     def rows(self, texts: Sequence[Sequence[Sequence[str]]], places: Sequence[str], source: str) -> ExampleRows:
         """Rows of examples: each is a list of sequences, each sequence one text or two."""
@@ -151,9 +151,9 @@ class Pooled(nn.Module):
         framed = []
         for example, where in zip(texts, places, strict=True):
             parts = [[next(ids) for _ in sequence] for sequence in example]
-            if any(not len(one) for part in parts for one in part):
+            if any(not len(text) for part in parts for text in part):
                 raise UserError(f"{where}: the tokenizer leaves nothing of a text of this example. Remove it.")
-            framed.append([one for part in parts for one in self._frame(part)])
+            framed.append([sequence for part in parts for sequence in self._frame(part)])
         rows = ExampleRows(framed)
         if rows.cut:
             log.warning(
@@ -164,14 +164,14 @@ class Pooled(nn.Module):
 
     def _frame(self, part: list[np.ndarray]) -> list[FramedText]:
         if self.reading == "apart":
-            return [self.frame.join([one]) for one in part]
+            return [self.frame.join([text]) for text in part]
         if self.reading == "both":
             return [self.frame.join(part), self.frame.join(part[::-1])]
         return [self.frame.join(part)]
 
     # --- rows to scores -----------------------------------------------------------------------------
 
-    def batch(self, rows: Sequence[Any]) -> ExampleBatch:
+    def batch(self, rows: Sequence[Row]) -> ExampleBatch:
         longest = self.frame.length or max(int(np.diff(row.bounds).max()) for row in rows)
         packed = join(rows, 0, longest)
         batch = ExampleBatch(
@@ -183,8 +183,9 @@ class Pooled(nn.Module):
         )
         if self.three:
             host = batch.layout.host[:-1].astype(np.int64)
-            found = np.flatnonzero(batch.tokens.numpy() == self.frame.between[0])
-            batch.middles = torch.from_numpy(found[np.searchsorted(found, host + 1)])  # the first behind the start
+            separators = np.flatnonzero(batch.tokens.numpy() == self.frame.between[0])
+            first = np.searchsorted(separators, host + 1)  # the first behind the start
+            batch.middles = torch.from_numpy(separators[first])
         if self.settings.language_model:
             following = torch.roll(batch.tokens, -1)
             following[torch.from_numpy(batch.layout.host[1:].astype(np.int64)) - 1] = IGNORE
@@ -205,19 +206,19 @@ class Pooled(nn.Module):
             vectors = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
         elif self.reading == "both":
             vectors = vectors[0::2] + vectors[1::2]
-        vectors = self._dropped(vectors, batch)
+        vectors = self._dropout(vectors, batch)
         if self.hidden is not None:
             vectors = F.dropout(F.relu(self.hidden(vectors)), self.settings.dropout, self.training)
         return upcast(self.head(vectors))
 
-    def _dropped(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
+    def _dropout(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
         if not self.together or not self.training:
             return F.dropout(vectors, self.settings.dropout, self.training)
-        kept = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
+        mask = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
         sizes = torch.from_numpy(batch.sizes // (2 if self.reading == "apart" else 1)).to(vectors.device)
-        return vectors * kept.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
+        return vectors * mask.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
 
-    def vectors(self, model: Model, last: Tensor, batch: Any) -> Tensor:
+    def vectors(self, model: Model, last: Tensor, batch: ExampleBatch) -> Tensor:
         """(S, D) one vector a sequence."""
         if self.pooling == "start" and model.pooler is not None:
             return model.pool(last, batch.layout)
@@ -241,7 +242,7 @@ class Pooled(nn.Module):
         lengths = batch.layout.lengths
         outputs = len(lengths) if self.reading == "joint" else len(lengths) // 2
         layers = [self.head] if self.hidden is None else [self.hidden, self.head]
-        forward = 2 * outputs * sum(one.in_features * one.out_features for one in layers)
+        forward = 2 * outputs * sum(layer.in_features * layer.out_features for layer in layers)
         if self.pooling == "start" and model.pooler is not None:
             forward += 2 * len(lengths) * model.width**2
         if self.language_model is not None:

@@ -128,19 +128,20 @@ class QueryRows:
         relevant = self.relevant[number]
         framed = self.rows.framed[number]
         if self.most is not None and len(relevant) > self.most:
-            kept = self._drawn(relevant, index)
-            framed = [framed[self.sequences * one + part] for one in kept for part in range(self.sequences)]
-            relevant = relevant[kept]
-        one = ExampleRows([framed])[0]
-        return QueryRow(index, one.tokens, one.bounds, one.segments, relevant=relevant)
+            drawn = self._draw(relevant, index)
+            parts = range(self.sequences)
+            framed = [framed[self.sequences * candidate + part] for candidate in drawn for part in parts]
+            relevant = relevant[drawn]
+        row = ExampleRows([framed])[0]
+        return QueryRow(index, row.tokens, row.bounds, row.segments, relevant=relevant)
 
-    def _drawn(self, relevant: np.ndarray, index: int) -> np.ndarray:
+    def _draw(self, relevant: np.ndarray, index: int) -> np.ndarray:
         """All the relevant candidates and some of the others, in the order of the file; one of each at least."""
         assert self.most is not None
         draw = np.random.default_rng(fold(self.seed, index, "candidates"))
-        right, wrong = draw.permutation(np.flatnonzero(relevant)), draw.permutation(np.flatnonzero(~relevant))
-        right = right[: self.most - 1]
-        return np.sort(np.concatenate([right, wrong[: self.most - len(right)]]))
+        positive, negative = draw.permutation(np.flatnonzero(relevant)), draw.permutation(np.flatnonzero(~relevant))
+        positive = positive[: self.most - 1]
+        return np.sort(np.concatenate([positive, negative[: self.most - len(positive)]]))
 
 
 @dataclass

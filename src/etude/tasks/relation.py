@@ -82,11 +82,11 @@ class Related:
 
     def marked(self, typed: bool) -> str:
         """The text with the signs in it; the rest of it as it is."""
-        found, place = "", 0
+        text, place = "", 0
         for entity in sorted(self.entities):
-            found += self.text[place : entity.start] + entity.marked(self.text[entity.start : entity.stop], typed)
+            text += self.text[place : entity.start] + entity.marked(self.text[entity.start : entity.stop], typed)
             place = entity.stop
-        return " ".join((found + self.text[place:]).split())
+        return " ".join((text + self.text[place:]).split())
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -135,13 +135,13 @@ def _of_words(record: Record, where: str) -> tuple[str, tuple[Entity, Entity]]:
     starts = [0]
     for word in words:
         starts.append(starts[-1] + len(word) + 1)
-    found = []
+    entities = []
     for role, name in (("subject", "subj"), ("object", "obj")):
         first, last = record.get(f"{name}_start"), record.get(f"{name}_end")
         if not isinstance(first, int) or not isinstance(last, int) or not 0 <= first <= last < len(words):
             raise UserError(f"{where}: {name}_start and {name}_end are {first} and {last}, not places of two words.")
-        found.append(Entity(starts[first], starts[last + 1] - 1, record.get(f"{name}_type"), *_signs(role)))
-    return " ".join(words), (found[0], found[1])
+        entities.append(Entity(starts[first], starts[last + 1] - 1, record.get(f"{name}_type"), *_signs(role)))
+    return " ".join(words), (entities[0], entities[1])
 
 
 def _signs(role: str) -> tuple[str, str]:
