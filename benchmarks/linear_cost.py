@@ -40,8 +40,10 @@ import torch
 
 from etude.pretraining import pretrain as pretraining
 from etude.runs.model_card import hardware, versions
-from etude.text.corpus.corpus import FORMAT, MANIFEST, VERSION, Corpus, Shard
-from etude.text.corpus.shards import SplitWriter
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import FORMAT, MANIFEST, VERSION
+from etude.text.corpus.shard import Shard
+from etude.text.corpus.split_writer import SplitWriter
 from etude.text.prepare.prepare import prepare
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE
 from etude.train import malloc

@@ -42,7 +42,8 @@ from etude.hub.word_vectors import WordVectors
 from etude.objectives.word_vectors.kernels import inner_loops
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.text.corpus.corpus import Corpus, Shard
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.shard import Shard
 from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule

@@ -17,14 +17,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.text.corpus.corpus import MANIFEST, SPLITS, Corpus, Shard, token_type
-from etude.text.corpus.shards import SplitWriter
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import MANIFEST, SPLITS, SplitEntry
+from etude.text.corpus.shard import Shard, choose_id_dtype
+from etude.text.corpus.split_writer import SplitWriter
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE
 
 FIRST = 100  # rank of the most frequent word that is merged: before it stand words that any neighbour may have
@@ -56,9 +57,9 @@ def remake(source: Path, place: Path, changes: Changes) -> None:
     aside.rename(place)
 
 
-def _write(corpus: Corpus, folder: Path, changes: Changes, pairs: dict[int, int]) -> dict[str, Any]:
+def _write(corpus: Corpus, folder: Path, changes: Changes, pairs: dict[int, int]) -> SplitEntry:
     vocab = corpus.tokenizer.vocab
-    writer = SplitWriter(folder, vocab, token_type(vocab), surfaces=corpus.tokenizer.word_level)
+    writer = SplitWriter(folder, vocab, choose_id_dtype(vocab), surfaces=corpus.tokenizer.word_level)
     for number in range(len(corpus.documents)):
         if fold("share", number) % 1000 >= 1000 * changes.share:
             continue

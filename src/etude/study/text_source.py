@@ -19,7 +19,8 @@ from etude.errors import UserError
 from etude.study import code_hash as code
 from etude.study.altered_corpus import Changes, pseudo_words, remake, senses
 from etude.study.settings import Text
-from etude.text.corpus.corpus import MANIFEST, Corpus
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import MANIFEST
 from etude.text.prepare.prepare import prepare
 from etude.text.prepare.sources import find_sources
 from etude.world import World

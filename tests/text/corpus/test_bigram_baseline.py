@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.text.corpus import bigram_baseline as baselines
+from etude.text.corpus import bigram_baseline
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -66,17 +66,17 @@ def plain_bigram(train: list[list[list[int]]], valid: list[list[list[int]]], voc
 @pytest.mark.parametrize("ends", [None, "documents", "sentences"])
 @pytest.mark.parametrize("block", [7, 1 << 22])
 def test_the_bigram_equals_its_definition(monkeypatch: pytest.MonkeyPatch, block: int, ends: Any) -> None:
-    monkeypatch.setattr(baselines, "BLOCK", block)
+    monkeypatch.setattr(bigram_baseline, "BLOCK", block)
     train, valid = random_documents(0, 60), random_documents(1, 20)
-    found = baselines.bigram_nats(corpus_of(train), corpus_of(valid), ends)
+    found = bigram_baseline.bigram_nats(corpus_of(train), corpus_of(valid), ends)
     assert found == pytest.approx(plain_bigram(train, valid, 9, ends), rel=1e-9)
 
 
 def test_a_pattern_is_found_and_noise_is_not() -> None:
     pattern = [[[1, 2, 3, 4] * 10] for _ in range(20)]
-    assert baselines.bigram_nats(corpus_of(pattern), corpus_of(pattern)) < 0.1
+    assert bigram_baseline.bigram_nats(corpus_of(pattern), corpus_of(pattern)) < 0.1
     noise = random_documents(2, 400)
-    assert baselines.bigram_nats(corpus_of(noise), corpus_of(random_documents(3, 50))) == pytest.approx(
+    assert bigram_baseline.bigram_nats(corpus_of(noise), corpus_of(random_documents(3, 50))) == pytest.approx(
         math.log(8), abs=0.1
     )
 
@@ -85,8 +85,8 @@ def test_the_unigram_is_the_entropy_on_its_own_text() -> None:
     corpus = corpus_of(random_documents(4, 3000))
     share = corpus.token_counts() / corpus.total
     entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
-    assert baselines.unigram_nats(corpus, corpus) == pytest.approx(entropy, abs=1e-3)
+    assert bigram_baseline.unigram_nats(corpus, corpus) == pytest.approx(entropy, abs=1e-3)
     for ends, parts in (("documents", len(corpus.documents)), ("sentences", len(corpus.sentences))):
         share = np.append(corpus.token_counts(), parts) / (corpus.total + parts)
         entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
-        assert baselines.unigram_nats(corpus, corpus, ends) == pytest.approx(entropy, abs=1e-3)  # type: ignore[arg-type]
+        assert bigram_baseline.unigram_nats(corpus, corpus, ends) == pytest.approx(entropy, abs=1e-3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The baseline of blanks against its formulas written out, and what it is worth on text with a rule."""
+"""The cloze baseline against its formulas written out, and what it is worth on text with a rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from etude.text.corpus import cloze_baseline as blanks
+from etude.text.corpus import cloze_baseline
 from etude.text.corpus.bigram_baseline import bigram_nats, unigram_nats
 from etude.text.corpus.cloze_baseline import ClozeModel, cloze_nats
 from etude.text.corpus.corpus import Corpus
@@ -69,18 +69,18 @@ def by_hand(documents: list[list[int]], left: int, right: int) -> list[float]:
     return [(max(triples[left, x, right] - cut, 0) + cut * between * posterior[x]) / whole for x in range(VOCAB)]
 
 
-@pytest.mark.parametrize("expanded", [1, 5, 1 << 22])
+@pytest.mark.parametrize("pairs", [1, 5, 1 << 22])
 def test_every_probability_is_that_of_the_formulas_and_they_sum_to_one(
-    expanded: int, monkeypatch: pytest.MonkeyPatch
+    pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blanks, "EXPANDED", expanded)
-    monkeypatch.setattr(blanks, "DOCUMENTS", 7)
+    monkeypatch.setattr(cloze_baseline, "PAIRS_PER_BLOCK", pairs)
+    monkeypatch.setattr(cloze_baseline, "DOCUMENTS_PER_BLOCK", 7)
     documents = drawn(40, 0)
-    known = ClozeModel(corpus(documents))
+    model = ClozeModel(corpus(documents))
     for left in range(VOCAB + 1):
         for right in range(VOCAB + 1):
             given = [np.full(VOCAB, left), np.arange(VOCAB), np.full(VOCAB, right)]
-            found = known.probability(*given)
+            found = model.prob(*given)
             np.testing.assert_allclose(found, by_hand(documents, left, right), rtol=1e-10)
             assert math.isclose(found.sum(), 1.0, rel_tol=1e-10)
             assert (found > 0).all()  # also of the token that was never seen

@@ -115,7 +115,7 @@ def test_spills_leave_no_trace(tmp_path: Path, symmetric: bool, monkeypatch: pyt
         runs.append(len(paths))
         return before(paths, block)
 
-    monkeypatch.setattr(cooccurrence, "LEAST_MEMORY", 0)
+    monkeypatch.setattr(cooccurrence, "MIN_MEMORY", 0)
     monkeypatch.setattr(cooccurrence, "merge_runs", seen)
     count_cooccurrences(corpus, counting, tmp_path / "spilled", memory=30_000)
     assert runs[0] >= 3

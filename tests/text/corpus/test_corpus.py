@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.text.corpus import corpus as corpus_module
-from etude.text.corpus.corpus import BOUND, Bounds, Corpus, Shard
-from etude.text.corpus.shards import SplitWriter
+from etude.text.corpus.bounds import BOUND, Bounds
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.shard import Shard
+from etude.text.corpus.split_writer import SplitWriter
 from etude.text.prepare.prepare import prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -216,7 +218,7 @@ def test_what_is_no_corpus_is_said(made: Path, tmp_path: Path) -> None:
 
 def test_opening_touches_no_shard_and_other_processes_map_again(made: Path) -> None:
     corpus = Corpus.open(made)
-    assert not corpus._shards.mapped  # type: ignore[attr-defined]
+    assert not corpus._shards.shards  # type: ignore[attr-defined]
     again = pickle.loads(pickle.dumps(corpus))
     assert again.fingerprint == corpus.fingerprint
     assert again.tokens(0, 5).tolist() == corpus.tokens(0, 5).tolist()

@@ -1,25 +1,33 @@
-"""Where documents and sentences start, over all shards of a corpus: read by number, found by offset, one or many."""
+"""The bounds of documents and sentences over all shards of a corpus: by number or by offset, one or many."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
+
+from etude.text.corpus.shard import Shards
 
 BOUND = np.dtype("<u4")  # bounds are counted within a shard, which ends long before 2^32 tokens
 
 
 class Bounds:
-    """Where parts (documents or sentences) start, over all shards: b[i] for i in 0..len(b), b[len(b)] the end."""
+    """Where units (documents or sentences) start, over all shards: b[i] for i in 0..len(b), b[len(b)] the end."""
 
-    def __init__(self, shards: Sequence[Any], field: str, parts: list[int], tokens: list[int]) -> None:
-        """`parts` and `tokens` are the running totals before each shard, and at the end."""
-        self._shards, self._field, self._parts, self._tokens = shards, field, parts, tokens
+    def __init__(
+        self, shards: Shards, unit: Literal["documents", "sentences"], units: list[int], tokens: list[int]
+    ) -> None:
+        """`units` and `tokens` are the running totals before each shard, and at the end."""
+        self._shards, self._unit, self._units, self._tokens = shards, unit, units, tokens
+
+    def _starts(self, shard: int) -> np.ndarray:
+        """Return the first token of each unit of a shard, counted in the shard."""
+        return self._shards[shard].documents if self._unit == "documents" else self._shards[shard].sentences
 
     def __len__(self) -> int:
-        return self._parts[-1]
+        return self._units[-1]
 
     def __iter__(self) -> Iterator[int]:
         for number in range(len(self) + 1):
@@ -27,51 +35,51 @@ class Bounds:
 
     def __getitem__(self, index: int) -> int:
         if not 0 <= index <= len(self):
-            raise IndexError(f"bound {index} of {len(self)} parts")
+            raise IndexError(f"bound {index} of {len(self)} units")
         if index == len(self):
             return self._tokens[-1]
-        number = bisect.bisect_right(self._parts, index) - 1
-        return self._tokens[number] + int(getattr(self._shards[number], self._field)[index - self._parts[number]])
+        number = bisect.bisect_right(self._units, index) - 1
+        return self._tokens[number] + int(self._starts(number)[index - self._units[number]])
 
     def at(self, index: np.ndarray) -> np.ndarray:
-        """b[i] of many i in 0..len(b), int64."""
-        found = np.full(len(index), self._tokens[-1], np.int64)
-        for number, chosen in by_shard(self._parts, index):
-            starts = getattr(self._shards[number], self._field)
-            found[chosen] = starts[index[chosen] - self._parts[number]].astype(np.int64) + self._tokens[number]
-        return found
+        """Return b[i] of many i in 0..len(b), int64."""
+        bounds = np.full(len(index), self._tokens[-1], np.int64)
+        for number, chosen in group_by_shard(self._units, index):
+            starts = self._starts(number)
+            bounds[chosen] = starts[index[chosen] - self._units[number]].astype(np.int64) + self._tokens[number]
+        return bounds
 
     def find_all(self, offsets: np.ndarray) -> np.ndarray:
-        """`find` of many offsets at once, none below 0; int64."""
-        found = np.full(len(offsets), len(self), np.int64)
-        for number, chosen in by_shard(self._tokens, offsets):
-            starts = getattr(self._shards[number], self._field)
+        """`find` many offsets at once, none below 0; int64."""
+        units = np.full(len(offsets), len(self), np.int64)
+        for number, chosen in group_by_shard(self._tokens, offsets):
+            starts = self._starts(number)
             inside = (offsets[chosen] - self._tokens[number]).astype(BOUND)  # of the same type: nothing is copied
-            found[chosen] = np.searchsorted(starts, inside, side="right") + (self._parts[number] - 1)
-        return found
+            units[chosen] = np.searchsorted(starts, inside, side="right") + (self._units[number] - 1)
+        return units
 
     def slice(self, start: int, stop: int) -> np.ndarray:
-        """b[start..stop) as int64; `stop` may be len(b) + 1 to include the end."""
+        """Return b[start..stop) as int64; `stop` may be len(b) + 1 to include the end."""
         if not 0 <= start <= stop <= len(self) + 1:
-            raise IndexError(f"bounds {start}..{stop} of {len(self)} parts")
-        first = bisect.bisect_right(self._parts, start) - 1
-        if start < len(self) and stop <= self._parts[first + 1]:  # of one shard, as most are
-            base = self._parts[first]
-            values = getattr(self._shards[first], self._field)[start - base : stop - base].astype(np.int64)
+            raise IndexError(f"bounds {start}..{stop} of {len(self)} units")
+        first = bisect.bisect_right(self._units, start) - 1
+        if start < len(self) and stop <= self._units[first + 1]:  # of one shard, as most are
+            base = self._units[first]
+            values = self._starts(first)[start - base : stop - base].astype(np.int64)
             values += self._tokens[first]
             return values
         end = [self._tokens[-1]] if start <= len(self) < stop else []
         pieces = []
-        number = bisect.bisect_right(self._parts, start) - 1
+        number = bisect.bisect_right(self._units, start) - 1
         while start < min(stop, len(self)):
-            first, last = self._parts[number], min(stop, self._parts[number + 1])
-            values = getattr(self._shards[number], self._field)[start - first : last - first]
+            first, last = self._units[number], min(stop, self._units[number + 1])
+            values = self._starts(number)[start - first : last - first]
             pieces.append(values.astype(np.int64) + self._tokens[number])
             start, number = last, number + 1
         return np.concatenate([*pieces, np.array(end, np.int64)])
 
     def find(self, offset: int, extra: int = 0) -> int:
-        """The largest i with b[i] + extra * i <= offset: the part a token lies in if each had `extra` tokens more."""
+        """Return the largest i with b[i] + extra * i <= offset: a token's unit if each had `extra` tokens more."""
         if offset < 0:
             raise IndexError(f"offset {offset} lies before the first token")
         if offset >= self._tokens[-1] + extra * len(self):
@@ -79,12 +87,12 @@ class Bounds:
         low, high = 0, len(self._tokens) - 1  # the last shard whose first part starts at or before the offset
         while high - low > 1:
             middle = (low + high) // 2
-            if self._tokens[middle] + extra * self._parts[middle] <= offset:
+            if self._tokens[middle] + extra * self._units[middle] <= offset:
                 low = middle
             else:
                 high = middle
-        starts = getattr(self._shards[low], self._field)
-        base, rest = self._parts[low], offset - self._tokens[low] - extra * self._parts[low]
+        starts = self._starts(low)
+        base, rest = self._units[low], offset - self._tokens[low] - extra * self._units[low]
         if not extra:
             return base + int(np.searchsorted(starts, BOUND.type(rest), side="right")) - 1
         left, right = 0, len(starts)
@@ -97,8 +105,8 @@ class Bounds:
         return base + left
 
 
-def by_shard(totals: list[int], index: np.ndarray) -> Iterator[tuple[int, Any]]:
-    """Each shard that holds some of the places, and which; those at the end, behind all shards, are left out."""
+def group_by_shard(totals: list[int], index: np.ndarray) -> Iterator[tuple[int, slice | np.ndarray]]:
+    """Yield each shard that holds some of the places, and which; those behind all shards are left out."""
     if len(totals) == 2:
         yield 0, slice(None) if not len(index) or int(index.max()) < totals[1] else np.flatnonzero(index < totals[1])
         return

@@ -1,12 +1,12 @@
-"""How often words stand near each other, counted exactly, in any memory (Pennington et al. 2014, section 3).
+"""Co-occurrence counts of words, exact, in bounded memory (Pennington et al. 2014, section 3).
 
-A pair of words d places apart adds 1/d to its count. Unknown words are dropped first, windows end with their document,
-as in GloVe's `cooccur` [code]. Counts are kept as whole numbers of 1/unit, where every 1/d is one (unit is the least
-common multiple of 1..window; 2^32 for windows beyond 20, where that overflows), so no order of adding shows.
+A pair of words d positions apart adds 1/d to its count. Unknown words are dropped first, windows end with their
+document, as in GloVe's `cooccur` [code]. Counts are integer multiples of 1/unit, as every 1/d is (unit is the least
+common multiple of 1..window; 2^32 for windows beyond 20, where that overflows), so the order of addition has no effect.
 
-Pairs are sorted and added up a stretch of text at a time; what does not fit into `memory` bytes goes to disk as a
-sorted run, and the runs are merged in the end. The entries lie on disk in the order of a hash of their words, which is
-the shuffling that training wants: the file is the same, bit for bit, whatever the memory.
+Pairs are sorted and summed one chunk of text at a time; what does not fit into `memory` bytes goes to disk as a sorted
+run, and the runs are merged at the end. The entries lie on disk in the order of a hash of their words, which is the
+shuffling that training needs: the file is the same, bit for bit, whatever the memory.
 
     rows.u32, columns.u32   the words of each entry; of a symmetric pair, the smaller id first, once
     counts.f64
@@ -39,15 +39,15 @@ FILES: dict[str, np.dtype] = {
     "columns.u32": np.dtype("<u4"),
     "counts.f64": np.dtype("<f8"),
 }
-ENTRY = 16  # bytes of a key and a sum, in memory and in a run
-LARGEST_EXACT = 20  # windows up to it have a least common multiple that 10^10 pairs do not carry beyond 63 bits
-LEAST_MEMORY = 1 << 20
-TELL = 10.0  # seconds between two lines on how far it is
+ENTRY_BYTES = 16  # of a key and a sum, in memory and in a run
+MAX_EXACT_WINDOW = 20  # windows up to it have a least common multiple that 10^10 pairs do not carry beyond 63 bits
+MIN_MEMORY = 1 << 20
+LOG_SECONDS = 10.0  # between two lines of progress
 
 
 @dataclass(frozen=True)
 class CountSettings:
-    """What is counted."""
+    """Which pairs are counted, and with what weight."""
 
     window: int
     symmetric: bool = True  # False: only words to the left of each word
@@ -55,18 +55,19 @@ class CountSettings:
 
     @property
     def key(self) -> str:
-        """What the name of the folder with the counts is hashed from; never to change, or all is counted again."""
+        """What the name of the counts' folder is hashed from; if it changes, everything is counted again."""
         return f"Counting(window={self.window}, symmetric={self.symmetric}, by_distance={self.by_distance})"
 
     @property
     def unit(self) -> int:
+        """The integer that stands for a count of 1."""
         if not self.by_distance:
             return 1
-        return math.lcm(*range(1, self.window + 1)) if self.window <= LARGEST_EXACT else 1 << 32
+        return math.lcm(*range(1, self.window + 1)) if self.window <= MAX_EXACT_WINDOW else 1 << 32
 
     @property
     def weights(self) -> np.ndarray:
-        """(window,) int64, of distances 1.. in units."""
+        """Weights of the distances 1..window, (window,) int64, in units."""
         if not self.by_distance:
             return np.ones(self.window, np.int64)
         return np.array([round(self.unit / distance) for distance in range(1, self.window + 1)], np.int64)
@@ -85,6 +86,7 @@ class Cooccurrences:
 
     @classmethod
     def open(cls, folder: Path) -> Cooccurrences:
+        """Map the entries of a folder into memory."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             entries, form = manifest["entries"], manifest["format"]
@@ -101,24 +103,24 @@ class Cooccurrences:
         return cls(*arrays)
 
 
-def count_cooccurrences(corpus: Corpus, counting: CountSettings, folder: Path, memory: int = 1 << 31) -> Cooccurrences:
-    """Counts a part of a corpus into `folder`, which is there whole or not at all; one that is there is opened."""
+def count_cooccurrences(corpus: Corpus, settings: CountSettings, folder: Path, memory: int = 1 << 31) -> Cooccurrences:
+    """Count a split of a corpus into `folder`, which appears when it is complete; an existing one is opened."""
     if (folder / MANIFEST).is_file():
         return Cooccurrences.open(folder)
-    if corpus.tokenizer.vocab**2 * max(1, counting.window) >= 1 << 63:
+    if corpus.tokenizer.vocab**2 * max(1, settings.window) >= 1 << 63:
         raise UserError(f"A vocabulary of {corpus.tokenizer.vocab:,} words has too many pairs. Prepare a smaller one.")
-    memory = max(memory, LEAST_MEMORY)
+    memory = max(memory, MIN_MEMORY)
     work = folder.with_name(f".{folder.name}.counting-{os.getpid()}")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        runs = list(_runs(corpus, counting, work, memory))
-        entries = _write(
-            merge_runs(runs, max(1, memory // (8 * ENTRY * max(1, len(runs))))), counting, corpus, work, memory
+        runs = list(_write_runs(corpus, settings, work, memory))
+        entries = _write_entries(
+            merge_runs(runs, max(1, memory // (8 * ENTRY_BYTES * max(1, len(runs))))), settings, corpus, work, memory
         )
         for run in runs:
             run.unlink()
-        (work / MANIFEST).write_text(json.dumps({"format": FORMAT, "entries": entries, **vars(counting)}), "utf-8")
+        (work / MANIFEST).write_text(json.dumps({"format": FORMAT, "entries": entries, **vars(settings)}), "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(work, folder)
     finally:
@@ -129,40 +131,40 @@ def count_cooccurrences(corpus: Corpus, counting: CountSettings, folder: Path, m
 # --- counting ---------------------------------------------------------------------------------------
 
 
-def _runs(corpus: Corpus, counting: CountSettings, work: Path, memory: int) -> Iterator[Path]:
-    """Sorted runs on disk, one where everything fits."""
-    # a stretch makes window keys a token, sorted in place and cut to keys and sums: about 40 bytes each at the worst
-    stretch = max(1000, memory // 2 // (40 * counting.window))
-    held: list[tuple[np.ndarray, np.ndarray]] = []
+def _write_runs(corpus: Corpus, settings: CountSettings, work: Path, memory: int) -> Iterator[Path]:
+    """Write sorted runs to disk, one where everything fits; yield their paths."""
+    # a chunk makes window keys a token, sorted in place and cut to keys and sums: about 40 bytes each at the worst
+    chunk = max(1000, memory // 2 // (40 * settings.window))
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
     size = number = 0
 
     def spill() -> Path:
-        keys, sums = sum_by_key(np.concatenate([k for k, _ in held]), np.concatenate([s for _, s in held]))
+        keys, sums = sum_by_key(np.concatenate([k for k, _ in parts]), np.concatenate([s for _, s in parts]))
         path = work / f"run-{number}"
         np.stack([keys, sums], axis=1).tofile(path)
         return path
 
-    for part in count_pairs(corpus, counting, stretch):
-        held.append(part)
-        size += ENTRY * len(part[0])
+    for part in count_pairs(corpus, settings, chunk):
+        parts.append(part)
+        size += ENTRY_BYTES * len(part[0])
         if size > memory // 4:  # joining and sorting takes three times as much again
             yield spill()
-            held, size, number = [], 0, number + 1
-    if held:
+            parts, size, number = [], 0, number + 1
+    if parts:
         yield spill()
 
 
-def count_pairs(corpus: Corpus, counting: CountSettings, stretch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(keys, sums) of one stretch of text after the other; keys are sorted, each once."""
-    vocab, unknown, window = corpus.tokenizer.vocab, corpus.tokenizer.special.unknown, counting.window
-    before = np.zeros(0, np.int64)  # the last words of the stretch before, and their documents
+def count_pairs(corpus: Corpus, settings: CountSettings, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (keys, sums) of one chunk of text after the other; keys are ascending and distinct."""
+    vocab, unknown, window = corpus.tokenizer.vocab, corpus.tokenizer.special.unknown, settings.window
+    before = np.zeros(0, np.int64)  # the last words of the chunk before, and their documents
     before_documents = np.zeros(0, np.int64)
-    told = time.monotonic()
-    for start in range(0, corpus.total, stretch):
-        if time.monotonic() - told > TELL:
-            told = time.monotonic()
+    logged = time.monotonic()
+    for start in range(0, corpus.total, chunk):
+        if time.monotonic() - logged > LOG_SECONDS:
+            logged = time.monotonic()
             log.warning("counting co-occurrences: %.0f %% of the text", 100 * start / corpus.total)
-        stop = min(start + stretch, corpus.total)
+        stop = min(start + chunk, corpus.total)
         new = corpus.tokens(start, stop).astype(np.int64)
         first, last = corpus.documents.find(start), corpus.documents.find(stop - 1)
         bounds = np.concatenate([[start], corpus.documents.slice(first + 1, last + 1), [stop]])
@@ -170,30 +172,32 @@ def count_pairs(corpus: Corpus, counting: CountSettings, stretch: int) -> Iterat
         known = np.ones(len(new), bool) if unknown is None else new != unknown
         words = np.concatenate([before, new[known]])
         documents = np.concatenate([before_documents, number[known]])
-        keys = [_keys(words, documents, distance, len(before), vocab, counting) for distance in range(1, window + 1)]
+        keys = [
+            _encode_pairs(words, documents, distance, len(before), vocab, settings) for distance in range(1, window + 1)
+        ]
         before, before_documents = words[-window:], documents[-window:]
         tagged = np.concatenate(keys)
         tagged.sort()
         distances = tagged % window
         tagged //= window
-        yield sum_by_key(tagged, counting.weights[distances], sort=False)
+        yield sum_by_key(tagged, settings.weights[distances], sort=False)
 
 
-def _keys(
-    words: np.ndarray, documents: np.ndarray, distance: int, old: int, vocab: int, counting: CountSettings
+def _encode_pairs(
+    words: np.ndarray, documents: np.ndarray, distance: int, old: int, vocab: int, settings: CountSettings
 ) -> np.ndarray:
-    """(row * V + column) * window + distance - 1 of all pairs so far apart whose right word is not an old one."""
+    """Return (row * V + column) * window + distance - 1 of all pairs at a distance whose right word is new."""
     left, right = words[: max(0, len(words) - distance)], words[distance:]
-    together = documents[: max(0, len(words) - distance)] == documents[distance:]
-    together[: max(0, old - distance)] = False
-    left, right = left[together], right[together]
-    if counting.symmetric:
+    same_document = documents[: max(0, len(words) - distance)] == documents[distance:]
+    same_document[: max(0, old - distance)] = False
+    left, right = left[same_document], right[same_document]
+    if settings.symmetric:
         left, right = np.minimum(left, right), np.maximum(left, right)
-    return (left * vocab + right) * counting.window + distance - 1
+    return (left * vocab + right) * settings.window + distance - 1
 
 
 def sum_by_key(keys: np.ndarray, sums: np.ndarray, sort: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Each key once, with the sum of all its sums."""
+    """Return each key once, with the sum of its values."""
     if not len(keys):
         return keys, sums
     if sort:
@@ -204,35 +208,35 @@ def sum_by_key(keys: np.ndarray, sums: np.ndarray, sort: bool = True) -> tuple[n
 
 
 def merge_runs(runs: list[Path], block: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The entries of sorted runs, sorted, each key once; `block` entries of a run in memory."""
+    """Yield the entries of sorted runs, ascending, each key once; `block` entries of a run in memory."""
     readers = [np.memmap(run, np.int64, "r").reshape(-1, 2) for run in runs if run.stat().st_size]
     places = [0] * len(readers)
     while True:
-        left = [number for number, reader in enumerate(readers) if places[number] < len(reader)]
-        if not left:
+        unread = [number for number, reader in enumerate(readers) if places[number] < len(reader)]
+        if not unread:
             return
-        parts = {number: np.asarray(readers[number][places[number] : places[number] + block]) for number in left}
+        parts = {number: np.asarray(readers[number][places[number] : places[number] + block]) for number in unread}
         # up to the smallest last key nothing can come later in any run
-        bound = min(parts[number][-1, 0] for number in left)
-        taken = []
+        bound = min(parts[number][-1, 0] for number in unread)
+        blocks = []
         for number, part in parts.items():
             size = int(np.searchsorted(part[:, 0], bound, side="right"))
-            taken.append(part[:size])
+            blocks.append(part[:size])
             places[number] += size
-        whole = np.concatenate(taken)
+        whole = np.concatenate(blocks)
         yield sum_by_key(whole[:, 0], whole[:, 1])
 
 
 # --- the order of training --------------------------------------------------------------------------
 
 
-def _write(
-    entries: Iterator[tuple[np.ndarray, np.ndarray]], counting: CountSettings, corpus: Corpus, work: Path, memory: int
+def _write_entries(
+    entries: Iterator[tuple[np.ndarray, np.ndarray]], settings: CountSettings, corpus: Corpus, work: Path, memory: int
 ) -> int:
-    """The entries by the hash of their keys, into the files; returns how many. Sorted bucket by bucket."""
+    """Write the entries in the order of the hash of their keys, sorted bucket by bucket; return how many."""
     key, total = fold("co-occurrence order"), 0
-    known = sum(path.stat().st_size for path in work.glob("run-*"))
-    buckets = 1 << max(0, math.ceil(math.log2(max(1, 4 * known / memory))))  # four times as much while it is sorted
+    run_bytes = sum(path.stat().st_size for path in work.glob("run-*"))
+    buckets = 1 << max(0, math.ceil(math.log2(max(1, 4 * run_bytes / memory))))  # four times as much while it is sorted
     shift = np.uint64(64 - int(math.log2(buckets))) if buckets > 1 else None
     files = [(work / f"bucket-{number}").open("wb") for number in range(buckets)]
     for keys, sums in entries:
@@ -240,7 +244,7 @@ def _write(
         table = np.stack([keys, sums], axis=1)
         for number in np.unique(owner):
             table[owner == number].tofile(files[number])
-    outs = {name: (work / name).open("wb") for name in FILES}
+    outputs = {name: (work / name).open("wb") for name in FILES}
     vocab = corpus.tokenizer.vocab
     for file in files:
         file.close()
@@ -249,14 +253,14 @@ def _write(
         path.unlink()
         table = table[np.argsort(random_bits(key, table[:, 0]), kind="stable")]
         row, column = np.divmod(table[:, 0], vocab)
-        counts = table[:, 1] / counting.unit
-        if counting.symmetric:
+        counts = table[:, 1] / settings.unit
+        if settings.symmetric:
             counts = np.where(row == column, 2 * counts, counts)  # a word beside itself is beside it both ways
         for name, array in zip(FILES, (row, column, counts), strict=True):
-            array.astype(FILES[name]).tofile(outs[name])
+            array.astype(FILES[name]).tofile(outputs[name])
         total += len(table)
-    for out in outs.values():
-        out.flush()
-        os.fsync(out.fileno())
-        out.close()
+    for output in outputs.values():
+        output.flush()
+        os.fsync(output.fileno())
+        output.close()
     return total

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from etude.errors import UserError, suggest_name
-from etude.text.corpus.corpus import FORMAT, VERSION, Corpus, token_type
-from etude.text.corpus.shards import SHARD_TOKENS
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import FORMAT, VERSION
+from etude.text.corpus.shard import choose_id_dtype
+from etude.text.corpus.split_writer import SHARD_TOKENS
 from etude.text.prepare import corpus_report as report
 from etude.text.prepare.readers import Reading
 from etude.text.prepare.record_filter import Where
@@ -112,7 +114,7 @@ def prepare(
     with WorkFolder(out, settings) as work, Pool(workers) as pool:
         scanned = job.scan(pool, work, filter_, valid, 0 if given else sample_bytes, unique)
         made = given or job.train(work, str(tokenizer), scanned)
-        id_type = id_type or token_type(made.vocab)
+        id_type = id_type or choose_id_dtype(made.vocab)
         written = job.encode(pool, work, made, scanned, unique, id_type, shard_tokens, commit_seconds)
         if not written.parts["train"]["tokens"]:
             raise UserError("The corpus is empty: no document to train on has a single token under this tokenizer.")

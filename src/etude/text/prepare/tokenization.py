@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from etude.errors import UserError
-from etude.text.corpus.corpus import SPLITS, Shard
-from etude.text.corpus.shards import SplitWriter
+from etude.text.corpus.manifest import SPLITS
+from etude.text.corpus.shard import Shard
+from etude.text.corpus.split_writer import SplitWriter
 from etude.text.prepare import corpus_report as report
 from etude.text.prepare.messages import Message, as_array
 from etude.text.prepare.readers import Block, Position, Reading, blocks

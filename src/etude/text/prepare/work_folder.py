@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
-from etude.text.corpus.corpus import MANIFEST
+from etude.text.corpus.manifest import MANIFEST
 
 SETTINGS, STATE, LOCK, CORPUS = "settings.json", "state.json", "lock", "corpus"
 

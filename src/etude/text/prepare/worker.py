@@ -22,7 +22,7 @@ import numpy as np
 from etude.chance import fold, random_bits
 from etude.errors import UserError
 from etude.text.corpus.bounds import BOUND
-from etude.text.corpus.corpus import SPLITS
+from etude.text.corpus.manifest import SPLITS
 from etude.text.prepare import documents
 from etude.text.prepare import messages as frames
 from etude.text.prepare import record_filter as where
