@@ -1,0 +1,117 @@
+"""A package of somebody else's, installed: its model, objective, task and recipe work like ours, by their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parent / "third_party"
+SOURCE = Path(__file__).parents[1] / "src"
+STUDY = """\
+name: third-party
+title: A study of somebody else's kinds
+question: Does it run?
+text: {world: 0.05, valid: 0.1}
+budget: {flops: 4e7}
+epochs: 50
+contenders:
+  theirs: {recipe: prefix-mean-toy}
+tasks:
+  verdict: {kind: verdict, world: topic, labels: [16], dev_size: 16, test_size: 20}
+transfer: {train.epochs: 1, train.batch_examples: 8}
+control: {epochs: 1}
+seeds: {pretrain: 1, transfer: 1}
+rule: {draws: 500}
+curve: 1
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages that holds the plug-in alone."""
+    folder = tmp_path_factory.mktemp("third-party")
+    shutil.copytree(PLUGIN, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    install += ["--disable-pip-version-check", "--target", str(folder / "site"), str(folder / "source")]
+    subprocess.run(install, check=True, timeout=120)
+    return folder / "site"
+
+
+# several command lines in one process: loading torch takes longer than any of them
+RUN = """
+import json, sys
+from etude.cli.main import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["etude", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+def python(site: Path, code: str, *arguments: str) -> str:
+    """What a program prints with the plug-in installed."""
+    paths = os.pathsep.join([str(site), str(SOURCE)])
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "160"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def etude(site: Path, *commands: list[str | Path]) -> str:
+    """What some command lines print."""
+    return python(site, RUN, json.dumps([list(map(str, words)) for words in commands]))
+
+
+def test_it_goes_through_pretraining_and_finetuning_and_is_listed(site: Path, tmp_path: Path) -> None:
+    text, corpus, base, tuned = (tmp_path / name for name in ("text.txt", "corpus", "base", "tuned"))
+    text.write_text("\n\n".join(f"the cat number {i} sat on the mat . it was warm ." for i in range(300)))
+    examples = tmp_path / "examples.jsonl"
+    rows = [{"statement": f"the cat sat {i}", "verdict": "yes" if i % 2 else "no"} for i in range(16)]
+    examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    printed = etude(
+        site,
+        ["prepare", text, "-o", corpus, "--tokenizer", "wordpiece:200,lower", "--valid", "0.05"],
+        ["pretrain", "prefix-mean-toy", corpus, "-o", base, "train.steps=4", "train.workers=0", "-q"],
+        # a kind by the name of its module
+        ["finetune", base, "example_plugin.verdict", "--train", examples, "--dev", examples, "-o", tuned,
+         "train.steps=2", "-q"],
+        ["evaluate", tuned, examples],
+        ["tasks"],
+        ["recipes", "prefix-mean-toy"],
+    )  # fmt: skip
+    assert json.loads((base / "config.json").read_text())["model_type"] == "etude-prefix_mean"
+    assert "accuracy" in printed
+    assert "a verdict on a text" in printed
+    assert "kind: prefix_mean" in printed
+    names = python(site, "from etude.recipes.document import recipe_names; print(*recipe_names())").split()
+    assert {"prefix-mean-toy", "bert-base"} <= set(names)
+
+
+def test_it_goes_through_a_study(site: Path, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY)
+    printed = etude(site, ["study", file, "-o", tmp_path / "out", "-q"])
+    assert "theirs" in printed and "Failed" not in printed
+
+
+def test_an_edit_of_the_package_makes_its_cells_anew(site: Path) -> None:
+    code = "from etude.study.code_hash import fingerprint; print(fingerprint('example_plugin.prefix_mean'))"
+    before, model = python(site, code), site / "example_plugin" / "prefix_mean.py"
+    original = model.read_text()
+    try:
+        model.write_text(original.replace("torch.tanh", "torch.sigmoid"))
+        assert python(site, code) != before
+    finally:
+        model.write_text(original)
+    assert python(site, code) == before
