@@ -17,7 +17,7 @@ from etude.models.framing import pool
 from etude.nn.packed import pack
 from etude.objectives.base import Stat
 from etude.tasks import base
-from etude.tasks.classify import Classify, Labelled, Settings, build
+from etude.tasks.classify import Classify, LabelledText, Settings, build
 from etude.tasks.data.examples import Examples
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train("word:40", [" ".join(WORDS)] * 3)
 
 
-def examples(count: int = 14, seed: int = 0) -> Examples[Labelled]:
+def examples(count: int = 14, seed: int = 0) -> Examples[LabelledText]:
     """Texts of 1 to 6 words; the label has no rule but the text, so it can only be learnt by heart."""
     chance = np.random.default_rng(seed)
     texts = [" ".join(chance.choice(WORDS, chance.integers(1, 7))) for _ in range(count)]
@@ -40,8 +40,8 @@ def examples(count: int = 14, seed: int = 0) -> Examples[Labelled]:
     return made(texts, labels)
 
 
-def made(texts: list[str], labels: list[str | None] | list[str], source: str = "made.jsonl") -> Examples[Labelled]:
-    items = [Labelled((text,), label) for text, label in zip(texts, labels, strict=True)]
+def made(texts: list[str], labels: list[str | None] | list[str], source: str = "made.jsonl") -> Examples[LabelledText]:
+    items = [LabelledText((text,), label) for text, label in zip(texts, labels, strict=True)]
     return Examples(items, source, [f"{source}:{line}" for line in range(1, len(items) + 1)])
 
 

@@ -45,7 +45,7 @@ def test_every_file_is_read_as_it_is(tmp_path: Path) -> None:
     topics = [{"guid": "ynat-v1_dev_00000", "title": "5억원 무이자 융자는 되고", "predefined_news_category": "경제",
                "label": "경제", "annotations": {"annotators": ["18"]}, "date": "2016.06.30."}]  # fmt: skip
     assert classify.read(file(tmp_path, "ynat.json", topics)).items == [
-        classify.Labelled(("5억원 무이자 융자는 되고",), "경제")
+        classify.LabelledText(("5억원 무이자 융자는 되고",), "경제")
     ]
     alike = [{"guid": "klue-sts-v1_dev_00000", "source": "airbnb-rtt", "sentence1": "무엇보다도 호스트분들이",
               "sentence2": "무엇보다", "labels": {"label": 4.9, "real-label": 4.857142857142857, "binary-label": 1},

@@ -10,16 +10,16 @@ import pytest
 from etude.errors import UserError
 from etude.tasks import choice, classify, rank, similarity, span, tag
 from etude.tasks.choice import Question as Choices
-from etude.tasks.classify import Labelled
+from etude.tasks.classify import LabelledText
 from etude.tasks.data.candidates import Query
 from etude.tasks.data.examples import Examples
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.outcomes import Outcome
-from etude.tasks.similarity import Rated
+from etude.tasks.similarity import RatedPair
 from etude.tasks.span import answers as rules
 from etude.tasks.span.questions import Question
 from etude.tasks.tag import scores as tag_scores
-from etude.tasks.tag.sentences import Tagged
+from etude.tasks.tag.sentences import TaggedSentence
 
 CHANCE = np.random.default_rng(3)
 LABELS = ["a", "b", "c"]
@@ -33,7 +33,7 @@ def examples(items: list[Any]) -> Examples[Any]:
 def test_classes(score: str) -> None:
     gold, found = CHANCE.integers(3, size=60), CHANCE.integers(3, size=60)
     found[::2] = gold[::2]
-    items = examples([Labelled(("x",), LABELS[one]) for one in gold])
+    items = examples([LabelledText(("x",), LABELS[one]) for one in gold])
     scoring = classify.scoring(classify.Settings(score=score, nothing="a"), {"labels": LABELS})
     result = scoring.outcome(items, [{"label": LABELS[one]} for one in found])
 
@@ -54,7 +54,7 @@ def test_classes(score: str) -> None:
 def test_ratings(score: str) -> None:
     gold = CHANCE.random(50) * 5
     found = gold + CHANCE.normal(size=50)
-    items = examples([Rated(("x", "y"), float(one)) for one in gold])
+    items = examples([RatedPair(("x", "y"), float(one)) for one in gold])
     scoring = similarity.scoring(similarity.Settings(score=score), {})
     result = scoring.outcome(items, [{"score": float(one)} for one in found])
     pairs = Correlation()
@@ -69,7 +69,7 @@ def test_tags(score: str) -> None:
     names = ["O", "O", "B-PER", "I-PER", "B-LOC"]
     gold = [[names[n] for n in CHANCE.integers(5, size=6)] for _ in range(30)]
     found = [[tag if CHANCE.random() < 0.7 else names[CHANCE.integers(5)] for tag in tags] for tags in gold]
-    items = examples([Tagged(["w"] * 6, tags, False) for tags in gold])
+    items = examples([TaggedSentence(["w"] * 6, tags, False) for tags in gold])
     scoring = tag.scoring(tag.Settings(score=score), {"scheme": "iob2", "characters": False})
     result = scoring.outcome(items, [{"tags": tags} for tags in found])
     assert float(result.score()) == pytest.approx(tag_scores.scores(gold, found, "iob2", False)[score].value)
@@ -102,20 +102,20 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
 
 
 def test_the_majority() -> None:
-    train = examples([Labelled(("x",), one) for one in "aabcc c".replace(" ", "")])
-    test = examples([Labelled(("x",), "a"), Labelled(("x",), "c")])
+    train = examples([LabelledText(("x",), one) for one in "aabcc c".replace(" ", "")])
+    test = examples([LabelledText(("x",), "a"), LabelledText(("x",), "c")])
     assert classify.majority(train, test) == [{"label": "c"}] * 2
-    words = examples([Tagged(["w"] * 3, ["O", "O", "B-X"], False)])
+    words = examples([TaggedSentence(["w"] * 3, ["O", "O", "B-X"], False)])
     assert tag.majority(words, words) == [{"tags": ["O"] * 3}]
-    rated = examples([Rated(("a", "b"), 1.0), Rated(("a", "b"), 3.0)])
+    rated = examples([RatedPair(("a", "b"), 1.0), RatedPair(("a", "b"), 3.0)])
     assert similarity.majority(rated, rated) == [{"score": 2.0}] * 2
     assert span.majority(rated, rated) == [{"answer": ""}] * 2
 
 
 def test_a_label_nobody_learnt_and_a_score_that_is_no_sum() -> None:
-    items = examples([Labelled(("x",), "z")])
+    items = examples([LabelledText(("x",), "z")])
     with pytest.raises(UserError, match="'z' is not among those"):
         classify.scoring(classify.Settings(), {"labels": LABELS}).outcome(items, [{"label": "a"}])
     curves = classify.scoring(classify.Settings(score="auprc"), {"labels": LABELS})
     with pytest.raises(UserError, match="auprc is no function of sums"):
-        curves.outcome(examples([Labelled(("x",), "a")]), [{"label": "a"}])
+        curves.outcome(examples([LabelledText(("x",), "a")]), [{"label": "a"}])

@@ -71,13 +71,13 @@ def pairs(count: int = 6) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_are_learnt_and_framed(tokenizer: Tokenizer, kind: str) -> None:
     model = model_of(kind, tokenizer.vocab)
-    data = examples([classify.Labelled(texts, str(number % 3)) for number, texts in enumerate(pairs())])
+    data = examples([classify.LabelledText(texts, str(number % 3)) for number, texts in enumerate(pairs())])
     task = pair.build(pair.Settings(dropout=0.0), model, tokenizer, pair.learn(data, pair.Settings()))
     assert learn(task, model, data) < 0.1
     assert [answer["label"] for answer in task.predict(model, data)] == [item.label for item in data]
     special = tokenizer.special
     first, second = (tokenizer.encode(text).ids.tolist() for text in ("good film", "bad"))
-    row = task.rows(examples([classify.Labelled(("good film", "bad"), "0")]))[0]
+    row = task.rows(examples([classify.LabelledText(("good film", "bad"), "0")]))[0]
     wanted = {
         "both": [special.start, *first, special.separator, *second, special.separator],
         "causal": [special.start, *first, special.separator, *second, special.end],
@@ -94,7 +94,7 @@ def test_pairs_are_learnt_and_framed(tokenizer: Tokenizer, kind: str) -> None:
 def test_similarity(tokenizer: Tokenizer, kind: str, monkeypatch: Any) -> None:
     model = model_of(kind, tokenizer.vocab)
     values = np.linspace(0, 5, 6)
-    data = examples([similarity.Rated(texts, float(v)) for texts, v in zip(pairs(), values, strict=True)])
+    data = examples([similarity.RatedPair(texts, float(v)) for texts, v in zip(pairs(), values, strict=True)])
     options = similarity.Settings(dropout=0.0, threshold=3)
     task = similarity.build(options, model, tokenizer, similarity.learn(data, options))
     assert learn(task, model, data) < 0.1
@@ -102,13 +102,13 @@ def test_similarity(tokenizer: Tokenizer, kind: str, monkeypatch: Any) -> None:
     assert scores["pearson"].value > 0.95 and scores["spearman"].value > 0.9 and scores["f1"].value > 0.7
     found = task.values(model, data)
     np.testing.assert_allclose(found, values, atol=1.5)
-    turned = examples([similarity.Rated(item.texts[::-1]) for item in data])
+    turned = examples([similarity.RatedPair(item.texts[::-1]) for item in data])
     if kind == "causal":  # both orders are added: the order of the two does not matter
         np.testing.assert_allclose(task.values(model, turned), found, atol=1e-4)
     monkeypatch.setattr(base, "TOKENS", 1)
     np.testing.assert_allclose(task.values(model, data), found, atol=1e-5)
     with pytest.raises(UserError, match="every value is 1"):
-        similarity.learn(examples([similarity.Rated(("a", "b"), 1.0)] * 2), options)
+        similarity.learn(examples([similarity.RatedPair(("a", "b"), 1.0)] * 2), options)
     with pytest.raises(UserError, match="made:0: this example has no value"):
         task.evaluate(model, turned)
 
@@ -186,13 +186,13 @@ def test_published_files(tmp_path: Path) -> None:
     assert classify.read(file("sst.tsv", "sentence\tlabel\nfine\t1\n"))[0].texts == ("fine",)
     assert classify.read(file("nsmc.tsv", 'id\tdocument\tlabel\n1\t"좋다\t1\n'))[0].texts == ('"좋다',)
     mrpc = pair.read(file("mrpc.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tone\ttwo\n"))
-    assert mrpc[0] == classify.Labelled(("one", "two"), "1")
+    assert mrpc[0] == classify.LabelledText(("one", "two"), "1")
     qnli = pair.read(file("qnli.tsv", "index\tquestion\tsentence\tlabel\n0\twho?\tme\tentailment\n"))
-    assert qnli[0] == classify.Labelled(("who?", "me"), "entailment")
+    assert qnli[0] == classify.LabelledText(("who?", "me"), "entailment")
     klue = [{"guid": "x", "premise": "하나", "hypothesis": "둘", "gold_label": "neutral"}]
-    assert pair.read(file("klue.json", json.dumps(klue)))[0] == classify.Labelled(("하나", "둘"), "neutral")
+    assert pair.read(file("klue.json", json.dumps(klue)))[0] == classify.LabelledText(("하나", "둘"), "neutral")
     sts = [{"sentence1": "하나", "sentence2": "둘", "labels": {"label": 3.7, "real-label": 3.714, "binary-label": 1}}]
-    assert similarity.read(file("sts.json", json.dumps(sts)))[0] == similarity.Rated(("하나", "둘"), 3.714)
+    assert similarity.read(file("sts.json", json.dumps(sts)))[0] == similarity.RatedPair(("하나", "둘"), 3.714)
     swag = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
     found = choice.read(file("swag.csv", swag + "v,1,A b,A man sits.,He,gold,runs.,eats.,sleeps.,talks.,2\n"))
     assert found[0] == choice.Question("A man sits.", ("He runs.", "He eats.", "He sleeps.", "He talks."), 2)

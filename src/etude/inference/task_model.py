@@ -20,7 +20,7 @@ from etude.runs.task_plan import Plan
 from etude.tasks.base import Answers, Task
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
-from etude.tasks.data.records import FILES, SQUEEZED, json_record
+from etude.tasks.data.records import COMPRESSED, FILES, json_record
 from etude.tasks.distilled_task import task_weights
 from etude.tasks.example_filter import admit_examples
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -171,7 +171,7 @@ class Tuned:
 
 def holds_lines(path: Path) -> bool:
     """Whether a file is answered line by line as it is read; a table, or what is squeezed, holds examples."""
-    return path.suffix == ".jsonl" or path.suffix not in {*SQUEEZED, *FILES, ".conll", ".conllu"}
+    return path.suffix == ".jsonl" or path.suffix not in {*COMPRESSED, *FILES, ".conll", ".conllu"}
 
 
 def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:

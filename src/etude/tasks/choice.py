@@ -37,7 +37,7 @@ from etude.tasks.data.examples import Examples, Record, checked_text, column_of,
 from etude.tasks.data.records import FILES, records
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, Pooled
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PooledHead
 from etude.tasks.prompt_form import ChoicePrompt
 from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -186,9 +186,9 @@ class Choice(Task[Question]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, ChoiceScoring()
-        self.pooled = Pooled(settings, model, tokenizer, 1, pair_reading(settings.reading, model, tokenizer))
-        self.framing = self.pooled.frame
-        self.pooled.together = model.causal
+        self.pooled = PooledHead(settings, model, tokenizer, 1, pair_reading(settings.reading, model, tokenizer))
+        self.framing = self.pooled.framing
+        self.pooled.shared_dropout = model.causal
 
     def facts(self) -> dict[str, Any]:
         return {}

@@ -32,7 +32,7 @@ from etude.tasks.data.examples import Examples, column_of, gather, label_names, 
 from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED, Outcome, mean_outcome
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, Pooled
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, PooledHead
 from etude.tasks.prompt_form import LabelPrompt
 from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -51,52 +51,52 @@ COLUMNS = {
 
 INPUTS = TEXTS = ("text",)
 
-Named = Literal["accuracy", "f1", "macro_f1", "mcc", "micro_f1", "auprc"]
+ScoreName = Literal["accuracy", "f1", "macro_f1", "mcc", "micro_f1", "auprc"]
 CURVE_ROUNDS = 100  # of the bootstrap of a curve, which takes long: the ends of an interval to a third of its width
 
 
 class Settings(pooled.Settings):
-    score: Named = Field(default="accuracy", description="the official one, by which the best weights are chosen")
+    score: ScoreName = Field(default="accuracy", description="the official one, by which the best weights are chosen")
     positive: str | None = Field(default=None, description="the label of f1; the second one if None, as in GLUE")
     nothing: str | None = Field(default=None, description="a label that is none: micro_f1 is over the others")
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledText:
     texts: tuple[str, ...]  # one, or the two of a pair
     label: str | None = None
 
 
-def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> Labelled:
+def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> LabelledText:
     text = text_of(record, column_of(record, "text", columns, COLUMNS["text"]), where)
     label = column_of(record, "label", columns, COLUMNS["label"])
-    return Labelled((text,), label_of(record, label, where) if labelled else None)
+    return LabelledText((text,), label_of(record, label, where) if labelled else None)
 
 
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
-) -> Examples[Labelled]:
+) -> Examples[LabelledText]:
     return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
 
 
-def learn(examples: Examples[Labelled], settings: Settings) -> dict[str, Any]:
+def learn(examples: Examples[LabelledText], settings: Settings) -> dict[str, Any]:
     return {"labels": label_names(item.label for item in examples if item.label is not None)}
 
 
-def strata(example: Labelled) -> frozenset[str]:
+def strata(example: LabelledText) -> frozenset[str]:
     return frozenset() if example.label is None else frozenset([example.label])
 
 
-def majority(train: Examples[Labelled], test: Examples[Labelled]) -> list[Answer]:
+def majority(train: Examples[LabelledText], test: Examples[LabelledText]) -> list[Answer]:
     label = most_common([str(item.label) for item in train])
     return [{"label": label} for _ in test]
 
 
-class TextPrompt(LabelPrompt[Labelled]):
-    def values(self, example: Labelled) -> dict[str, str]:
+class TextPrompt(LabelPrompt[LabelledText]):
+    def values(self, example: LabelledText) -> dict[str, str]:
         return dict(zip(self.fields, example.texts, strict=True))
 
-    def label(self, example: Labelled) -> str:
+    def label(self, example: LabelledText) -> str:
         return str(example.label)
 
 
@@ -183,20 +183,20 @@ class Classify(Task[Any]):
         super().__init__()
         self.settings, self.scoring = settings, LabelScoring(settings, labels)
         self.labels = self.scoring.labels
-        self.pooled = Pooled(settings, model, tokenizer, len(self.labels), reading)
-        self.framing = self.pooled.frame
+        self.pooled = PooledHead(settings, model, tokenizer, len(self.labels), reading)
+        self.framing = self.pooled.framing
 
     def facts(self) -> dict[str, Any]:
         return {"labels": self.labels}
 
     # --- training -----------------------------------------------------------------------------------
 
-    def rows(self, corpus: Examples[Labelled], seed: int = 0) -> ExampleRows:
+    def rows(self, corpus: Examples[LabelledText], seed: int = 0) -> ExampleRows:
         rows = self._rows(corpus)
         rows.labels = label_numbers((item.label for item in corpus), self.labels, corpus.places)
         return rows
 
-    def _rows(self, examples: Examples[Labelled]) -> ExampleRows:
+    def _rows(self, examples: Examples[LabelledText]) -> ExampleRows:
         return self.pooled.rows([[self.texts(item)] for item in examples], examples.places, examples.source)
 
     def texts(self, item: Any) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ class Classify(Task[Any]):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def probabilities(self, model: Model, examples: Examples[Labelled]) -> np.ndarray:
+    def probabilities(self, model: Model, examples: Examples[LabelledText]) -> np.ndarray:
         """(examples, labels), in their order."""
         rows = self._rows(examples)
         probs = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
@@ -235,7 +235,7 @@ class Classify(Task[Any]):
             probs[group] = self.pooled(model, batch)[0].softmax(-1).float().cpu().numpy()
         return probs
 
-    def predict(self, model: Model, examples: Examples[Labelled]) -> list[Answer]:
+    def predict(self, model: Model, examples: Examples[LabelledText]) -> list[Answer]:
         """The likeliest label, and the probability of every label."""
         return [
             {
@@ -245,7 +245,7 @@ class Classify(Task[Any]):
             for row in self.probabilities(model, examples)
         ]
 
-    def evaluate(self, model: Model, examples: Examples[Labelled], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[LabelledText], intervals: bool = True) -> dict[str, Score]:
         gold = label_numbers((item.label for item in examples), self.labels, examples.places)
         probs = self.probabilities(model, examples)
         counts = Confusion(len(self.labels))
@@ -258,7 +258,7 @@ class Classify(Task[Any]):
             scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
         return scores
 
-    def judge(self, examples: Examples[Labelled], answers: Answers) -> list[ErrorExample]:
+    def judge(self, examples: Examples[LabelledText], answers: Answers) -> list[ErrorExample]:
         label_numbers((item.label for item in examples), self.labels, examples.places)
         return [
             ErrorExample(
@@ -271,7 +271,7 @@ class Classify(Task[Any]):
             for item, answer in zip(examples, answers, strict=True)
         ]
 
-    def confusion(self, examples: Examples[Labelled], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
+    def confusion(self, examples: Examples[LabelledText], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
         pairs = zip(examples, answers, strict=True)
         return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from etude.models.base import Model
 from etude.tasks import classify
 from etude.tasks.base import Facts
-from etude.tasks.classify import Classify, Labelled, TextPrompt, learn, majority, scoring, strata
+from etude.tasks.classify import Classify, LabelledText, TextPrompt, learn, majority, scoring, strata
 from etude.tasks.data.examples import Examples, column_of, gather, label_of, text_of
 from etude.tasks.data.records import FILES, records
 from etude.tasks.pooled_head import PairReading
@@ -62,14 +62,14 @@ def pair_reading(reading: Literal["joint", "apart"] | None, model: Model, tokeni
     return "apart" if model.frame(tokenizer.special).separate else "joint"
 
 
-def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> Labelled:
+def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> LabelledText:
     label = column_of(record, "label", columns, COLUMNS["label"])
-    return Labelled(texts_of(record, columns, where), label_of(record, label, where) if labelled else None)
+    return LabelledText(texts_of(record, columns, where), label_of(record, label, where) if labelled else None)
 
 
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
-) -> Examples[Labelled]:
+) -> Examples[LabelledText]:
     return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
 
 

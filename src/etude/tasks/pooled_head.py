@@ -1,6 +1,6 @@
 """What tasks with one vector a sequence share: rows of framed texts, the vector, the head, the auxiliary loss.
 
-`Pooled` is a part of classification, sentence pairs, similarity and multiple choice, which differ in what they
+`PooledHead` is a part of classification, sentence pairs, similarity and multiple choice, which differ in what they
 make of its scores. An example is one or several sequences of one row:
 
     joint    one sequence of one or two texts
@@ -102,28 +102,28 @@ class ExampleBatch(Batch):
     values: Tensor | None = None  # (R,) float32
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (R,) sequences of each row, on the host
     following: Tensor | None = None  # (N,) the next token of the same sequence, for the auxiliary loss
-    middles: Tensor | None = None  # (S,) where the separator of a pair stands, where it is read
+    separators: Tensor | None = None  # (S,) where the separator of a pair stands, where it is read
 
 
-class Pooled(nn.Module):
+class PooledHead(nn.Module):
     def __init__(
         self, settings: Settings, model: Model, tokenizer: Tokenizer, outputs: int, reading: PairReading = "joint"
     ) -> None:
         super().__init__()
         self.settings, self.tokenizer, self.reading = settings, tokenizer, reading
-        self.together = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
-        self.frame = model.frame(tokenizer.special).limit(settings.length)
-        self.pooling: Pooling = settings.pooling or self.frame.pooling
-        natural = self.pooling == self.frame.pooling
-        self.scale = settings.scale or (self.frame.head_scale if natural else 1.0)
-        self.three = self.pooling == "ends" and settings.texts == 2 and reading != "apart"
-        states = 1 if self.pooling != "ends" else 3 if self.three else 2  # that make up the vector
+        self.shared_dropout = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
+        self.framing = model.frame(tokenizer.special).limit(settings.length)
+        self.pooling: Pooling = settings.pooling or self.framing.pooling
+        natural = self.pooling == self.framing.pooling
+        self.scale = settings.scale or (self.framing.head_scale if natural else 1.0)
+        self.reads_separator = self.pooling == "ends" and settings.texts == 2 and reading != "apart"
+        states = 1 if self.pooling != "ends" else 3 if self.reads_separator else 2  # that make up the vector
         self.width = model.width * states * (4 if reading == "apart" else 1)
         self.hidden: nn.Linear | None = None
         if settings.head == "mlp":
             self.hidden = nn.Linear(self.width, settings.hidden or self.width)
         self.head = nn.Linear(self.hidden.out_features if self.hidden else self.width, outputs)
-        std = self.frame.head_std if natural else 0.02
+        std = self.framing.head_std if natural else 0.02
         nn.init.normal_(self.head.weight, std=std if settings.deviation is None else settings.deviation)
         nn.init.zeros_(self.head.bias)
         self.language_model: CausalHead | None = None
@@ -158,21 +158,21 @@ class Pooled(nn.Module):
         if rows.cut:
             log.warning(
                 "%s: %d of %d texts are longer than %d tokens and were cut.",
-                source, rows.cut, len(rows), self.frame.length,
+                source, rows.cut, len(rows), self.framing.length,
             )  # fmt: skip
         return rows
 
     def _frame(self, part: list[np.ndarray]) -> list[FramedText]:
         if self.reading == "apart":
-            return [self.frame.join([text]) for text in part]
+            return [self.framing.join([text]) for text in part]
         if self.reading == "both":
-            return [self.frame.join(part), self.frame.join(part[::-1])]
-        return [self.frame.join(part)]
+            return [self.framing.join(part), self.framing.join(part[::-1])]
+        return [self.framing.join(part)]
 
     # --- rows to scores -----------------------------------------------------------------------------
 
     def batch(self, rows: Sequence[Row]) -> ExampleBatch:
-        longest = self.frame.length or max(int(np.diff(row.bounds).max()) for row in rows)
+        longest = self.framing.length or max(int(np.diff(row.bounds).max()) for row in rows)
         packed = join(rows, 0, longest)
         batch = ExampleBatch(
             **packed,
@@ -181,11 +181,11 @@ class Pooled(nn.Module):
             values=torch.tensor([row.value for row in rows], dtype=torch.float32),
             sizes=np.array([len(row.bounds) - 1 for row in rows]),
         )
-        if self.three:
+        if self.reads_separator:
             host = batch.layout.host[:-1].astype(np.int64)
-            separators = np.flatnonzero(batch.tokens.numpy() == self.frame.between[0])
-            first = np.searchsorted(separators, host + 1)  # the first behind the start
-            batch.middles = torch.from_numpy(separators[first])
+            marks = np.flatnonzero(batch.tokens.numpy() == self.framing.between[0])
+            first = np.searchsorted(marks, host + 1)  # the first behind the start
+            batch.separators = torch.from_numpy(marks[first])
         if self.settings.language_model:
             following = torch.roll(batch.tokens, -1)
             following[torch.from_numpy(batch.layout.host[1:].astype(np.int64)) - 1] = IGNORE
@@ -212,7 +212,7 @@ class Pooled(nn.Module):
         return upcast(self.head(vectors))
 
     def _dropout(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
-        if not self.together or not self.training:
+        if not self.shared_dropout or not self.training:
             return F.dropout(vectors, self.settings.dropout, self.training)
         mask = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
         sizes = torch.from_numpy(batch.sizes // (2 if self.reading == "apart" else 1)).to(vectors.device)
@@ -223,7 +223,7 @@ class Pooled(nn.Module):
         if self.pooling == "start" and model.pooler is not None:
             return model.pool(last, batch.layout)
         vectors = pool(last, batch.layout, self.pooling)
-        return torch.cat([vectors, last[batch.middles]], dim=-1) if self.three else vectors
+        return torch.cat([vectors, last[batch.separators]], dim=-1) if self.reads_separator else vectors
 
     def auxiliary(self, model: Model, states: States, batch: ExampleBatch) -> dict[str, Term]:
         """GPT-1's second loss; nothing where it is off."""

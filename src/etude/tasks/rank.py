@@ -40,7 +40,7 @@ from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
-from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, Pooled
+from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PooledHead
 from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -154,8 +154,8 @@ class Rank(Task[Query]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, RankScoring(settings)
-        self.pooled = Pooled(settings, model, tokenizer, 1, pair_reading(settings.reading, model, tokenizer))
-        self.framing = self.pooled.frame
+        self.pooled = PooledHead(settings, model, tokenizer, 1, pair_reading(settings.reading, model, tokenizer))
+        self.framing = self.pooled.framing
         self.sequences = 2 if self.pooled.reading == "apart" else 1
 
     def facts(self) -> dict[str, Any]:

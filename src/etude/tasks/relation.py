@@ -57,7 +57,9 @@ PROMPT = None
 
 
 class Settings(classify.Settings):
-    score: classify.Named = Field(default="micro_f1", description="the official one, which chooses the best weights")
+    score: classify.ScoreName = Field(
+        default="micro_f1", description="the official one, which chooses the best weights"
+    )
     nothing: str | None = Field(default="no_relation", description="the label that micro_f1 leaves out")
     typed: bool = Field(default=False, description="the types of the entities, where the file has them, in the text")
 
@@ -75,7 +77,7 @@ class Entity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Related:
+class RelationExample:
     text: str
     entities: tuple[Entity, Entity]  # subject and object
     label: str | None = None
@@ -92,7 +94,7 @@ class Related:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Related:
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> RelationExample:
     if isinstance(record.get("token"), list) and "subj_start" in record:
         text, entities = _of_words(record, where)
     else:
@@ -102,7 +104,7 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
     if second.start < first.stop:
         raise UserError(f"{where}: the two entities overlap, so they cannot be marked. Leave the example out.")
     label = column_of(record, "label", columns, COLUMNS["label"])
-    return Related(text, entities, label_of(record, label, where) if labelled else None)
+    return RelationExample(text, entities, label_of(record, label, where) if labelled else None)
 
 
 def _entity(record: Record, text: str, role: str, columns: Mapping[str, str], where: str) -> Entity:
@@ -150,7 +152,7 @@ def _signs(role: str) -> tuple[str, str]:
 
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
-) -> Examples[Related]:
+) -> Examples[RelationExample]:
     return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
 
 
@@ -160,7 +162,7 @@ def read(
 class Relation(Classify):
     settings: Settings
 
-    def texts(self, item: Related) -> tuple[str, ...]:
+    def texts(self, item: RelationExample) -> tuple[str, ...]:
         return (item.marked(self.settings.typed),)
 
 

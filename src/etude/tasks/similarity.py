@@ -33,7 +33,7 @@ from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.outcomes import Outcome, correlation_outcome
 from etude.tasks.pair import FIRST, INPUTS, SECOND, TEXTS, pair_reading, texts_of
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, Pooled
+from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, PooledHead
 from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -58,48 +58,48 @@ class Settings(pooled.Settings):
 
 
 @dataclass(frozen=True)
-class Rated:
+class RatedPair:
     texts: tuple[str, str]
     value: float | None = None
 
 
-def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Rated:
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> RatedPair:
     texts = texts_of(record, columns, where)
     if not labelled:
-        return Rated(texts)
+        return RatedPair(texts)
     column = column_of(record, "value", columns, COLUMNS["value"])
     value = record.get(column)
     if isinstance(value, dict) and "real-label" in value:  # KLUE keeps three forms of it; this is the one scored
-        return Rated(texts, number_of(value, "real-label", where))
-    return Rated(texts, number_of(record, column, where))
+        return RatedPair(texts, number_of(value, "real-label", where))
+    return RatedPair(texts, number_of(record, column, where))
 
 
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
-) -> Examples[Rated]:
+) -> Examples[RatedPair]:
     return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
 
 
-def learn(examples: Examples[Rated], settings: Settings) -> dict[str, Any]:
+def learn(examples: Examples[RatedPair], settings: Settings) -> dict[str, Any]:
     values = np.array([item.value for item in examples if item.value is not None])
     if np.ptp(values) == 0:
         raise UserError(f"{examples.source}: every value is {values[0]:g}, so there is nothing to learn.")
     return {"mean": float(values.mean()), "deviation": float(values.std())}
 
 
-def strata(example: Rated) -> frozenset[str]:
+def strata(example: RatedPair) -> frozenset[str]:
     return frozenset()
 
 
-def majority(train: Examples[Rated], test: Examples[Rated]) -> list[Answer]:
+def majority(train: Examples[RatedPair], test: Examples[RatedPair]) -> list[Answer]:
     return [{"score": float(np.mean([item.value for item in train]))} for _ in test]
 
 
-class CorrelationScoring(Scoring[Rated]):
+class CorrelationScoring(Scoring[RatedPair]):
     def __init__(self, settings: Settings) -> None:
         self.score: str = settings.score
 
-    def outcome(self, examples: Examples[Rated], answers: Answers) -> Outcome:
+    def outcome(self, examples: Examples[RatedPair], answers: Answers) -> Outcome:
         gold = np.array([item.value for item in examples], dtype=np.float64)
         predicted = np.array([answer["score"] for answer in answers], dtype=np.float64)
         if self.score == "spearman":
@@ -115,13 +115,13 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Similarity(settings, model, tokenizer, facts["mean"], facts["deviation"])
 
 
-class Similarity(Task[Rated]):
+class Similarity(Task[RatedPair]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
         self.settings, self.scoring = settings, CorrelationScoring(settings)
         self.mean, self.deviation = mean, deviation
-        self.pooled = Pooled(settings, model, tokenizer, 1, self._reading(settings, model, tokenizer))
-        self.framing = self.pooled.frame
+        self.pooled = PooledHead(settings, model, tokenizer, 1, self._reading(settings, model, tokenizer))
+        self.framing = self.pooled.framing
 
     @staticmethod
     def _reading(settings: Settings, model: Model, tokenizer: Tokenizer) -> PairReading:
@@ -134,12 +134,12 @@ class Similarity(Task[Rated]):
     def facts(self) -> dict[str, Any]:
         return {"mean": self.mean, "deviation": self.deviation}
 
-    def rows(self, corpus: Examples[Rated], seed: int = 0) -> ExampleRows:
+    def rows(self, corpus: Examples[RatedPair], seed: int = 0) -> ExampleRows:
         rows = self._rows(corpus)
         rows.values = (_gold(corpus) - self.mean) / self.deviation
         return rows
 
-    def _rows(self, examples: Examples[Rated]) -> ExampleRows:
+    def _rows(self, examples: Examples[RatedPair]) -> ExampleRows:
         return self.pooled.rows([[item.texts] for item in examples], examples.places, examples.source)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
@@ -162,7 +162,7 @@ class Similarity(Task[Rated]):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def values(self, model: Model, examples: Examples[Rated]) -> np.ndarray:
+    def values(self, model: Model, examples: Examples[RatedPair]) -> np.ndarray:
         """(examples,) on the scale of the training file, not clipped: correlations need no bounds."""
         rows = self._rows(examples)
         values = np.zeros(len(rows))
@@ -170,15 +170,15 @@ class Similarity(Task[Rated]):
             values[group] = self.pooled(model, batch)[0][:, 0].double().cpu().numpy()
         return values * self.deviation + self.mean
 
-    def predict(self, model: Model, examples: Examples[Rated]) -> list[Answer]:
+    def predict(self, model: Model, examples: Examples[RatedPair]) -> list[Answer]:
         return [{"score": float(value)} for value in self.values(model, examples)]
 
-    def evaluate(self, model: Model, examples: Examples[Rated], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[RatedPair], intervals: bool = True) -> dict[str, Score]:
         gold, predicted = _gold(examples), self.values(model, examples)
         names = ["pearson", "spearman"] + (["f1"] if self.settings.threshold is not None else [])
         return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
 
-    def judge(self, examples: Examples[Rated], answers: Answers) -> list[ErrorExample]:
+    def judge(self, examples: Examples[RatedPair], answers: Answers) -> list[ErrorExample]:
         """Wrong by more than a deviation of the training values."""
         return [
             ErrorExample(
@@ -209,7 +209,7 @@ class Similarity(Task[Rated]):
         return getattr(pairs, name)
 
 
-def _gold(examples: Examples[Rated]) -> np.ndarray:
+def _gold(examples: Examples[RatedPair]) -> np.ndarray:
     for item, where in zip(examples, examples.places, strict=True):
         if item.value is None:
             raise UserError(f"{where}: this example has no value. Name the column that holds it.")

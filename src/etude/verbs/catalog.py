@@ -80,7 +80,7 @@ def tasks(name: str | None = None) -> TaskCatalog:
     from etude.models.transfer_settings import TransferSettings
     from etude.recipes.datasets import NAMED
     from etude.runs.task_plan import task_kinds, task_module
-    from etude.tasks.data.records import SQUEEZED
+    from etude.tasks.data.records import COMPRESSED
     from etude.transfer.suite import SUITES
 
     suites = {suite: tuple(members) for suite, members in SUITES.items()}
@@ -93,7 +93,7 @@ def tasks(name: str | None = None) -> TaskCatalog:
         module = task_module(kind)
         settings = [*explain_settings(module.Settings, "task"), *explain_settings(TransferSettings, "transfer")]
         listed, suites = [_describe(kind, module, settings)], {}
-    return TaskCatalog(listed, suites, tuple(SQUEEZED))
+    return TaskCatalog(listed, suites, tuple(COMPRESSED))
 
 
 def _describe(kind: str, module: Any, settings: list[SettingInfo] | None = None) -> TaskInfo:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.tasks.classify import Labelled, read
+from etude.tasks.classify import LabelledText, read
 from etude.tasks.data.examples import Examples, label_names, label_numbers
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
@@ -27,7 +27,7 @@ flat = whole.filter(lambda text: not set(text) & set("\t\n\r"))
 label = st.sampled_from(["0", "1", "긍정", "a label"])
 
 
-def rows_of(found: Examples[Labelled]) -> list[tuple[str, str | None]]:
+def rows_of(found: Examples[LabelledText]) -> list[tuple[str, str | None]]:
     return [(item.texts[0], item.label) for item in found]
 
 

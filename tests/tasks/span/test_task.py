@@ -54,8 +54,10 @@ def test_windows_hold_every_token_and_every_answer(tokens: int, room: int, strid
     assert held.all()
     first = data.draw(st.integers(0, tokens - 1))
     last = min(tokens - 1, first + data.draw(st.integers(0, cut.answer - 1)))
-    window = cut.speaker[first]
-    assert cut.starts[window] <= first and last < cut.stops[window], "the window that speaks for a start holds the end"
+    window = cut.scored_in[first]
+    assert cut.starts[window] <= first and last < cut.stops[window], (
+        "the window that is_scored for a start holds the end"
+    )
 
 
 def test_berts_numbers_stay_and_the_most_context_wins() -> None:
@@ -66,7 +68,7 @@ def test_berts_numbers_stay_and_the_most_context_wins() -> None:
             min(token - a, b - 1 - token) + 0.01 * (b - a) if a <= token < b else -1
             for a, b in zip(cut.starts, cut.stops, strict=True)
         ]
-        assert cut.speaker[token] == int(np.argmax(scores))
+        assert cut.scored_in[token] == int(np.argmax(scores))
     with pytest.raises(UserError, match=r"task\.length"):
         windows(50, 7, 4, 4)
 
@@ -197,7 +199,7 @@ def test_the_best_span_of_chosen_scores(tokenizer: Tokenizer) -> None:
     data = Examples([Question("a", "who", context, (("Jo", context.index("Jo")),))], "x", ["x:1"])
     model = model_of("both", tokenizer.vocab)
     task = build(Settings(length=40, answer=2, nbest=3), model, tokenizer, {"null": True, "threshold": 0.0})
-    (reading,) = task.rows(data).readings
+    (reading,) = task.rows(data).questions
     scores = np.full((len(reading.sequences[0]), 2), -5.0, dtype=np.float32)
     scores[0] = 2.0  # null: 4
     scores[1] = 9.0  # the question: never an answer

@@ -24,7 +24,7 @@ from etude.runs.run import Run
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag.network import Network
 from etude.tasks.tag.network import Settings as NetworkSettings
-from etude.tasks.tag.task import Settings, Tagged, Tagger, build, learn
+from etude.tasks.tag.task import Settings, TaggedSentence, Tagger, build, learn
 from etude.tasks.tag.word_features import CAPITALS, Tables, capitals, read_gazetteer
 from etude.tasks.tag.word_features import Settings as FeatureSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train("word:40", [" ".join([*OTHERS, "Kim", "Seoul"])] * 4)
 
 
-def examples(count: int = 16, seed: int = 0) -> Examples[Tagged]:
+def examples(count: int = 16, seed: int = 0) -> Examples[TaggedSentence]:
     chance = np.random.default_rng(seed)
     items = []
     for _ in range(count):
@@ -49,7 +49,7 @@ def examples(count: int = 16, seed: int = 0) -> Examples[Tagged]:
             kind = str(chance.choice(list(NAMES)))
             words += [str(chance.choice(OTHERS)), str(chance.choice(NAMES[kind]))]
             tags += ["O", f"B-{kind}"]
-        items.append(Tagged(words, tags, False))
+        items.append(TaggedSentence(words, tags, False))
     return Examples(items, "made.conll", [f"made.conll:{number + 1}" for number in range(count)])
 
 
@@ -65,7 +65,7 @@ def made(tokenizer: Tokenizer, model: Any, network: dict[str, Any], **changes: A
     return build(settings, model, tokenizer, json.loads(json.dumps(learn(examples(), settings))))
 
 
-def whole(task: Tagger, data: Examples[Tagged]) -> Any:
+def whole(task: Tagger, data: Examples[TaggedSentence]) -> Any:
     rows = task.rows(data, seed=0)
     return task.batch([rows[number] for number in range(len(rows))], Chance(0, 0))
 

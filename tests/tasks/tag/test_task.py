@@ -20,7 +20,7 @@ from etude.tasks.data.examples import Examples
 from etude.tasks.tag import task as tag
 from etude.tasks.tag.encodings import convert, first_breach
 from etude.tasks.tag.entities import EntityScore
-from etude.tasks.tag.task import Settings, Tagged, Tagger, build, learn, parse, read
+from etude.tasks.tag.task import Settings, TaggedSentence, Tagger, build, learn, parse, read
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 NAMES = {"PER": ["Kim", "Lee", "Ada"], "LOC": ["Seoul", "서울"], "ORG": ["bank", "학교"]}
@@ -33,7 +33,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train("wordpiece:110", [" ".join(words)] * 4)
 
 
-def examples(count: int = 12, seed: int = 0) -> Examples[Tagged]:
+def examples(count: int = 12, seed: int = 0) -> Examples[TaggedSentence]:
     """Sentences of names and other words; some names have two words."""
     chance = np.random.default_rng(seed)
     items = []
@@ -47,7 +47,7 @@ def examples(count: int = 12, seed: int = 0) -> Examples[Tagged]:
                 for place in range(chance.integers(1, 3)):
                     words.append(str(chance.choice(NAMES[kind])))
                     tags.append(f"{'I' if place else 'B'}-{kind}")
-        items.append(Tagged(words, tags, False))
+        items.append(TaggedSentence(words, tags, False))
     return Examples(items, "made.conll", [f"made.conll:{number + 1}" for number in range(count)])
 
 
@@ -65,12 +65,12 @@ def model_of(kind: str, vocab: int, context: int = 64) -> Any:
     )  # fmt: skip
 
 
-def made(tokenizer: Tokenizer, model: Any, data: Examples[Tagged], **changes: Any) -> Tagger:
+def made(tokenizer: Tokenizer, model: Any, data: Examples[TaggedSentence], **changes: Any) -> Tagger:
     settings = Settings(**{"dropout": 0.0, "cells": 12, "projection": 10, **changes})
     return build(settings, model, tokenizer, json.loads(json.dumps(learn(data, settings))))
 
 
-def train(task: Tagger, model: Any, data: Examples[Tagged], steps: int = 80, lr: float = 0.02) -> list[float]:
+def train(task: Tagger, model: Any, data: Examples[TaggedSentence], steps: int = 80, lr: float = 0.02) -> list[float]:
     rows = task.rows(data, seed=0)
     wanted = [p for p in [*model.parameters(), *task.parameters()] if p.requires_grad]
     optimizer = torch.optim.Adam(wanted, lr=lr)
@@ -182,9 +182,9 @@ def test_constraints(tokenizer: Tokenizer) -> None:
     assert not any(p.requires_grad for p in frozen_rules.head.crf.parameters())
 
 
-def parts_of_speech() -> Examples[Tagged]:
-    items = [Tagged(["the", "bank", "saw"], ["DET", "NOUN", "VERB"], False), Tagged(["Kim"], ["PROPN"], False),
-             Tagged(["the", "Seoul", "bank"], ["DET", "NOUN", "NOUN"], False)]  # fmt: skip
+def parts_of_speech() -> Examples[TaggedSentence]:
+    items = [TaggedSentence(["the", "bank", "saw"], ["DET", "NOUN", "VERB"], False), TaggedSentence(["Kim"], ["PROPN"], False),
+             TaggedSentence(["the", "Seoul", "bank"], ["DET", "NOUN", "NOUN"], False)]  # fmt: skip
     return Examples(items, "pos.conllu", ["pos.conllu:1", "pos.conllu:5", "pos.conllu:7"])
 
 
@@ -197,7 +197,7 @@ def test_parts_of_speech_are_scored_by_accuracy(tokenizer: Tokenizer, caplog: An
     assert task.evaluate(model, data)["accuracy"].value == 1.0
     assert set(task.evaluate(model, data)) == {"accuracy", "tag_macro_f1"}
     assert "entities" not in task.predict(model, data)[0]
-    strange = Examples([Tagged(["the", "saw"], ["DET", "ODD"], False)], "b", ["b:1"])
+    strange = Examples([TaggedSentence(["the", "saw"], ["DET", "ODD"], False)], "b", ["b:1"])
     with caplog.at_level(logging.WARNING, "etude"):
         assert task.evaluate(model, strange)["accuracy"].value == 0.5
     assert "1 words have tags the model has never seen (ODD)" in caplog.text
@@ -214,7 +214,7 @@ def test_parts_of_speech_are_scored_by_accuracy(tokenizer: Tokenizer, caplog: An
 def test_long_sentences_are_read_in_windows_or_cut_and_told(tokenizer: Tokenizer, caplog: Any) -> None:
     data = examples(6)
     words, tags = ([one for item in data for one in getattr(item, name)] for name in ("words", "tags"))
-    data.items.append(Tagged(words, tags, False))
+    data.items.append(TaggedSentence(words, tags, False))
     data.places.append("made.conll:99")
     model = model_of("both", tokenizer.vocab, context=24)
     with caplog.at_level(logging.WARNING, "etude"):
@@ -259,14 +259,14 @@ def test_a_sentence_in_windows_is_one_sentence_to_the_head(tokenizer: Tokenizer,
 # --- characters -------------------------------------------------------------------------------------
 
 
-def klue() -> Examples[Tagged]:
+def klue() -> Examples[TaggedSentence]:
     texts = [("이순신 장군은 서울에 갔다", [("PS", 0, 6), ("LC", 8, 10)]), ("서울 학교", [("LC", 0, 2)]), ("갔다", [])]
     items = []
     for text, chunks in texts:
         tags = ["O"] * len(text)
         for kind, start, stop in chunks:
             tags[start:stop] = [f"B-{kind}", *[f"I-{kind}"] * (stop - start - 1)]
-        items.append(Tagged(list(text), tags, True))
+        items.append(TaggedSentence(list(text), tags, True))
     return Examples(items, "klue.jsonl", [f"klue.jsonl:{n}" for n in (1, 2, 3)])
 
 
@@ -369,7 +369,7 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
     found = read(columns)
     assert [item.tags for item in found] == [["B-PER", "O"], ["B-LOC"]] and found.places[1] == f"{columns}:4"
     assert [item.tags for item in read(columns, {"tags": "1"})] == [["NNP", "VBD"], ["NNP"]]
-    assert read(columns, labelled=False)[0] == Tagged(["Kim", "went"], None, False, [1, 2])
+    assert read(columns, labelled=False)[0] == TaggedSentence(["Kim", "went"], None, False, [1, 2])
     lines = tmp_path / "a.jsonl"
     lines.write_text(
         '{"tokens": ["Kim", "went"], "upos": ["PROPN", "VERB"], "ner": ["B-PER", "O"]}\n'
@@ -423,15 +423,15 @@ def test_labels_beyond_those_of_training_are_refused(tokenizer: Tokenizer) -> No
     data = examples()
     model = model_of("static", tokenizer.vocab)
     task = made(tokenizer, model, data)
-    strange = Examples([Tagged(["the", "Kim"], ["O", "B-PRE"], False, [7, 8])], "d.conll", ["d.conll:7"])
+    strange = Examples([TaggedSentence(["the", "Kim"], ["O", "B-PRE"], False, [7, 8])], "d.conll", ["d.conll:7"])
     with pytest.raises(
         UserError, match=r"d\.conll:8: the tag 'B-PRE' is not one the model knows. Did you mean 'B-PER'"
     ):
         task.rows(strange)
-    other = Examples([Tagged(["the", "Kim"], ["O", "S-PER"], False, [7, 8])], "d.conll", ["d.conll:7"])
+    other = Examples([TaggedSentence(["the", "Kim"], ["O", "S-PER"], False, [7, 8])], "d.conll", ["d.conll:7"])
     with pytest.raises(UserError, match=r"d\.conll:8: the tag 'S-PER' has no place in iob2"):
         task.evaluate(model, other)
-    only = Examples([Tagged(["a"], ["X"], False)], "d", ["d:1"])
+    only = Examples([TaggedSentence(["a"], ["X"], False)], "d", ["d:1"])
     with pytest.raises(UserError, match="only \\['X'\\]"):
         made(tokenizer, model, only)
 

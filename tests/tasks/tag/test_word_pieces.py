@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.models.framing import Framing
-from etude.tasks.tag.word_pieces import Pieces, expand, framed, of_characters, of_words
+from etude.tasks.tag.word_pieces import Pieces, expand, frame_sentence, split_characters, split_words
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 TEXTS = [
@@ -46,7 +46,7 @@ def test_every_word_has_a_piece_of_its_own_letters(tokenizer: Tokenizer) -> None
     chance = np.random.default_rng(0)
     sentences = [list(chance.choice(WORDS, chance.integers(1, 9))) for _ in range(30)]
     places = ["here"] * 30
-    firsts, lasts = (of_words(sentences, tokenizer, which, places) for which in ("first", "last"))
+    firsts, lasts = (split_words(sentences, tokenizer, which, places) for which in ("first", "last"))
     for words, first, last in zip(sentences, firsts, lasts, strict=True):
         assert first.ids.tolist() == last.ids.tolist()
         assert len(first.units) == len(words) and (np.diff(first.units) > 0).all() and (np.diff(last.units) > 0).all()
@@ -58,7 +58,7 @@ def test_every_word_has_a_piece_of_its_own_letters(tokenizer: Tokenizer) -> None
 
 def test_a_piece_begins_where_its_word_does() -> None:
     tokenizer = Tokenizer.train("bytebpe:300", TEXTS)
-    (found,) = of_words([["the", "cats", "고양이"]], tokenizer, "first", ["here"])
+    (found,) = split_words([["the", "cats", "고양이"]], tokenizer, "first", ["here"])
     encoding = tokenizer.encode("the cats 고양이")
     starts = [int(start) for start, _ in encoding.offsets[found.units]]
     assert starts[0] == 0 and starts[1] in (3, 4) and starts[2] in (8, 9), "a piece may hold the space before"
@@ -66,20 +66,20 @@ def test_a_piece_begins_where_its_word_does() -> None:
 
 def test_a_word_the_tokenizer_drops_is_unknown_or_refused() -> None:
     tokenizer = Tokenizer.train("word:40", TEXTS)
-    (found,) = of_words([["the", "\u200b", "cats"]], tokenizer, "first", ["a.conll:3"])
+    (found,) = split_words([["the", "\u200b", "cats"]], tokenizer, "first", ["a.conll:3"])
     assert len(found.units) == 3 and (np.diff(found.units) > 0).all()
     assert found.ids[found.units[1]] == tokenizer.special.unknown
-    (found,) = of_words([["the", "", "cats"]], tokenizer, "first", ["a.conll:3"])
+    (found,) = split_words([["the", "", "cats"]], tokenizer, "first", ["a.conll:3"])
     assert found.ids.tolist()[1] == tokenizer.special.unknown and found.units.tolist() == [0, 1, 2]
     bare = Tokenizer.train("word:40", TEXTS)
     bare.special = type(bare.special)()
     with pytest.raises(UserError, match=r"a.conll:3: the tokenizer leaves nothing of ''"):
-        of_words([["the", "", "cats"]], bare, "first", ["a.conll:3"])
+        split_words([["the", "", "cats"]], bare, "first", ["a.conll:3"])
 
 
 def test_characters_belong_to_the_pieces_that_hold_them(tokenizer: Tokenizer) -> None:
     for text in ("이순신 장군은  서울에 갔다", "the cats", unicodedata.normalize("NFD", "이순신 장군"), " é 🙂"):
-        (found,) = of_characters([list(text)], tokenizer, ["here"])
+        (found,) = split_characters([list(text)], tokenizer, ["here"])
         owned = [owner for character, owner in zip(text, found.owners, strict=True) if not character.isspace()]
         assert all(owner >= 0 for owner in owned) or tokenizer.kind in ("wordpiece", "word")
         assert (np.diff(owned) >= 0).all() and set(owned) - {-1} == set(range(len(found.units)))
@@ -105,7 +105,7 @@ def test_every_unit_is_in_the_window_with_most_context(
 ) -> None:
     units = np.flatnonzero(np.random.default_rng(seed).random(pieces) < share)
     one = Pieces(np.arange(100, 100 + pieces, dtype=np.int32), units, units, units)
-    found = framed(one, frame_of(length), "window", stride)
+    found = frame_sentence(one, frame_of(length), "window", stride)
     assert not found.cut and found.tokens[found.units].tolist() == (100 + units).tolist()
     windows = [found.tokens[a:b] for a, b in zip(found.bounds[:-1], found.bounds[1:], strict=True)]
     assert all(len(window) <= length and window[0] == 2 and window[-1] == 3 for window in windows)
@@ -124,11 +124,11 @@ def test_every_unit_is_in_the_window_with_most_context(
 
 def test_short_sentences_are_one_sequence_and_cut_ones_lose_their_end() -> None:
     one = Pieces(np.arange(10, 16, dtype=np.int32), np.array([0, 2, 5]), np.arange(3), np.arange(3))
-    whole = framed(one, frame_of(None), "window", None)
+    whole = frame_sentence(one, frame_of(None), "window", None)
     assert whole.tokens.tolist() == [2, *range(10, 16), 3] and whole.units.tolist() == [1, 3, 6]
-    cut = framed(one, frame_of(6), "cut", None)
+    cut = frame_sentence(one, frame_of(6), "cut", None)
     assert cut.cut and cut.tokens.tolist() == [2, 10, 11, 12, 13, 3] and cut.units.tolist() == [1, 3]
-    assert framed(one, frame_of(8), "cut", None).cut is False
+    assert frame_sentence(one, frame_of(8), "cut", None).cut is False
 
 
 def test_tags_of_pieces_become_tags_of_characters() -> None:

@@ -57,7 +57,7 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
     if "positives" in record and named["candidates"] not in record:
         record = _joined(record, named, where)
     candidates = _list(value_of(record, named["candidates"], where), named["candidates"], where)
-    texts = tuple(checked_text(one, named["candidates"], where) for one in candidates)
+    texts = tuple(checked_text(candidate, named["candidates"], where) for candidate in candidates)
     if not texts:
         raise UserError(f"{where}: a query without candidates. Give at least one, or remove it.")
     if not labelled:
@@ -86,14 +86,16 @@ def _relevant(record: Record, named: Mapping[str, str], count: int, where: str) 
     if "positive" in record and named["labels"] not in record:
         value = record["positive"]
         chosen = value if isinstance(value, list) else [value]
-        wrong = [one for one in chosen if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < count]
+        wrong = [
+            label for label in chosen if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < count
+        ]
         if wrong:
             raise UserError(f"{where}: 'positive' holds {short(wrong[0])}, which is no number from 0 to {count - 1}.")
         return tuple(number in chosen for number in range(count))
     labels = _list(value_of(record, named["labels"], where), named["labels"], where)
     if len(labels) != count:
         raise UserError(f"{where}: {count} candidates and {len(labels)} labels: give one each.")
-    return tuple(number_of({named["labels"]: one}, named["labels"], where) > 0 for one in labels)
+    return tuple(number_of({named["labels"]: label}, named["labels"], where) > 0 for label in labels)
 
 
 # --- files ------------------------------------------------------------------------------------------
@@ -111,10 +113,10 @@ def read(
     )
 
 
-def _grouped(found: Records, columns: Mapping[str, str], labelled: bool) -> Records:
+def _grouped(records: Records, columns: Mapping[str, str], labelled: bool) -> Records:
     """Records of pairs as records of queries; other records as they are. A bad pair makes its group a bad one."""
     group: _Group | None = None
-    for where, record in found:
+    for where, record in records:
         if isinstance(record, UserError):
             if group is not None:
                 group.wrong = group.wrong or record

@@ -21,7 +21,7 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.tasks.data.examples import Record, short
-from etude.tasks.data.records import BROKEN, SQUEEZED, Records, _lines, _open, records
+from etude.tasks.data.records import COMPRESSED, READ_ERRORS, Records, open_file, read_lines, records
 
 JSON = (".jsonl", ".json")
 OTHERS = (".csv", ".parquet", ".yaml", ".yml", ".pdf", ".zip")  # no columns of words, whatever is inside
@@ -44,7 +44,7 @@ class Sentence(dict[str, Any]):
 def sentences(path: str | Path) -> Records:
     """(place, columns) of every sentence, in order, one in memory at a time; errors as `reading.records` has them."""
     path = Path(path)
-    suffixes = [suffix for suffix in path.suffixes if suffix not in SQUEEZED]
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
     kind = suffixes[-1] if suffixes else ""
     if kind in JSON:
         yield from records(path)
@@ -56,11 +56,11 @@ def sentences(path: str | Path) -> Records:
         )
     try:
         form = _form(path)
-        with _open(path) as file:
-            yield from _columns(path, _lines(path, file), form)
+        with open_file(path) as file:
+            yield from _columns(path, read_lines(path, file), form)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except BROKEN as problem:
+    except READ_ERRORS as problem:
         raise UserError(f"{path} cannot be read: {problem}. Is it whole, and is its name right?") from None
 
 
@@ -97,8 +97,8 @@ class _Form:
 def _form(path: Path) -> _Form | None:
     """Seen from the first line with words; None where there is none."""
     named: tuple[str, ...] = ()
-    with _open(path) as file:
-        for _, line in _lines(path, file):
+    with open_file(path) as file:
+        for _, line in read_lines(path, file):
             if isinstance(line, UserError):
                 raise line
             line = line.rstrip("\r\n")
@@ -182,11 +182,11 @@ def _ragged(path: Path, number: int, fields: list[str], form: _Form) -> UserErro
 def _sentence(path: Path, form: _Form, rows: list[list[str]], numbers: list[int]) -> Record | UserError:
     if not rows:
         return UserError(f"{path}: a sentence holds no words, only multiword tokens or empty nodes.")
-    found: Record = {}
+    columns: Record = {}
     for place, column in enumerate(map(list, zip(*rows, strict=True))):
-        found[str(place)] = found[str(place - form.width)] = column
+        columns[str(place)] = columns[str(place - form.width)] = column
         if form.names[place]:
-            found[form.names[place]] = column
-    if "form" in found:
-        found["tokens"] = found["form"]
-    return Sentence(found, path, numbers)
+            columns[form.names[place]] = column
+    if "form" in columns:
+        columns["tokens"] = columns["form"]
+    return Sentence(columns, path, numbers)

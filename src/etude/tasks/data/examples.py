@@ -50,21 +50,23 @@ def gather(
     skip_bad: bool = False,
 ) -> Examples[E]:
     """All examples of some records; `skip_bad` leaves bad ones out and keeps what was wrong with them in `bad`."""
-    found: Examples[E] = Examples([], str(source), [])
+    examples: Examples[E] = Examples([], str(source), [])
     for where, record in records:
         try:
             if isinstance(record, UserError):
                 raise record
-            found.items.append(parse(record, where))
-            found.places.append(where)
+            examples.items.append(parse(record, where))
+            examples.places.append(where)
         except UserError as problem:
             if not skip_bad:
                 raise
-            found.bad.append(str(problem))
-    if not found.items:
-        left_out = f" ({len(found.bad)} bad ones were left out; the first: {found.bad[0]})" if found.bad else ""
+            examples.bad.append(str(problem))
+    if not examples.items:
+        left_out = (
+            f" ({len(examples.bad)} bad ones were left out; the first: {examples.bad[0]})" if examples.bad else ""
+        )
         raise UserError(f"{source} holds no examples{left_out}. Give a file with at least one.")
-    return found
+    return examples
 
 
 # --- fields -----------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def label_names(labels: Iterable[str]) -> list[str]:
 def label_numbers(labels: Iterable[str | None], names: Sequence[str], places: Sequence[str]) -> np.ndarray:
     """(examples,) int64: the place of each label in `names`."""
     known = {name: number for number, name in enumerate(names)}
-    found = np.empty(len(places), dtype=np.int64)
+    numbers = np.empty(len(places), dtype=np.int64)
     for number, (label, where) in enumerate(zip(labels, places, strict=True)):
         if label is None:
             raise UserError(f"{where}: this example has no label. Name the column that holds them.")
@@ -156,5 +158,5 @@ def label_numbers(labels: Iterable[str | None], names: Sequence[str], places: Se
                 f"{where}: the label '{label}' is not one the model knows.{suggest_name(label, names)} "
                 "Correct it, or leave the example out."
             )
-        found[number] = known[label]
-    return found
+        numbers[number] = known[label]
+    return numbers

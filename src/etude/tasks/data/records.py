@@ -28,8 +28,8 @@ from etude.errors import UserError
 from etude.tasks.data.examples import Record, short
 
 FILES = (".jsonl", ".csv", ".tsv", ".json")
-SQUEEZED = (".gz", ".xz", ".zst")
-BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
+COMPRESSED = (".gz", ".xz", ".zst")
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
 COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
 
 Records = Iterator[tuple[str, Record | UserError]]
@@ -43,23 +43,23 @@ def records(path: str | Path) -> Records:
     """
     path = Path(path)
     suffixes = path.suffixes
-    kind = suffixes[-2] if suffixes and suffixes[-1] in SQUEEZED and len(suffixes) > 1 else path.suffix
+    kind = suffixes[-2] if suffixes and suffixes[-1] in COMPRESSED and len(suffixes) > 1 else path.suffix
     if kind not in FILES:
         raise UserError(
-            f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(SQUEEZED)}), not from "
+            f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(COMPRESSED)}), not from "
             f"'{kind or path.name}'. Rename or convert the file."
         )
     parse = {".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole}[kind]
     try:
-        with _open(path) as file:
+        with open_file(path) as file:
             yield from parse(path, file)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except BROKEN as problem:
+    except READ_ERRORS as problem:
         raise UserError(f"{path} cannot be read: {problem}. Is it whole, and is its name right?") from None
 
 
-def _open(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BinaryIO:
     """The bytes of a file, un-squeezed by its last suffix."""
     if path.suffix == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
@@ -70,7 +70,7 @@ def _open(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
+def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
     """(number, text) of each line, its end included; a line ends at \\n only."""
     for number, line in enumerate(file, 1):
         if number == 1:
@@ -85,7 +85,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
 
 
 def _json_lines(path: Path, file: BinaryIO) -> Records:
-    for number, line in _lines(path, file):
+    for number, line in read_lines(path, file):
         where = f"{path}:{number}"
         if isinstance(line, UserError):
             yield where, line
@@ -104,7 +104,7 @@ def json_record(line: str, where: str) -> Record | UserError:
 
 def _tab_separated(path: Path, file: BinaryIO) -> Records:
     header: list[str] | None = None
-    for number, line in _lines(path, file):
+    for number, line in read_lines(path, file):
         if isinstance(line, UserError):
             if header is None:
                 raise line
@@ -124,7 +124,7 @@ def _comma_separated(path: Path, file: BinaryIO) -> Records:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts of more than 128 KB
 
     def lines() -> Iterator[str]:
-        for _, line in _lines(path, file):
+        for _, line in read_lines(path, file):
             if isinstance(line, UserError):
                 raise line  # quotes may span lines: nothing behind it can be trusted
             yield line

@@ -73,10 +73,10 @@ def _best(values: list[float], rules: Rules) -> float:
 def _f1(prediction: str, reference: str, rules: Rules) -> float:
     if rules == "klue":
         return _longest_run(normalise_klue(prediction), normalise_klue(reference))
-    found, wanted = _parts(prediction, rules), _parts(reference, rules)
-    if rules in ("squad2", "coqa") and not (found and wanted):
-        return float(found == wanted)
-    return overlap(found, wanted)
+    predicted, gold = _parts(prediction, rules), _parts(reference, rules)
+    if rules in ("squad2", "coqa") and not (predicted and gold):
+        return float(predicted == gold)
+    return overlap(predicted, gold)
 
 
 def _parts(text: str, rules: Rules) -> list[str]:
@@ -86,23 +86,23 @@ def _parts(text: str, rules: Rules) -> list[str]:
     return normalise(text).split()
 
 
-def overlap(found: Sequence[str], wanted: Sequence[str]) -> float:
+def overlap(predicted: Sequence[str], gold: Sequence[str]) -> float:
     """F1 of two bags."""
-    common = sum((Counter(found) & Counter(wanted)).values())
+    common = sum((Counter(predicted) & Counter(gold)).values())
     if not common:
         return 0.0
-    precision, recall = common / len(found), common / len(wanted)
+    precision, recall = common / len(predicted), common / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 
-def _longest_run(found: str, wanted: str) -> float:
-    if not found or not wanted:
-        return float(found == wanted)
-    matcher = SequenceMatcher(None, found, wanted, autojunk=False)
-    size = matcher.find_longest_match(0, len(found), 0, len(wanted)).size
+def _longest_run(predicted: str, gold: str) -> float:
+    if not predicted or not gold:
+        return float(predicted == gold)
+    matcher = SequenceMatcher(None, predicted, gold, autojunk=False)
+    size = matcher.find_longest_match(0, len(predicted), 0, len(gold)).size
     if not size:
         return 0.0
-    precision, recall = size / len(found), size / len(wanted)
+    precision, recall = size / len(predicted), size / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 

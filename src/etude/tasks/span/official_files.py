@@ -15,29 +15,29 @@ from typing import Any
 Answers = Sequence[Mapping[str, Any]]
 
 
-def official(found: Answers) -> dict[str, dict[str, Any]]:
+def official(answers: Answers) -> dict[str, dict[str, Any]]:
     """The content of each file by the ending of its name."""
     files: dict[str, dict[str, Any]] = {
-        "": {str(answer["id"]): answer["answer"] for answer in found},
-        ".nbest": {str(answer["id"]): _best(answer) for answer in found},
+        "": {str(answer["id"]): answer["answer"] for answer in answers},
+        ".nbest": {str(answer["id"]): _best(answer) for answer in answers},
     }
-    if any("null_logits" in answer for answer in found):
-        files[".null_odds"] = {str(answer["id"]): answer["null"] for answer in found}
+    if any("null_logits" in answer for answer in answers):
+        files[".null_odds"] = {str(answer["id"]): answer["null"] for answer in answers}
     return files
 
 
 def _best(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Best first, their probabilities over all that are listed."""
-    entries = [{key: one[key] for key in ("text", "start_logit", "end_logit")} for one in answer["nbest"]]
+    entries = [{key: entry[key] for key in ("text", "start_logit", "end_logit")} for entry in answer["nbest"]]
     if answer.get("null_logits"):
         start, end = answer["null_logits"]
         entries.append({"text": "", "start_logit": start, "end_logit": end})
-    entries.sort(key=lambda one: -(one["start_logit"] + one["end_logit"]))
+    entries.sort(key=lambda entry: -(entry["start_logit"] + entry["end_logit"]))
     if not entries:
         return []
     top = entries[0]["start_logit"] + entries[0]["end_logit"]
-    shares = [math.exp(one["start_logit"] + one["end_logit"] - top) for one in entries]
+    weights = [math.exp(entry["start_logit"] + entry["end_logit"] - top) for entry in entries]
     return [
-        {"text": one["text"], "probability": share / sum(shares), **one}
-        for one, share in zip(entries, shares, strict=True)
+        {"text": entry["text"], "probability": weight / sum(weights), **entry}
+        for entry, weight in zip(entries, weights, strict=True)
     ]

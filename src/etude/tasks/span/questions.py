@@ -51,21 +51,21 @@ def _answers(record: Record, column: str, original: str, context: str, where: st
         value = [{"text": a, "answer_start": b} for a, b in zip(value["text"], starts, strict=False)]
     if not isinstance(value, list):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of answers.")
-    found = []
-    for one in value:
-        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, dict) else (None, None)
+    answers = []
+    for answer in value:
+        text, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
         if not isinstance(text, str) or isinstance(start, bool) or not isinstance(start, int):
-            raise UserError(f"{where}: an answer is {short(one)}, not an object with 'text' and 'answer_start'.")
+            raise UserError(f"{where}: an answer is {short(answer)}, not an object with 'text' and 'answer_start'.")
         if start < 0 or original[start : start + len(text)] != text:
-            there = original[max(0, start) : max(0, start) + len(text)]
+            actual = original[max(0, start) : max(0, start) + len(text)]
             raise UserError(
-                f"{where}: the answer {short(text)} is not at its offset {start}, where the text has {short(there)}. "
+                f"{where}: the answer {short(text)} is not at its offset {start}, where the text has {short(actual)}. "
                 "Correct answer_start, or leave the question out."
             )
         if original is not context:  # the offset moves with the letters that were composed before it
             start, text = len(Tokenizer.normalise(original[:start])), Tokenizer.normalise(text)
-        found.append((text, start))
-    return tuple(found)
+        answers.append((text, start))
+    return tuple(answers)
 
 
 def strata(example: Question) -> frozenset[str]:

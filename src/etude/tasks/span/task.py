@@ -43,7 +43,7 @@ from etude.tasks.span.official_files import official
 from etude.tasks.span.questions import COLUMNS, INPUTS, PROMPT, TEXTS, Question, parse, strata
 from etude.tasks.span.scoring import SpanScoring, majority
 from etude.tasks.span.windows import Windows, windows
-from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.text.tokenizer.tokenizer import Encoding, Tokenizer
 
 __all__ = [
     "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "Span", "build", "learn",
@@ -61,7 +61,7 @@ class Settings(Strict):
     question: int = Field(default=64, ge=1, description="tokens of a question; longer ones are cut")
     answer: int = Field(default=30, ge=1, description="tokens of an answer")
     nbest: int = Field(default=20, ge=1)
-    null: Literal["span", "head"] = Field(default="span", description="how a question without an answer is told")
+    null: Literal["span", "head"] = Field(default="span", description="how a question without an answer is recognised")
     rules: Rules | None = Field(default=None, description="of the score; SQuAD's, by version, unless given")
     score: Literal["f1", "exact"] = "f1"
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; BERT has none here")
@@ -93,7 +93,7 @@ class WindowRow(Row):
 
 
 @dataclass
-class Reading:
+class WindowedQuestion:
     """One question: its windows as sequences, and the way back to the text."""
 
     question: Question
@@ -106,7 +106,7 @@ class Reading:
 
 @dataclass
 class WindowRows:
-    readings: list[Reading]
+    questions: list[WindowedQuestion]
     segments: bool
     last: bool  # whether the null answer is the last token
     shuffle: bool = True
@@ -114,19 +114,19 @@ class WindowRows:
     places: list[tuple[int, int]] = field(default_factory=list)  # (question, window) of each row
 
     def __post_init__(self) -> None:
-        self.places = [(i, j) for i, one in enumerate(self.readings) for j in range(len(one.sequences))]
+        self.places = [(i, j) for i, windowed in enumerate(self.questions) for j in range(len(windowed.sequences))]
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, index: int) -> WindowRow:
         question, window = self.places[index % len(self)]
-        reading = self.readings[question]
-        tokens = reading.sequences[window]
-        segments = (np.arange(len(tokens)) >= reading.before).astype(np.uint8) if self.segments else None
+        windowed = self.questions[question]
+        tokens = windowed.sequences[window]
+        segments = (np.arange(len(tokens)) >= windowed.before).astype(np.uint8) if self.segments else None
         bounds = np.array([0, len(tokens)], dtype=np.int32)
         null = len(tokens) - 1 if self.last else 0
-        return WindowRow(index, tokens, bounds, segments, span=reading.spans[window], null=null)
+        return WindowRow(index, tokens, bounds, segments, span=windowed.spans[window], null=null)
 
 
 @dataclass
@@ -161,21 +161,21 @@ class Span(Task[Question]):
     # --- texts to windows ---------------------------------------------------------------------------
 
     def rows(self, corpus: Examples[Question], seed: int = 0) -> WindowRows:
-        readings = []
+        windowed = []
         for start in range(0, len(corpus), 256):  # encodings are large: not all at once
             part = corpus.items[start : start + 256]
-            asked = self.tokenizer.encode_batch([item.question for item in part])
+            questions = self.tokenizer.encode_batch([item.question for item in part])
             texts = {item.context for item in part}  # many questions share a text
-            read = dict(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True))
-            for number, (item, question) in enumerate(zip(part, asked, strict=True)):
+            encodings = dict(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True))
+            for number, (item, question) in enumerate(zip(part, questions, strict=True)):
                 where = corpus.places[start + number]
-                readings.append(self._reading(item, question.ids, read[item.context], where))
-        return WindowRows(readings, self.framing.segments, self.last)
+                windowed.append(self._split(item, question.ids, encodings[item.context], where))
+        return WindowRows(windowed, self.framing.segments, self.last)
 
-    def _reading(self, item: Question, asked: np.ndarray, text: Any, where: str) -> Reading:
-        if not len(text.ids) or not len(asked):
+    def _split(self, item: Question, question: np.ndarray, text: Encoding, where: str) -> WindowedQuestion:
+        if not len(text.ids) or not len(question):
             raise UserError(f"{where}: the tokenizer leaves nothing of the text or the question. Remove it.")
-        before = np.concatenate([self.framing.before, asked[: self.settings.question], self.framing.between])
+        before = np.concatenate([self.framing.before, question[: self.settings.question], self.framing.between])
         room = (
             len(text.ids)
             if self.framing.length is None
@@ -193,7 +193,7 @@ class Span(Task[Question]):
             inside = answer is not None and start <= answer[0] and answer[1] < stop
             shift = len(before) - start
             spans.append((answer[0] + shift, answer[1] + shift) if inside and answer is not None else None)
-        return Reading(item, cut, len(before), text.offsets, sequences, spans)
+        return WindowedQuestion(item, cut, len(before), text.offsets, sequences, spans)
 
     @staticmethod
     def _tokens(item: Question, offsets: np.ndarray) -> tuple[int, int] | None:
@@ -258,27 +258,27 @@ class Span(Task[Question]):
     def predict(self, model: Model, examples: Examples[Question]) -> list[Answer]:
         """The answer, the null score, and the n best spans with their places in the text."""
         rows = self.rows(examples)
-        found: list[tuple[np.ndarray, float | None]] = [(np.zeros((0, 2)), None)] * len(rows)
+        outputs_of_rows: list[tuple[np.ndarray, float | None]] = [(np.zeros((0, 2)), None)] * len(rows)
         for group, batch in self.batches(model, rows):
             scores, absent = self._scores(model, batch)
             pieces = scores.float().cpu().split(batch.layout.lengths.tolist())
             for number, (row, piece) in enumerate(zip(group, pieces, strict=True)):
-                found[row] = piece.numpy(), None if absent is None else float(absent[number])
-        outputs = iter(found)
-        return [self._answer(one, [next(outputs) for _ in one.sequences]) for one in rows.readings]
+                outputs_of_rows[row] = piece.numpy(), None if absent is None else float(absent[number])
+        outputs = iter(outputs_of_rows)
+        return [self._answer(windowed, [next(outputs) for _ in windowed.sequences]) for windowed in rows.questions]
 
-    def _answer(self, reading: Reading, outputs: list[tuple[np.ndarray, float | None]]) -> Answer:
+    def _answer(self, windowed: WindowedQuestion, outputs: list[tuple[np.ndarray, float | None]]) -> Answer:
         candidates: list[tuple[float, int, int, float, float]] = []
         nulls: list[tuple[float, list[float]]] = []
         for window, (scores, absent) in enumerate(outputs):
             null = scores[-1 if self.last else 0]
             nulls.append((float(null.sum()) if absent is None else absent, null.tolist()))
-            candidates += self._spans(reading, window, scores)
-        candidates.sort(key=lambda one: (-one[0], one[1], one[2]))
+            candidates += self._spans(windowed, window, scores)
+        candidates.sort(key=lambda span: (-span[0], span[1], span[2]))
         best: dict[str, dict[str, Any]] = {}
         for score, first, last, opens, closes in candidates:
-            start, stop = int(reading.offsets[first, 0]), int(reading.offsets[last, 1])
-            text = self.tokenizer.normalise(reading.question.context)[start:stop]
+            start, stop = int(windowed.offsets[first, 0]), int(windowed.offsets[last, 1])
+            text = self.tokenizer.normalise(windowed.question.context)[start:stop]
             start += len(text) - len(text.lstrip())  # tokens of byte-level tokenizers begin with their space
             text = text.strip()
             if text and text not in best:
@@ -286,7 +286,7 @@ class Span(Task[Question]):
             if len(best) == self.settings.nbest:
                 break
         answer: Answer = {
-            "id": reading.question.id,
+            "id": windowed.question.id,
             "answer": "",
             "null": min(nulls)[0],
             "nbest": list(best.values()),
@@ -297,24 +297,26 @@ class Span(Task[Question]):
             top = answer["nbest"][0]
             # a null head gives log-odds, which are compared with 0; null spans are compared with the best span
             answer["null"] -= 0.0 if self.absent is not None else top["score"]
-            share = np.exp(np.array([one["score"] for one in answer["nbest"]]) - top["score"])
-            for one, value in zip(answer["nbest"], share / share.sum(), strict=True):
-                one["probability"] = float(value)
+            weights = np.exp(np.array([span["score"] for span in answer["nbest"]]) - top["score"])
+            for span, value in zip(answer["nbest"], weights / weights.sum(), strict=True):
+                span["probability"] = float(value)
             if not self.null or answer["null"] <= self.threshold:
                 answer["answer"] = top["text"]
         return answer
 
-    def _spans(self, reading: Reading, window: int, scores: np.ndarray) -> list[tuple[float, int, int, float, float]]:
+    def _spans(
+        self, windowed: WindowedQuestion, window: int, scores: np.ndarray
+    ) -> list[tuple[float, int, int, float, float]]:
         """(score, first token, last token, its two parts) of the best spans of one window."""
-        cut = reading.windows
+        cut = windowed.windows
         start, stop = int(cut.starts[window]), int(cut.stops[window])
-        inside = scores[reading.before : reading.before + stop - start]
-        speaks = cut.speaker[start:stop] == window
-        firsts = _top(np.where(speaks, inside[:, 0], -np.inf), self.settings.nbest)
+        inside = scores[windowed.before : windowed.before + stop - start]
+        is_scored = cut.scored_in[start:stop] == window
+        firsts = _top(np.where(is_scored, inside[:, 0], -np.inf), self.settings.nbest)
         lasts = _top(inside[:, 1], self.settings.nbest)
         grid = inside[firsts, 0][:, None] + inside[lasts, 1][None, :]
         length = lasts[None, :] - firsts[:, None] + 1
-        fit = (length >= 1) & (length <= cut.answer) & speaks[firsts][:, None]
+        fit = (length >= 1) & (length <= cut.answer) & is_scored[firsts][:, None]
         return [
             (
                 float(grid[i, j]),

@@ -1,4 +1,4 @@
-"""A document in windows that overlap, and which window speaks for a token (BERT's run_squad).
+"""A document in windows that overlap, and which window is_scored for a token (BERT's run_squad).
 
 Windows start every `stride` tokens. A token in several of them is scored in the one where it has the most context:
 max over windows of min(tokens to its left, tokens to its right) + 0.01 * length of the window.
@@ -24,7 +24,7 @@ SMALLEST = 8  # tokens of a document in one window: with fewer, hardly an answer
 class Windows:
     starts: np.ndarray  # (W,)
     stops: np.ndarray  # (W,)
-    speaker: np.ndarray  # (tokens,) the window each token is scored in
+    scored_in: np.ndarray  # (tokens,) the window each token is scored in
     answer: int  # the longest answer that can be given
 
 

@@ -64,16 +64,16 @@ def spans(tags: Sequence[str], strict: Scheme | None = None) -> list[Span]:
 
 
 def _lenient(tags: list[Tag]) -> list[Span]:
-    found: list[Span] = []
+    chunks: list[Span] = []
     start, before = 0, OUTSIDE
     for place, tag in enumerate([*tags, OUTSIDE]):
-        other = tag.kind != before.kind
-        if before.prefix != "O" and (before.prefix in "ES" or tag.prefix in "BSO" or other):
-            found.append(Span(before.kind, start, place))
-        if tag.prefix != "O" and (tag.prefix in "BS" or before.prefix in "OES" or other):
+        differs = tag.kind != before.kind
+        if before.prefix != "O" and (before.prefix in "ES" or tag.prefix in "BSO" or differs):
+            chunks.append(Span(before.kind, start, place))
+        if tag.prefix != "O" and (tag.prefix in "BS" or before.prefix in "OES" or differs):
             start = place
         before = tag
-    return found
+    return chunks
 
 
 def _strict(tags: list[Tag], scheme: Scheme) -> list[Span]:
@@ -81,7 +81,7 @@ def _strict(tags: list[Tag], scheme: Scheme) -> list[Span]:
         if tag.prefix not in PREFIXES[scheme]:
             raise ValueError(f"'{write(*tag)}' has no place in {scheme}, whose prefixes are {PREFIXES[scheme]}")
     padded = [OUTSIDE, *tags, OUTSIDE]
-    found, place = [], 1
+    chunks, place = [], 1
     while place <= len(tags):
         if not _opens(padded[place - 1], padded[place], scheme):
             place += 1
@@ -90,9 +90,9 @@ def _strict(tags: list[Tag], scheme: Scheme) -> list[Span]:
         while _goes_on(padded[stop - 1], padded[stop]):
             stop += 1
         if _closes(padded[stop - 1], padded[stop], scheme):
-            found.append(Span(padded[place].kind, place - 1, stop - 1))
+            chunks.append(Span(padded[place].kind, place - 1, stop - 1))
         place = stop
-    return found
+    return chunks
 
 
 def _opens(before: Tag, tag: Tag, scheme: Scheme) -> bool:
@@ -188,7 +188,7 @@ def detect(sentences: Iterable[Sequence[str]]) -> Scheme | None:
     A B at a place where IOB1 has none makes it IOB2, even if an I or two break its rules: real files do.
     """
     prefixes: set[str] = set()
-    begun = False  # as only IOB2 has it
+    has_iob2_start = False  # as only IOB2 has it
     for tags in sentences:
         before = OUTSIDE
         for name in tags:
@@ -196,11 +196,11 @@ def detect(sentences: Iterable[Sequence[str]]) -> Scheme | None:
                 tag = parse_tag(name)
             except ValueError:
                 return None
-            begun = begun or (tag.prefix == "B" and not may_follow(before, tag, "iob1"))
+            has_iob2_start = has_iob2_start or (tag.prefix == "B" and not may_follow(before, tag, "iob1"))
             prefixes.add(tag.prefix)
             before = tag
     if prefixes <= {"O"}:
         return None
     if prefixes & {"E", "S"}:
         return "iobes"
-    return "iob2" if begun else "iob1"
+    return "iob2" if has_iob2_start else "iob1"

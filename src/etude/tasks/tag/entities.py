@@ -31,9 +31,9 @@ class Ratio:
 
     @classmethod
     def of(cls, counts: Counts) -> Ratio:
-        right, found, gold = (int(value) for value in counts)
-        precision = right / found if found else 0.0
-        recall = right / gold if gold else 0.0
+        correct, predicted, gold = (int(value) for value in counts)
+        precision = correct / predicted if predicted else 0.0
+        recall = correct / gold if gold else 0.0
         total = precision + recall
         return cls(precision, recall, 2 * precision * recall / total if total else 0.0, gold)
 
@@ -42,9 +42,13 @@ def compare(gold: Sequence[str], predicted: Sequence[str], strict: Scheme | None
     """Of one sentence: for each type, how many entities are right, found and there."""
     if len(gold) != len(predicted):
         raise ValueError(f"{len(predicted)} predicted tags for a sentence of {len(gold)} words")
-    there, found = set(spans(gold, strict)), set(spans(predicted, strict))
+    gold_chunks, predicted_chunks = set(spans(gold, strict)), set(spans(predicted, strict))
     counts: dict[str, Counts] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
-    for place, chunks in ((CORRECT, there & found), (PREDICTED, found), (GOLD, there)):
+    for place, chunks in (
+        (CORRECT, gold_chunks & predicted_chunks),
+        (PREDICTED, predicted_chunks),
+        (GOLD, gold_chunks),
+    ):
         for chunk in chunks:
             counts[chunk.kind][place] += 1
     return dict(counts)
@@ -78,8 +82,10 @@ class EntityScore:
         ratios = list(self.by_type.values())
         if not ratios:
             return Ratio(0.0, 0.0, 0.0, 0)
-        precision, recall, f1 = np.mean([(one.precision, one.recall, one.f1) for one in ratios], axis=0).tolist()
-        return Ratio(precision, recall, f1, sum(one.gold for one in ratios))
+        precision, recall, f1 = np.mean(
+            [(ratio.precision, ratio.recall, ratio.f1) for ratio in ratios], axis=0
+        ).tolist()
+        return Ratio(precision, recall, f1, sum(ratio.gold for ratio in ratios))
 
 
 class TagScore:
@@ -89,10 +95,10 @@ class TagScore:
         self.counts: dict[str, Counts] = {}  # of each tag
 
     def add(self, gold: Sequence[str], predicted: Sequence[str]) -> None:
-        for one, other in zip(gold, predicted, strict=True):
-            self._of(one)[GOLD] += 1
-            self._of(other)[PREDICTED] += 1
-            self._of(one)[CORRECT] += one == other
+        for gold_tag, predicted_tag in zip(gold, predicted, strict=True):
+            self._of(gold_tag)[GOLD] += 1
+            self._of(predicted_tag)[PREDICTED] += 1
+            self._of(gold_tag)[CORRECT] += gold_tag == predicted_tag
 
     def _of(self, tag: str) -> Counts:
         if tag not in self.counts:
@@ -101,10 +107,10 @@ class TagScore:
 
     @property
     def accuracy(self) -> float:
-        right, _, gold = sum(self.counts.values(), start=np.zeros(3, dtype=np.int64))
+        correct, _, gold = sum(self.counts.values(), start=np.zeros(3, dtype=np.int64))
         if not gold:
             raise ValueError("no tag was added, so there is no score")
-        return float(right / gold)
+        return float(correct / gold)
 
     @property
     def macro_f1(self) -> float:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from etude.tasks.base import Answer, ErrorExample
 from etude.tasks.tag.encodings import Scheme, Span, parse_tag, spans
-from etude.tasks.tag.sentences import Tagged
+from etude.tasks.tag.sentences import TaggedSentence
 
 
-def judge(item: Tagged, answer: Answer, scheme: Scheme | None) -> ErrorExample:
+def judge(item: TaggedSentence, answer: Answer, scheme: Scheme | None) -> ErrorExample:
     gold, predicted = item.tags or [], answer["tags"]
     between = "" if item.characters else " "
     wrong = [place for place, word in enumerate(item.words) if gold[place] != predicted[place] and not word.isspace()]

@@ -23,14 +23,14 @@ from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
 from etude.nn.precision import upcast
 
-Kind = Literal["linear", "crf", "bilstm", "bilstm_crf", "projection_bilstm_crf"]
+HeadKind = Literal["linear", "crf", "bilstm", "bilstm_crf", "projection_bilstm_crf"]
 Constraints = Literal["none", "decoding", "training"]
 
 
 class Head(nn.Module):
     def __init__(
         self,
-        kind: Kind,
+        kind: HeadKind,
         width: int,
         tags: int,
         *,
@@ -84,12 +84,12 @@ class Head(nn.Module):
     def decode(self, scores: Tensor, words: Layout) -> tuple[Tensor, Tensor]:
         """(W,) the best tags, and (W,) the probability of each."""
         if self.crf is None:
-            chances = scores.softmax(-1)
+            probs = scores.softmax(-1)
             best = scores.argmax(-1)
         else:
-            chances = self.crf.marginals(scores, words)
+            probs = self.crf.marginals(scores, words)
             best = self.crf.decode(scores, words)
-        return best, chances.gather(1, best[:, None])[:, 0]
+        return best, probs.gather(1, best[:, None])[:, 0]
 
     def flops(self, units: int) -> int:
         """Forward only, matrix products times 2; a CRF has none."""

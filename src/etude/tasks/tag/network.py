@@ -136,16 +136,16 @@ class Network(nn.Module):
     def _inputs(
         self, states: Sequence[Tensor], words: Tensor | None, features: Tensor | None, letters: WordCharacters | None
     ) -> list[Tensor]:
-        found = []
+        inputs = []
         if self.letters is not None and letters is not None:
-            found.append(self.letters(letters.rows)[letters.words])
+            inputs.append(self.letters(letters.rows)[letters.words])
         if self.words is not None and words is not None:
-            found.append(self.words(words))
+            inputs.append(self.words(words))
         if features is not None:
-            found += [table(column) for table, column in zip(self.features, features.unbind(1), strict=True)]
+            inputs += [table(column) for table, column in zip(self.features, features.unbind(1), strict=True)]
         if "input" in self.settings.states:
-            found.append(self._state("input", states))
-        return found
+            inputs.append(self._state("input", states))
+        return inputs
 
     def _state(self, place: Place, states: Sequence[Tensor]) -> Tensor:
         state = self.mixes[place](states) if self.settings.mix else states[0]

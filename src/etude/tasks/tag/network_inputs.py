@@ -15,9 +15,9 @@ from etude.models.depth import training_flops
 from etude.nn.char_embedding import WordCharacters
 from etude.objectives.base import Term
 from etude.tasks.tag.network import Network, Settings
-from etude.tasks.tag.sentences import Tagged
+from etude.tasks.tag.sentences import TaggedSentence
 from etude.tasks.tag.word_features import Tables
-from etude.tasks.tag.word_pieces import Framed, Pieces
+from etude.tasks.tag.word_pieces import FramedSentence, Pieces
 
 
 @dataclass
@@ -29,7 +29,7 @@ class NetworkInputs:
     features: np.ndarray  # (u, F) int64
 
 
-def learn(settings: Settings, examples: Sequence[Tagged]) -> dict[str, Any]:
+def learn(settings: Settings, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
     """The words and features that the training examples know, JSON-ready."""
     words = ["".join(item.words).split() if item.characters else item.words for item in examples]
     return Tables.learn(settings.features, words, settings.words > 0).facts()
@@ -45,7 +45,7 @@ class WordNetwork(nn.Module):
         self.network = Network(settings, self.tables, width, model.state_count)
         self.width = self.network.width
 
-    def inputs(self, words: Sequence[str], pieces: Pieces, framed: Framed) -> NetworkInputs:
+    def inputs(self, words: Sequence[str], pieces: Pieces, framed: FramedSentence) -> NetworkInputs:
         """Units are words, or pieces of a text of characters; those that are read."""
         units = [""] * len(pieces.units)
         for word, owner in zip(words, pieces.owners, strict=True):
@@ -56,11 +56,11 @@ class WordNetwork(nn.Module):
 
     def fill(self, batch: Any, inputs: Sequence[NetworkInputs]) -> None:
         """The fields of a batch that the network reads."""
-        batch.known = torch.from_numpy(np.concatenate([sentence.words for sentence in inputs]))
+        batch.word_ids = torch.from_numpy(np.concatenate([sentence.words for sentence in inputs]))
         batch.features = torch.from_numpy(np.concatenate([sentence.features for sentence in inputs]))
         if self.settings.characters is not None:
             words = [surface.encode() for sentence in inputs for surface in sentence.surfaces]
-            batch.letters, batch.spelled = WordCharacters.from_words(words, self.settings.characters)
+            batch.char_ids, batch.char_rows = WordCharacters.from_words(words, self.settings.characters)
         if self.settings.mix and self.settings.mix_penalty:
             batch.counts["mix"] = 1
 
@@ -71,8 +71,8 @@ class WordNetwork(nn.Module):
             states = [layer[batch.units] for layer in model(batch, layers=True).layers]
         elif self.settings.states:
             states = [model(batch).last[batch.units]]
-        letters = None if batch.letters is None else WordCharacters(batch.letters, batch.spelled)
-        return self.network(states, batch.known, batch.features, letters, batch.words)
+        letters = None if batch.char_ids is None else WordCharacters(batch.char_ids, batch.char_rows)
+        return self.network(states, batch.word_ids, batch.features, letters, batch.words)
 
     def terms(self, batch: Any) -> dict[str, Term]:
         """What the network adds to the loss: the penalty of its mixes."""
@@ -81,5 +81,5 @@ class WordNetwork(nn.Module):
 
     def flops(self, model: Model, batch: Any) -> int:
         """Forward and backward, the model's own with it."""
-        own = self.network.flops(batch.words.total, 0 if batch.letters is None else len(batch.letters))
+        own = self.network.flops(batch.words.total, 0 if batch.char_ids is None else len(batch.char_ids))
         return 3 * own + (training_flops(model, batch.layout.lengths) if self.settings.states else 0)

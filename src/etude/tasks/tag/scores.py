@@ -21,21 +21,21 @@ from etude.tasks.data.examples import Examples
 from etude.tasks.outcomes import CORRECT, GOLD, Outcome, count_outcome
 from etude.tasks.tag.encodings import Scheme
 from etude.tasks.tag.entities import Ratio, TagScore, compare
-from etude.tasks.tag.sentences import Tagged
+from etude.tasks.tag.sentences import TaggedSentence
 
-Named = Literal["entity_f1", "entity_macro_f1", "accuracy", "tag_macro_f1"]
+ScoreName = Literal["entity_f1", "entity_macro_f1", "accuracy", "tag_macro_f1"]
 Sentences = Sequence[Sequence[str]]
 
 
-class TagScoring(Scoring[Tagged]):
-    def __init__(self, score: Named | None, scheme: Scheme | None, characters: bool) -> None:
+class TagScoring(Scoring[TaggedSentence]):
+    def __init__(self, score: ScoreName | None, scheme: Scheme | None, characters: bool) -> None:
         """`score` None: what suits the tags."""
         self.score: str = score or default_score(scheme, characters)
         self.scheme = scheme
         if scheme is None and self.score.startswith("entity"):
             raise UserError(f"task.score={self.score} counts entities, and these tags write no chunks: set accuracy.")
 
-    def outcome(self, examples: Examples[Tagged], answers: Answers) -> Outcome:
+    def outcome(self, examples: Examples[TaggedSentence], answers: Answers) -> Outcome:
         """Of words; of characters that are no spaces."""
         pairs: list[tuple[list[str], list[str]]] = []
         for item, answer in zip(examples, answers, strict=True):
@@ -51,14 +51,14 @@ class TagScoring(Scoring[Tagged]):
         return count_outcome("micro" if self.score == "entity_f1" else "macro", counts)
 
 
-def default_score(scheme: Scheme | None, characters: bool) -> Named:
+def default_score(scheme: Scheme | None, characters: bool) -> ScoreName:
     """The official score of such tags."""
     if scheme is None:
         return "accuracy"
     return "entity_macro_f1" if characters else "entity_f1"
 
 
-def majority(train: Examples[Tagged], test: Examples[Tagged]) -> list[Answer]:
+def majority(train: Examples[TaggedSentence], test: Examples[TaggedSentence]) -> list[Answer]:
     tag = most_common([tag for item in train for tag in item.tags or ()])
     return [{"tags": [tag] * len(item.words)} for item in test]
 
@@ -76,19 +76,19 @@ def scores(gold: Sentences, predicted: Sentences, scheme: Scheme | None, interva
             intervals,
         )
 
-    found: dict[str, Score] = {}
+    by_name: dict[str, Score] = {}
     if scheme is not None:
-        kinds, entities = _table([compare(one, other) for one, other in pairs])
+        kinds, entities = _table([compare(gold_tags, predicted_tags) for gold_tags, predicted_tags in pairs])
         for name in ("f1", "precision", "recall"):
-            found[f"entity_{name}"] = of(entities, lambda total, name=name: getattr(Ratio.of(total.sum(0)), name))  # type: ignore[misc]
+            by_name[f"entity_{name}"] = of(entities, lambda total, name=name: getattr(Ratio.of(total.sum(0)), name))  # type: ignore[misc]
         for number, kind in enumerate(kinds):
-            found[f"entity_f1.{kind}"] = of(entities[:, number], lambda total: Ratio.of(total).f1)
-        _, strict = _table([compare(one, other, scheme) for one, other in pairs])
-        found["entity_macro_f1"] = of(strict, _macro)
-    _, tags = _table([_tag_counts(one, other) for one, other in pairs])
-    found["accuracy"] = of(tags, lambda total: float(total[:, CORRECT].sum() / max(1, total[:, GOLD].sum())))
-    found["tag_macro_f1"] = of(tags, _macro)
-    return found
+            by_name[f"entity_f1.{kind}"] = of(entities[:, number], lambda total: Ratio.of(total).f1)
+        _, strict = _table([compare(gold_tags, predicted_tags, scheme) for gold_tags, predicted_tags in pairs])
+        by_name["entity_macro_f1"] = of(strict, _macro)
+    _, tags = _table([_tag_counts(gold_tags, predicted_tags) for gold_tags, predicted_tags in pairs])
+    by_name["accuracy"] = of(tags, lambda total: float(total[:, CORRECT].sum() / max(1, total[:, GOLD].sum())))
+    by_name["tag_macro_f1"] = of(tags, _macro)
+    return by_name
 
 
 def _tag_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.ndarray]:
@@ -99,16 +99,16 @@ def _tag_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.n
 
 def _table(counts: Sequence[Mapping[str, np.ndarray]]) -> tuple[list[str], np.ndarray]:
     """The types, sorted, and (sentences, types, 3) their counts."""
-    kinds = sorted({kind for one in counts for kind in one})
+    kinds = sorted({kind for sentence in counts for kind in sentence})
     numbers = {kind: number for number, kind in enumerate(kinds)}
     table = np.zeros((len(counts), len(kinds), 3), dtype=np.int32)
-    for row, one in zip(table, counts, strict=True):
-        for kind, value in one.items():
+    for row, sentence in zip(table, counts, strict=True):
+        for kind, value in sentence.items():
             row[numbers[kind]] = value
     return kinds, table
 
 
 def _macro(total: np.ndarray) -> float:
     """Of the types that occur in what was drawn."""
-    there = total[total.sum(1) > 0]
-    return float(np.mean([Ratio.of(one).f1 for one in there])) if len(there) else 0.0
+    occurring = total[total.sum(1) > 0]
+    return float(np.mean([Ratio.of(counts).f1 for counts in occurring])) if len(occurring) else 0.0

@@ -26,7 +26,7 @@ BY_CHARACTER = ("chars", "characters")
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedSentence:
     words: list[str]  # or characters
     tags: list[str] | None
     characters: bool  # whether each is one character of a text, spaces included
@@ -39,7 +39,7 @@ class Tagged:
         return f"{where}, word {word + 1}"
 
 
-def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> Tagged:
+def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> TaggedSentence:
     column = column_of(record, "tokens", columns, COLUMNS["tokens"])
     value = value_of(record, column, where)
     if isinstance(value, str):  # a plain text
@@ -50,45 +50,49 @@ def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labell
     if not words or all(word.isspace() for word in words):
         raise UserError(f"{where}: a sentence without a word. Fill it, or remove it.")
     lines = record.lines if isinstance(record, Sentence) else None
-    found = Tagged(words, None, characters, lines)
+    sentence = TaggedSentence(words, None, characters, lines)
     if not characters:
         for number, word in enumerate(words):
             if not word.strip():
-                raise UserError(f"{found.place(where, number)}: an empty word. Remove it and its tag.")
+                raise UserError(f"{sentence.place(where, number)}: an empty word. Remove it and its tag.")
     if not labelled:
-        return found
+        return sentence
     name = column_of(record, "tags", columns, COLUMNS["tags"])
     tags = _strings(value_of(record, name, where), name, where)
     if len(tags) != len(words):
         raise UserError(f"{where}: {len(words)} words in '{column}', and {len(tags)} tags in '{name}': give one each.")
     for number, tag in enumerate(tags):
         if not tag.strip() or tag == "_":
-            raise UserError(f"{found.place(where, number)}: no tag in the column '{name}'. Fill it, or name another.")
-    return Tagged(words, tags, characters, lines)
+            raise UserError(
+                f"{sentence.place(where, number)}: no tag in the column '{name}'. Fill it, or name another."
+            )
+    return TaggedSentence(words, tags, characters, lines)
 
 
 def _strings(value: Any, column: str, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, (str, int)) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of words.")
-    found = [str(one) for one in value]
+    strings = [str(item) for item in value]
     try:
-        "".join(found).encode()
+        "".join(strings).encode()
     except UnicodeEncodeError:
         raise UserError(f"{where}: '{column}' holds half a surrogate pair, which is no character.") from None
-    return found
+    return strings
 
 
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
-) -> Examples[Tagged]:
-    found = gather(sentences(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
-    if any(item.characters for item in found) and all(len(word) == 1 for item in found for word in item.words):
-        found.items = [replace(item, characters=True) for item in found]
-    return found
+) -> Examples[TaggedSentence]:
+    examples = gather(
+        sentences(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad
+    )
+    if any(item.characters for item in examples) and all(len(word) == 1 for item in examples for word in item.words):
+        examples.items = [replace(item, characters=True) for item in examples]
+    return examples
 
 
 def check_shape(
-    item: Tagged, where: str, chunks: bool, *, rules_of: Scheme | None = None, prefixes_of: Scheme | None = None
+    item: TaggedSentence, where: str, chunks: bool, *, rules_of: Scheme | None = None, prefixes_of: Scheme | None = None
 ) -> None:
     """UserError where `chunks` are expected and a tag is none, or one that breaks the rules of a scheme, or has a
     prefix that the scheme does not know."""
@@ -111,9 +115,9 @@ def check_shape(
     if rules_of is not None:
         breach = first_breach(tags, rules_of)
         if breach is not None:
-            told = f"the tag '{tags[breach]}' cannot stand here" if breach < len(tags) else "a chunk does not end"
-            raise UserError(f"{item.place(where, breach)}: {told} in {rules_of}. Correct it, or set task.scheme=auto.")
+            fault = f"the tag '{tags[breach]}' cannot stand here" if breach < len(tags) else "a chunk does not end"
+            raise UserError(f"{item.place(where, breach)}: {fault} in {rules_of}. Correct it, or set task.scheme=auto.")
 
 
-def strata(example: Tagged) -> frozenset[str]:
+def strata(example: TaggedSentence) -> frozenset[str]:
     return frozenset(example.tags or ())

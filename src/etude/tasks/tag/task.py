@@ -1,7 +1,7 @@
 """One tag a word: named entities and parts of speech, over any model.
 
 Words become pieces, one piece speaks for each word (tasks/tag/word_pieces.py), a head scores the tags of all words of a
-sentence (tasks/tag/heads.py). Which layers of the model are read, and whether it is trained with the head or only
+sentence (tasks/tag/heads.py). PieceChoice layers of the model are read, and whether it is trained with the head or only
 read, is said by the transfer (`transfer.layers`, `combine`, `frozen`); another rate for the head by `train.head_lr`
 (Baevski et al. 2019: 1e-5 and 1e-3).
 
@@ -40,15 +40,23 @@ from etude.tasks.tag import network as tag_network
 from etude.tasks.tag import network_inputs
 from etude.tasks.tag import scores as tag_scores
 from etude.tasks.tag.encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
-from etude.tasks.tag.heads import Constraints, Head, Kind
+from etude.tasks.tag.heads import Constraints, Head, HeadKind
 from etude.tasks.tag.network_inputs import NetworkInputs, WordNetwork
-from etude.tasks.tag.scores import Named, TagScoring, majority
-from etude.tasks.tag.sentences import COLUMNS, INPUTS, Tagged, check_shape, parse, read, strata
-from etude.tasks.tag.word_pieces import Framed, Pieces, Which, expand, framed, of_characters, of_words
+from etude.tasks.tag.scores import ScoreName, TagScoring, majority
+from etude.tasks.tag.sentences import COLUMNS, INPUTS, TaggedSentence, check_shape, parse, read, strata
+from etude.tasks.tag.word_pieces import (
+    FramedSentence,
+    PieceChoice,
+    Pieces,
+    expand,
+    frame_sentence,
+    split_characters,
+    split_words,
+)
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
-    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "Tagged", "Tagger", "build",
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "TaggedSentence", "Tagger", "build",
     "learn", "majority", "parse", "read", "records", "scoring", "strata",
 ]  # fmt: skip
 
@@ -61,9 +69,10 @@ log = logging.getLogger("etude")
 
 
 class Settings(Strict):
-    head: Kind = "linear"
+    head: HeadKind = "linear"
     scheme: Literal["auto", "none", "iob1", "iob2", "iobes"] = Field(
-        default="auto", description="how the files write chunks; none: tags are no chunks. Named, its rules must hold"
+        default="auto",
+        description="how the files write chunks; none: tags are no chunks. ScoreName, its rules must hold",
     )
     encoding: Scheme | None = Field(
         default=None, description="the scheme to learn chunks in; that of the files if None"
@@ -71,7 +80,7 @@ class Settings(Strict):
     constraints: Constraints | None = Field(
         default=None, description="rules of the scheme; None: at decoding with a CRF, else none"
     )
-    piece: Which = Field(default="first", description="the piece that speaks for a word")
+    piece: PieceChoice = Field(default="first", description="the piece that speaks for a word")
     length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
     long: Literal["window", "cut"] = Field(default="window", description="what becomes of longer sentences")
     stride: int | None = Field(default=None, ge=1, description="pieces from window to window; half a window if None")
@@ -83,13 +92,13 @@ class Settings(Strict):
     network: tag_network.Settings | None = Field(
         default=None, description="layers of the tagger's own between the model and the head: window, TagLM, ELMo"
     )
-    score: Named | None = Field(default=None, description="the official one; what suits the tags if None")
+    score: ScoreName | None = Field(default=None, description="the official one; what suits the tags if None")
 
 
 # --- facts ------------------------------------------------------------------------------------------
 
 
-def learn(examples: Examples[Tagged], settings: Settings) -> dict[str, Any]:
+def learn(examples: Examples[TaggedSentence], settings: Settings) -> dict[str, Any]:
     """The tags, how they write chunks, and what a word has that nobody could look at."""
     counts = Counter(tag for item in examples for tag in item.tags or ())
     if not counts:
@@ -107,7 +116,7 @@ def learn(examples: Examples[Tagged], settings: Settings) -> dict[str, Any]:
     return facts if own is None else {**facts, "tables": network_inputs.learn(own, examples.items)}
 
 
-def _scheme(examples: Examples[Tagged], settings: Settings) -> Scheme | None:
+def _scheme(examples: Examples[TaggedSentence], settings: Settings) -> Scheme | None:
     if settings.scheme == "none":
         return None
     declared: Scheme | None = None if settings.scheme == "auto" else settings.scheme
@@ -132,7 +141,7 @@ class TagRows:
     """Row i is sentence i; numbers at and beyond the last are later epochs."""
 
     pieces: list[Pieces]
-    framed: list[Framed]
+    framed: list[FramedSentence]
     tags: list[np.ndarray] | None  # numbers of the tags of the units that are read
     segments: bool
     inputs: list[NetworkInputs] | None = None
@@ -156,13 +165,13 @@ class TagBatch(Batch):
     units: Tensor | None = None  # (W,) int64, the token of each unit
     words: Layout | None = None  # sentences over units
     tags: Tensor | None = None  # (W,) int64
-    known: Tensor | None = None  # (W,) int64, for a network of the tagger's own: rows of its word vectors
+    word_ids: Tensor | None = None  # (W,) int64, for a network of the tagger's own: rows of its word vectors
     features: Tensor | None = None  # (W, F) int64
-    letters: Tensor | None = None  # (U, length) of the different units
-    spelled: Tensor | None = None  # (W,) which of them each unit is
+    char_ids: Tensor | None = None  # (U, length) of the different units
+    char_rows: Tensor | None = None  # (W,) which of them each unit is
 
 
-class Tagger(Task[Tagged]):
+class Tagger(Task[TaggedSentence]):
     scoring: TagScoring
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> None:
@@ -209,27 +218,27 @@ class Tagger(Task[Tagged]):
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def rows(self, corpus: Examples[Tagged], seed: int = 0) -> TagRows:
+    def rows(self, corpus: Examples[TaggedSentence], seed: int = 0) -> TagRows:
         rows = self._rows(corpus)
         rows.tags = []
-        for item, where, pieces, one in zip(corpus, corpus.places, rows.pieces, rows.framed, strict=True):
-            rows.tags.append(self._gold(item, where, pieces)[: len(one.units)])
+        for item, where, pieces, framed_sentence in zip(corpus, corpus.places, rows.pieces, rows.framed, strict=True):
+            rows.tags.append(self._gold(item, where, pieces)[: len(framed_sentence.units)])
         return rows
 
-    def _rows(self, examples: Examples[Tagged]) -> TagRows:
+    def _rows(self, examples: Examples[TaggedSentence]) -> TagRows:
         """Sentences as a model reads them, without their tags."""
         pieces: list[Pieces] = []
         for start in range(0, len(examples), 1000):  # encodings are large: not all at once
             words = [self._words(item) for item in examples.items[start : start + 1000]]
             places = examples.places[start : start + 1000]
             if self.characters:
-                pieces += of_characters(words, self.tokenizer, places)
+                pieces += split_characters(words, self.tokenizer, places)
             else:
-                pieces += of_words(words, self.tokenizer, self.settings.piece, places)
-        parts = [framed(one, self.framing, self.settings.long, self.settings.stride) for one in pieces]
+                pieces += split_words(words, self.tokenizer, self.settings.piece, places)
+        parts = [frame_sentence(part, self.framing, self.settings.long, self.settings.stride) for part in pieces]
         for what, count in (
-            ("were cut, their last words not looked at", sum(one.cut for one in parts)),
-            ("are read in windows", sum(len(one.bounds) > 2 for one in parts)),
+            ("were cut, their last words not looked at", sum(part.cut for part in parts)),
+            ("are read in windows", sum(len(part.bounds) > 2 for part in parts)),
         ):
             if count:
                 log.warning(
@@ -243,14 +252,14 @@ class Tagger(Task[Tagged]):
             inputs = [own.inputs(self._words(item), sentence, framed) for item, sentence, framed in three]
         return TagRows(pieces, parts, None, self.framing.segments, inputs)
 
-    def _words(self, item: Tagged) -> list[str]:
+    def _words(self, item: TaggedSentence) -> list[str]:
         """The words, or the characters, as the tagger was trained to see them."""
         if item.characters == self.characters:
             return item.words
         text = "".join(item.words) if item.characters else " ".join(item.words)
         return list(text) if self.characters else text.split()
 
-    def _gold(self, item: Tagged, where: str, pieces: Pieces) -> np.ndarray:
+    def _gold(self, item: TaggedSentence, where: str, pieces: Pieces) -> np.ndarray:
         """(units,) the numbers of the tags."""
         if item.tags is None:
             raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
@@ -267,7 +276,7 @@ class Tagger(Task[Tagged]):
             )
         return np.array([self.numbers[tags[head]] for head in pieces.heads], dtype=np.int64)
 
-    def _check_units(self, item: Tagged, where: str) -> None:
+    def _check_units(self, item: TaggedSentence, where: str) -> None:
         if item.characters != self.characters:
             units = ("words", "characters") if item.characters else ("characters", "words")
             raise UserError(f"{where}: this tagger has learnt tags of {units[0]}, and here are tags of {units[1]}.")
@@ -320,12 +329,12 @@ class Tagger(Task[Tagged]):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def predict(self, model: Model, examples: Examples[Tagged]) -> list[Answer]:
+    def predict(self, model: Model, examples: Examples[TaggedSentence]) -> list[Answer]:
         """A tag for each word, with its probability, and the entities they write."""
         answers = []
-        for item, (tags, chances) in zip(examples, self._tags(model, examples), strict=True):
+        for item, (tags, probs) in zip(examples, self._tags(model, examples), strict=True):
             words = self._words(item)
-            answer: Answer = {"tokens": words, "tags": tags, "scores": chances}
+            answer: Answer = {"tokens": words, "tags": tags, "scores": probs}
             if self.scheme is not None:
                 between = "" if self.characters else " "
                 answer["entities"] = [
@@ -335,15 +344,15 @@ class Tagger(Task[Tagged]):
             answers.append(answer)
         return answers
 
-    def _tags(self, model: Model, examples: Examples[Tagged]) -> Iterator[tuple[list[str], list[float]]]:
+    def _tags(self, model: Model, examples: Examples[TaggedSentence]) -> Iterator[tuple[list[str], list[float]]]:
         """Tags of words, as the files write them, and their probabilities; in the order of the examples."""
         rows = self._rows(examples)
-        found: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0))] * len(rows)
+        decoded: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0))] * len(rows)
         for group, batch in self.batches(model, rows):
-            best, chances = (one.cpu().numpy() for one in self.head.decode(self.scores(model, batch), batch.words))
+            best, probs = (tensor.cpu().numpy() for tensor in self.head.decode(self.scores(model, batch), batch.words))
             for number, start, stop in zip(group, batch.words.host[:-1], batch.words.host[1:], strict=True):
-                found[number] = best[start:stop], chances[start:stop]
-        for (numbers, chances), pieces in zip(found, rows.pieces, strict=True):
+                decoded[number] = best[start:stop], probs[start:stop]
+        for (numbers, probs), pieces in zip(decoded, rows.pieces, strict=True):
             tags = [self.labels[number] for number in numbers]
             if self.encoding is not None and "iobes" in (self.encoding, self.scheme):
                 tags = convert(tags, "iob2")  # units become characters in IOB only
@@ -351,10 +360,14 @@ class Tagger(Task[Tagged]):
             if self.scheme is not None and (self.encoding != self.scheme or self.scheme == "iobes"):
                 tags = convert(tags, self.scheme)
             # what nobody looked at (spaces, words behind a cut) is certain to nobody: 0
-            sure = [*np.round(chances.astype(np.float64), 6).tolist(), *[0.0] * (len(pieces.units) - len(chances)), 0.0]
-            yield tags, [sure[owner] for owner in pieces.owners]
+            unit_probs = [
+                *np.round(probs.astype(np.float64), 6).tolist(),
+                *[0.0] * (len(pieces.units) - len(probs)),
+                0.0,
+            ]
+            yield tags, [unit_probs[owner] for owner in pieces.owners]
 
-    def evaluate(self, model: Model, examples: Examples[Tagged], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[TaggedSentence], intervals: bool = True) -> dict[str, Score]:
         """Of words; of characters that are no spaces."""
         gold, predicted = [], []
         for number, (item, (tags, _)) in enumerate(zip(examples, self._tags(model, examples), strict=True)):
@@ -369,10 +382,10 @@ class Tagger(Task[Tagged]):
         self._warn_unknown(gold, examples.source)
         return tag_scores.scores(gold, predicted, self.scheme, intervals)
 
-    def judge(self, examples: Examples[Tagged], answers: Answers) -> list[ErrorExample]:
+    def judge(self, examples: Examples[TaggedSentence], answers: Answers) -> list[ErrorExample]:
         return [tag_errors.judge(item, answer, self.scheme) for item, answer in zip(examples, answers, strict=True)]
 
-    def confusion(self, examples: Examples[Tagged], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
+    def confusion(self, examples: Examples[TaggedSentence], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
         counts: Counter[tuple[str, str]] = Counter()
         for item, answer in zip(examples, answers, strict=True):
             words = [not word.isspace() for word in item.words]

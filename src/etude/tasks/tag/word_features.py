@@ -75,9 +75,9 @@ class Tables:
     @property
     def sizes(self) -> list[int]:
         """How many values each feature has, in the order of the columns."""
-        found = [len(CAPITALS)] if self.settings.capitals else []
-        found += [len(self.suffixes) + 1] if self.settings.suffix else []
-        return found + [2] * len(self.names)
+        sizes = [len(CAPITALS)] if self.settings.capitals else []
+        sizes += [len(self.suffixes) + 1] if self.settings.suffix else []
+        return sizes + [2] * len(self.names)
 
     def numbers(self, words: Sequence[str]) -> np.ndarray:
         """(n,) int64: the row of each word's own vector."""
@@ -96,7 +96,7 @@ class Tables:
     def _named(self, words: Sequence[str]) -> list[list[int]]:
         """For each kind, 1 at the words of every name of it; of names that begin together the longest counts."""
         lowered = tuple(word.lower() for word in words)
-        found = []
+        columns = []
         for known, longest in self._names:
             marks, place = [0] * len(words), 0
             while place < len(words):
@@ -104,8 +104,8 @@ class Tables:
                 size = next((size for size in sizes if lowered[place : place + size] in known), 0)
                 marks[place : place + size] = [1] * size
                 place += max(1, size)
-            found.append(marks)
-        return found
+            columns.append(marks)
+        return columns
 
     @cached_property
     def _words(self) -> dict[str, int]:
@@ -142,17 +142,17 @@ def read_gazetteer(path: Path) -> dict[str, list[str]]:
         raise UserError(f"There is no gazetteer {path}.") from None
     except UnicodeDecodeError as problem:
         raise UserError(f"{path}: not UTF-8 at byte {problem.start}. Convert the file.") from None
-    found: dict[str, dict[str, None]] = {}
+    names_by_kind: dict[str, dict[str, None]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         kind, _, name = line.strip().partition("\t" if "\t" in line.strip() else " ")
         if not name.strip():
             raise UserError(f"{path}:{number}: a line is a kind and a name, such as 'LOC New York'. Correct it.")
-        found.setdefault(kind, {})[" ".join(name.lower().split())] = None
-    if not found:
+        names_by_kind.setdefault(kind, {})[" ".join(name.lower().split())] = None
+    if not names_by_kind:
         raise UserError(f"{path} holds no names.")
-    return {kind: list(names) for kind, names in sorted(found.items())}
+    return {kind: list(names) for kind, names in sorted(names_by_kind.items())}
 
 
 def _ending(word: str, letters: int) -> str:

@@ -21,7 +21,7 @@ from etude.errors import UserError
 from etude.models.framing import Framing
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-Which = Literal["first", "last"]
+PieceChoice = Literal["first", "last"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Pieces:
     owners: np.ndarray  # (words or characters,) the unit of each, -1 where it has none (white space)
 
 
-def of_words(
-    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, which: Which, places: Sequence[str]
+def split_words(
+    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, which: PieceChoice, places: Sequence[str]
 ) -> list[Pieces]:
     """Sentences of words; they are encoded with one space between words, as they would stand in a text."""
     normal = [[tokenizer.normalise(word) for word in words] for words in sentences]
     encodings = tokenizer.encode_batch([" ".join(words) for words in normal])
-    found = []
+    pieces = []
     for words, encoding, where in zip(normal, encodings, places, strict=True):
         lengths = np.array([len(word) for word in words], dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
@@ -57,14 +57,14 @@ def of_words(
         for part in (np.flatnonzero(blank), np.flatnonzero(~blank)):  # where both are there, the second counts
             part = part[::-1] if which == "first" else part
             units[word[part]] = part  # of several, the one written last stays
-        found.append(Pieces(ids, units, np.arange(len(words)), np.arange(len(words))))
-    return found
+        pieces.append(Pieces(ids, units, np.arange(len(words)), np.arange(len(words))))
+    return pieces
 
 
-def of_characters(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, places: Sequence[str]) -> list[Pieces]:
+def split_characters(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, places: Sequence[str]) -> list[Pieces]:
     """Sentences of characters, which together are the text."""
     texts = ["".join(characters) for characters in sentences]
-    found = []
+    pieces = []
     for characters, text, encoding, where in zip(sentences, texts, tokenizer.encode_batch(texts), places, strict=True):
         ids = encoding.ids if len(encoding) else np.array([_unknown(tokenizer, text, where)], dtype=np.int32)
         bounds = _normal_bounds(text, tokenizer)
@@ -77,8 +77,8 @@ def of_characters(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, plac
         owner[[character.isspace() for character in characters]] = -1
         units, heads = np.unique(owner[owner >= 0], return_index=True)
         owners = np.where(owner < 0, -1, np.searchsorted(units, owner))
-        found.append(Pieces(ids, units, np.flatnonzero(owner >= 0)[heads], owners))
-    return found
+        pieces.append(Pieces(ids, units, np.flatnonzero(owner >= 0)[heads], owners))
+    return pieces
 
 
 def _normal_bounds(text: str, tokenizer: Tokenizer) -> np.ndarray:
@@ -100,7 +100,7 @@ def _unknown(tokenizer: Tokenizer, word: str, where: str) -> int:
 
 
 @dataclass(frozen=True)
-class Framed:
+class FramedSentence:
     """One sentence as a model reads it: one sequence, or several windows end to end."""
 
     tokens: np.ndarray  # (n,) int32
@@ -109,7 +109,9 @@ class Framed:
     cut: bool  # whether units at the end were lost
 
 
-def framed(pieces: Pieces, frame: Framing, long: Literal["window", "cut"], stride: int | None) -> Framed:
+def frame_sentence(
+    pieces: Pieces, frame: Framing, long: Literal["window", "cut"], stride: int | None
+) -> FramedSentence:
     """`stride`: pieces from one window to the next, half a window if None."""
     ids, markers = pieces.ids, len(frame.before) + len(frame.after)
     room = len(ids) if frame.length is None else frame.length - markers
@@ -128,7 +130,7 @@ def framed(pieces: Pieces, frame: Framing, long: Literal["window", "cut"], strid
     inside = units - starts[:, None]  # (windows, units)
     context = np.where((inside >= 0) & (inside < size), np.minimum(inside, size - 1 - inside), -1)
     window = context.argmax(0)
-    return Framed(
+    return FramedSentence(
         tokens.astype(np.int32),
         (np.arange(len(starts) + 1) * (size + markers)).astype(np.int32),
         window * (size + markers) + len(frame.before) + units - starts[window],
@@ -142,19 +144,19 @@ def expand(tags: Sequence[str], pieces: Pieces, outside: str) -> list[str]:
     The first character of a unit has its tag and the others go on (KLUE's code); so does a space within an entity.
     Units behind a cut are `outside`.
     """
-    told = [*tags, *[outside] * (len(pieces.units) - len(tags))]
-    found = [outside if owner < 0 else told[owner] for owner in pieces.owners]
+    unit_tags = [*tags, *[outside] * (len(pieces.units) - len(tags))]
+    expanded = [outside if owner < 0 else unit_tags[owner] for owner in pieces.owners]
     for place, (before, owner) in enumerate(pairwise(pieces.owners), 1):
-        if owner >= 0 and owner == before and found[place] != outside:
-            found[place] = f"I{found[place][1:]}"
+        if owner >= 0 and owner == before and expanded[place] != outside:
+            expanded[place] = f"I{expanded[place][1:]}"
     inside: list[int] = []  # places of a gap so far
-    for place in range(1, len(found)):
+    for place in range(1, len(expanded)):
         if pieces.owners[place] < 0:
             inside.append(place)
             continue
-        if inside and inside[0] > 0 and found[place].startswith("I"):
-            before = found[inside[0] - 1]
-            if before != outside and before[1:] == found[place][1:]:
-                found[inside[0] : place] = [found[place]] * len(inside)
+        if inside and inside[0] > 0 and expanded[place].startswith("I"):
+            before = expanded[inside[0] - 1]
+            if before != outside and before[1:] == expanded[place][1:]:
+                expanded[inside[0] : place] = [expanded[place]] * len(inside)
         inside = []
-    return found
+    return expanded
