@@ -66,11 +66,10 @@ class InferenceModel:
         found: list[np.ndarray] = []
         edges: list[tuple[int, int]] = []  # markers before and behind each sequence, which are left out
         for packed in self.packed(self._of_words(ids, edges)):
-            states = self.model(packed, layers=layers == "all")
-            kept = torch.stack(states.layers) if layers == "all" else states.last
+            hidden = torch.stack(self.model.layer_states(packed)) if layers == "all" else self.model(packed).last
             for start, stop in spans(packed):
                 before, behind = edges[len(found)]
-                found.append(kept[..., start + before : stop - behind, :].float().cpu().numpy())
+                found.append(hidden[..., start + before : stop - behind, :].float().cpu().numpy())
         return found
 
     def _of_words(self, sequences: Iterable[Ids | Words], edges: list[tuple[int, int]]) -> Iterator[Any]:
@@ -187,7 +186,7 @@ class InferenceModel:
             raise UserError(f"pool is one of {', '.join(POOLS)}, not '{pool}'.")
         found: list[np.ndarray] = []
         for packed in self.packed(self._framed(texts)):
-            states = self.model(packed, layers=True).layers
+            states = self.model.layer_states(packed)
             if not -len(states) <= layer < len(states):
                 raise UserError(
                     f"layer={layer}: this model has layers 0 (the embeddings) to {len(states) - 1}; -1 is the last."

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 from etude.chance import fold, gumbel
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
+from etude.models.base import Model
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
@@ -134,7 +135,7 @@ class Reader:
 
     def __init__(self, loaded: InferenceModel, sequences: Sequence[Sequence[int]], cached: bool = True) -> None:
         self.model, self.objective, self.device = loaded.model, loaded.objective, loaded.device
-        self.context: int = self.model.context
+        self.context = self.model.max_length
         self.stride = max(1, self.context // 2)
         self.sequences = [list(map(int, sequence)) for sequence in sequences]
         self.starts = np.zeros(len(self.sequences), np.int64)
@@ -281,15 +282,14 @@ def write(
             scores = reader.scores()
 
 
-def _groups(samples: Sequence[Sample], model: Any) -> Iterator[list[Sample]]:
+def _groups(samples: Sequence[Sample], model: Model) -> Iterator[list[Sample]]:
     """In order, as many at a time as memory allows: bounds it, never changes a result."""
-    settings = model.settings
-    size = 2 * 4 * settings.layers * settings.width  # bytes of a token: a key and a value, float32
+    size = 2 * 4 * model.layers * model.width  # bytes of a token: a key and a value, float32
     group: list[Sample] = []
     kept = read = 0
     for sample in samples:
-        prompt = min(len(sample.framed), model.context)
-        need = size * min(prompt + sample.limit, model.context)
+        prompt = min(len(sample.framed), model.max_length)
+        need = size * min(prompt + sample.limit, model.max_length)
         if group and (kept + need > KEPT or read + prompt > TOKENS):
             yield group
             group, kept, read = [], 0, 0

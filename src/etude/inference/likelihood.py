@@ -62,11 +62,11 @@ def spelled(loaded: Loaded, text: str, answers: Sequence[str]) -> Answers:
         if not len(markers) + shared:
             raise UserError(f"Nothing stands before the answer '{answer.strip()}': lengthen the template.")
         sequence, first = np.concatenate([markers, tokens]).astype(np.int64), len(markers) + shared
-        over = max(0, len(sequence) - 1 - loaded.model.context)
+        over = max(0, len(sequence) - 1 - loaded.model.max_length)
         if over >= first:
             raise UserError(
                 f"The answer '{answer.strip()[:40]}' leaves no room before it: "
-                f"the model sees {loaded.model.context} tokens."
+                f"the model sees {loaded.model.max_length} tokens."
             )
         sequences.append(sequence[over:])
         firsts.append(first - over)

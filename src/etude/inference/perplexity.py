@@ -123,9 +123,9 @@ def perplexity(
             "Of a masked model there is a pseudo-perplexity."
         )
     loaded.must_speak()
-    context = loaded.model.context if context is None else context
-    if not 1 <= context <= loaded.model.context:
-        raise UserError(f"context={context}: the model sees from 1 to {loaded.model.context} tokens.")
+    context = loaded.model.max_length if context is None else context
+    if not 1 <= context <= loaded.model.max_length:
+        raise UserError(f"context={context}: the model sees from 1 to {loaded.model.max_length} tokens.")
     stride = max(1, context // 2) if stride is None else stride
     if not 1 <= stride <= context:
         raise UserError(f"stride={stride}: take 1 to {context}; a larger one would leave tokens out.")
@@ -262,7 +262,7 @@ def pseudo_perplexity(loaded: InferenceModel, source: str | Corpus) -> Perplexit
     if loaded.objective.predicts_next or mask is None:
         raise UserError("This model has no mask to ask through: a causal model has a true likelihood, use perplexity.")
     loaded.must_speak()
-    room = loaded.model.context - len(loaded.objective.frame(np.zeros(0, np.int64), None))
+    room = loaded.model.max_length - len(loaded.objective.frame(np.zeros(0, np.int64), None))
     total, count, unknown = 0.0, 0, 0
     for ids in _stretches(loaded, source, room):
         framed = loaded.frame(ids)
@@ -280,7 +280,7 @@ def pseudo_perplexity(loaded: InferenceModel, source: str | Corpus) -> Perplexit
     if not count:
         raise UserError("The text has no tokens to score.")
     words, size = _measured(source)
-    return Perplexity(total, count, words, size, unknown, 0, loaded.model.context, room, pseudo=True)
+    return Perplexity(total, count, words, size, unknown, 0, loaded.model.max_length, room, pseudo=True)
 
 
 def _stretches(loaded: InferenceModel, source: str | Corpus, room: int) -> Iterator[np.ndarray]:

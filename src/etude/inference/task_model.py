@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from etude.errors import UserError
+from etude.models.base import Model
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.base import Answers, Task
@@ -33,7 +34,7 @@ LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
 class Tuned:
     folder: Path
     plan: Plan
-    model: nn.Module
+    model: Model
     task: Task
     tokenizer: Tokenizer
 

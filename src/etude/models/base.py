@@ -8,6 +8,7 @@ that derives from `Model`, and `build(settings)`.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -71,6 +72,12 @@ class Model(nn.Module, ABC):
     def flops(self, lengths: np.ndarray) -> int:
         """Of one forward pass over sequences of these lengths: matrix products times 2, attention over real lengths."""
 
+    def layer_states(self, packed: Packed) -> list[Tensor]:
+        """The hidden states of all layers, (N, D) each, the embedding's first."""
+        states = self(packed, layers=True).layers
+        assert states is not None
+        return states
+
     def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
         """For each layer, for each sequence, the softmax weights (H, L, L); only where `has_attention_weights`."""
         raise NotImplementedError(f"{type(self).__name__} gives no attention weights: see has_attention_weights")
@@ -102,6 +109,11 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def layers(self) -> int:
         """Layers above the embedding; 0 for word vectors, which see no other token."""
+
+    @property
+    def max_length(self) -> int:
+        """`context` as a number: larger than any sequence where the model reads any length."""
+        return sys.maxsize if self.context is None else self.context
 
     @property
     def causal(self) -> bool:

@@ -96,8 +96,7 @@ class LayerFeatures(Model):
     def _stack(self, packed: Packed) -> Tensor:
         if self.last_only:
             return self.wrapped(packed).last[:, None]
-        states = self.wrapped(packed, layers=True).layers
-        assert states is not None
+        states = self.wrapped.layer_states(packed)
         return torch.stack([states[number] for number in self.chosen], dim=1)
 
     @torch.no_grad()

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.recurrent import Carry, Direction, Recurrent
 from etude.nn.char_embedding import CharEmbedding, WordCharacters
 from etude.nn.packed import Packed
@@ -248,8 +249,9 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
         self.lanes = Lanes.restored(state, self.shape)
 
 
-def build(settings: Settings, model: nn.Module, special: Specials) -> BiLM:
-    if not isinstance(model, Recurrent):
-        raise UserError(f"objective bilm carries the states of a recurrent model, not of {type(model).__name__}. "
-                        "Set model.kind: recurrent.")  # fmt: skip
-    return BiLM(settings, model, special)
+def build(settings: Settings, model: Model, special: Specials) -> BiLM:
+    message = (
+        f"objective bilm carries the states of a recurrent model, not of {type(model).__name__}. "
+        "Set model.kind: recurrent."
+    )
+    return BiLM(settings, require(model, Recurrent, message), special)

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.transformer import Transformer
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
@@ -185,10 +186,10 @@ class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
 
     def __init__(self, settings: Settings, model: Transformer, special: Specials) -> None:
         super().__init__()
-        if model.settings.direction != "causal":
+        if not model.causal:
             raise UserError(
-                f"objective.kind=causal with model.direction={model.settings.direction}: every token would see the one it predicts. "
-                "Set model.direction=causal, or objective.kind=masked."
+                f"objective.kind=causal with model.direction={model.settings.direction}: every token would see the one "
+                "it predicts. Set model.direction=causal, or objective.kind=masked."
             )
         self.length = sequence_length(settings.length, model.context)
         self.splits_documents, self.end = settings.documents == "split", special.end
@@ -250,8 +251,9 @@ class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
         return F.linear(last, table, self.head.bias)  # (N, V)
 
     def flops(self, model: Transformer, batch: CausalBatch) -> int:
-        return 3 * (model.flops(batch.layout.lengths) + self.head.flops(model, batch.counts["loss"]))
+        return 3 * (model.flops(batch.layout.lengths) + self.head.flops(batch.counts["loss"]))
 
 
-def build(settings: Settings, model: Transformer, special: Specials) -> Causal:
-    return Causal(settings, model, special)
+def build(settings: Settings, model: Model, special: Specials) -> Causal:
+    message = f"objective causal trains a Transformer, not {type(model).__name__}. Set model.kind: transformer."
+    return Causal(settings, require(model, Transformer, message), special)

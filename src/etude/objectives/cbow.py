@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
+from etude.models.base import Model
 from etude.models.static import Static
 from etude.objectives.base import Term
 from etude.objectives.word_vectors.batched_update import (
@@ -113,5 +114,5 @@ class CBOW(Windows):
         return 3 * 2 * model.width * round(batch.counts["loss"] * self.text.targets)
 
 
-def build(settings: Settings, model: nn.Module, special: Specials) -> CBOW:
+def build(settings: Settings, model: Model, special: Specials) -> CBOW:
     return CBOW(settings, check_model("cbow", model), special)

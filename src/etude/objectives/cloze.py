@@ -19,10 +19,11 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.two_tower import TowerStates, TwoTower
 from etude.nn.char_embedding import CharEmbedding, WordCharacters
 from etude.nn.losses import linear_losses_and_argmax
@@ -229,10 +230,9 @@ def boundary_of(special: Specials) -> int:
     return boundary
 
 
-def build(settings: Settings, model: nn.Module, special: Specials) -> Cloze:
-    if not isinstance(model, TwoTower):
-        raise UserError(
-            f"objective cloze trains a two-tower model, not {type(model).__name__}. Set model.kind: two_tower, or "
-            "objective.kind: masked."
-        )
-    return Cloze(settings, model, special)
+def build(settings: Settings, model: Model, special: Specials) -> Cloze:
+    message = (
+        f"objective cloze trains a two-tower model, not {type(model).__name__}. Set model.kind: two_tower, or "
+        "objective.kind: masked."
+    )
+    return Cloze(settings, require(model, TwoTower, message), special)

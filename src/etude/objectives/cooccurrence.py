@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.static import Static
 from etude.objectives.base import Batch, PretrainingObjective, Row, Term, join
 from etude.objectives.word_vectors.kernels import inner_loops
@@ -263,11 +264,9 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
         self.squares = [state[f"squares.{number}"].clone() for number in range(len(self.squares))]
 
 
-def build(settings: Settings, model: nn.Module, special: Specials) -> Cooccurrence:
-    if not isinstance(model, Static):
-        raise UserError(
-            f"objective cooccurrence trains word vectors, not {type(model).__name__}. Set model.kind: static."
-        )
-    if model.settings.buckets:
+def build(settings: Settings, model: Model, special: Specials) -> Cooccurrence:
+    message = f"objective cooccurrence trains word vectors, not {type(model).__name__}. Set model.kind: static."
+    vectors = require(model, Static, message)
+    if vectors.settings.buckets:
         raise UserError("objective cooccurrence knows whole words only: set model.buckets to 0.")
-    return Cooccurrence(settings, model, special)
+    return Cooccurrence(settings, vectors, special)

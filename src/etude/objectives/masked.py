@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.transformer import Transformer
 from etude.nn.activations import Activation
 from etude.nn.block import first_token_indices
@@ -146,5 +147,6 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
         return 3 * (forward + 2 * labelled * model.width * (model.width + 2))
 
 
-def build(settings: Settings, model: Transformer, special: Specials) -> Masked:
-    return Masked(settings, model, special)
+def build(settings: Settings, model: Model, special: Specials) -> Masked:
+    message = f"objective masked trains a Transformer, not {type(model).__name__}. Set model.kind: transformer."
+    return Masked(settings, require(model, Transformer, message), special)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance, integers
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.static import Static
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import upcast
@@ -147,7 +148,6 @@ def _flat(batch: RankBatch, tokens: Tensor) -> Packed:
     return Packed(flat, torch.zeros_like(flat), None, layout)
 
 
-def build(settings: Settings, model: nn.Module, special: Specials) -> Ranking:
-    if not isinstance(model, Static):
-        raise UserError(f"objective ranking makes word vectors, not a {type(model).__name__}. Set model.kind: static.")
-    return Ranking(settings, model, special)
+def build(settings: Settings, model: Model, special: Specials) -> Ranking:
+    message = f"objective ranking makes word vectors, not a {type(model).__name__}. Set model.kind: static."
+    return Ranking(settings, require(model, Static, message), special)

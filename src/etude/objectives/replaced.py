@@ -31,7 +31,7 @@ from torch import Tensor
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import transformer
-from etude.models.base import Model
+from etude.models.base import Model, require
 from etude.nn.activations import Activation
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Packed
@@ -92,14 +92,17 @@ class ReplacedBatch(SlotBatch):
     slotted: ClassVar[tuple[str, ...]] = (*SlotBatch.slotted, "keys")
 
 
+BOTH_SIDES = (
+    "objective.kind=replaced judges each token from both of its sides by a Transformer: "
+    "set model.kind=transformer and model.direction=both."
+)
+
+
 class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow, ReplacedBatch]):
     def __init__(self, settings: Settings, model: transformer.Transformer, special: Specials) -> None:
         super().__init__()
-        if not isinstance(model, transformer.Transformer) or model.settings.direction != "both":
-            raise UserError(
-                "objective.kind=replaced judges each token from both of its sides by a Transformer: "
-                "set model.kind=transformer and model.direction=both."
-            )
+        if model.causal:
+            raise UserError(BOTH_SIDES)
         self.settings = settings
         self.corruption = Corruption(settings, model, special, kind="replaced")
         self.row_rules, self.slots = self.corruption.row_rules, self.corruption.slots
@@ -242,5 +245,5 @@ def objective_for(model: transformer.Settings, generator: transformer.Settings |
     return settings
 
 
-def build(settings: Settings, model: transformer.Transformer, special: Specials) -> Replaced:
-    return Replaced(settings, model, special)
+def build(settings: Settings, model: Model, special: Specials) -> Replaced:
+    return Replaced(settings, require(model, transformer.Transformer, BOTH_SIDES), special)

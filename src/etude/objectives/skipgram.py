@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from etude.models.base import Model
 from etude.models.static import Static
 from etude.objectives.base import Term
 from etude.objectives.word_vectors.batched_update import Inputs, blocks, learn, losses, pairs_of, targets_of
@@ -88,5 +89,5 @@ class SkipGram(Windows):
         return 3 * 2 * model.width * round(batch.counts["loss"] * self.text.targets)
 
 
-def build(settings: Settings, model: nn.Module, special: Specials) -> SkipGram:
+def build(settings: Settings, model: Model, special: Specials) -> SkipGram:
     return SkipGram(settings, check_model("skipgram", model), special)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.inference.model import load
+from etude.models.base import require
 from etude.models.transformer import Transformer
 from etude.objectives.distill import Distill, Ways
 from etude.objectives.distillation.matching import named_layers
@@ -80,15 +81,17 @@ def resume_student(run: Run, corpus: Corpus) -> tuple[nn.Module, Distill]:
 def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher, str]:
     """A teacher for this corpus, and the fingerprint of its weights."""
     loaded = load(place, "cpu")
+    not_masked = f"{place} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT)."
     if not isinstance(loaded.objective, Masked):
-        raise UserError(f"{place} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT).")
+        raise UserError(not_masked)
+    model = require(loaded.model, Transformer, not_masked)
     loaded.must_speak()
     if loaded.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
             f"{place} and the corpus have different tokenizers: a token would mean two things. "
             f"Prepare the text with the teacher's: etude prepare ... --tokenizer {place}."
         )
-    return Teacher(loaded.model, loaded.objective), fingerprint_of(loaded.model, loaded.objective)
+    return Teacher(model, loaded.objective), fingerprint_of(model, loaded.objective)
 
 
 def fingerprint_of(*parts: nn.Module) -> str:
@@ -106,9 +109,11 @@ def fingerprint_of(*parts: nn.Module) -> str:
 
 def build_student(recipe: Recipe, corpus: Corpus, teacher: Teacher) -> tuple[nn.Module, Distill]:
     ways: Ways = recipe.distill
-    model, objective = build_learner(recipe, corpus.tokenizer)
-    if type(objective) is not Masked or not isinstance(model, Transformer):
-        raise UserError(f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert.")
+    learner, objective = build_learner(recipe, corpus.tokenizer)
+    not_masked = f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert."
+    if type(objective) is not Masked:
+        raise UserError(not_masked)
+    model = require(learner, Transformer, not_masked)
     if objective.sentence is not None:
         raise UserError("A student has no sentence task: set objective.sentence=none and model.pooler=false.")
     if ways.cosine_weight and model.width != teacher.model.width:

@@ -47,6 +47,12 @@ class TaskDistillSettings(Inside):
         return bool(self.soft_weight or self.hard_weight)
 
 
+WHOLE_TRANSFORMERS = (
+    "A teacher and its student are Transformers that are fine-tuned as a whole: leave out transfer.frozen and "
+    "transfer.layers, and take such a run for distill.teacher."
+)
+
+
 class DistilledTask(Objective):
     """The task's own batches and scores, with the teacher's terms in place of its loss."""
 
@@ -134,13 +140,7 @@ def task_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def check(task: Task, distill: TaskDistillSettings, model: Any, teacher: Teacher) -> None:
     """Raise UserError where teacher, student and task do not fit together."""
-    for trained in (model, teacher.model):
-        require(
-            trained,
-            Transformer,
-            "A teacher and its student are Transformers that are fine-tuned as a whole: leave out transfer.frozen and "
-            "transfer.layers, and take such a run for distill.teacher.",
-        )
+    require(model, Transformer, WHOLE_TRANSFORMERS)
     if type(task) is not type(teacher.objective):
         raise UserError(f"{distill.teacher} has another task: a teacher is a run of the same one.")
     if not distill.answers and not distill.looks_inside:

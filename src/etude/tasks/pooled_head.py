@@ -26,9 +26,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.models.base import Model
+from etude.models.base import Model, require
 from etude.models.depth import training_flops
 from etude.models.framing import FramedText, Pooling, pool
+from etude.models.transformer import Transformer
 from etude.nn.losses import linear_cross_entropy
 from etude.nn.precision import upcast
 from etude.nn.states import States
@@ -133,7 +134,8 @@ class PooledHead(nn.Module):
                     "task.language_model adds a left-to-right language-model loss, and this model sees both sides: "
                     "every token would see the one it predicts. Set task.language_model=0."
                 )
-            self.language_model = CausalHead(model.base, bias=False)
+            message = "task.language_model predicts by the token table of a Transformer: set task.language_model=0."
+            self.language_model = CausalHead(require(model.base, Transformer, message), bias=False)
 
     # --- texts to rows ------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class PooledHead(nn.Module):
         if self.pooling == "start" and model.pooler is not None:
             forward += 2 * len(lengths) * model.width**2
         if self.language_model is not None:
-            forward += self.language_model.flops(model.base, batch.counts["language_model"])
+            forward += self.language_model.flops(batch.counts["language_model"])
         return int(forward)
 
     def published_head(

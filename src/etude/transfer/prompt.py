@@ -228,7 +228,7 @@ class PromptTask:
             fits: list[int] = []
             for number in numbers:
                 answers = [self.file.delimiter + option for option in self.options(number)]
-                room = self.loaded.model.context - max(map(self._cached_length, answers))
+                room = self.loaded.model.max_length - max(map(self._cached_length, answers))
                 text, fit = self.context(number, count, room)
                 group.append(spelled(self.loaded, text, answers))
                 fits.append(fit)
@@ -295,9 +295,9 @@ class PromptTask:
 
     def write_answers(self, form: WritePrompt[Any], count: int, report: Callable[[int], None]) -> ShotResult:
         """The model writes an answer by beam search, up to the end of the line."""
-        file, room = self.file, self.loaded.model.context - self.file.tokens
+        file, room = self.file, self.loaded.model.max_length - self.file.tokens
         if room < 1:
-            raise UserError(f"tokens={file.tokens}: the model sees {self.loaded.model.context}. Leave room to ask.")
+            raise UserError(f"tokens={file.tokens}: the model sees {self.loaded.model.max_length}. Leave room to ask.")
         answers, exact, overlap, cuts, fits = [], [], [], [], []
         for number, example in enumerate(self.examples):
             text, fit = self.context(number, count, room)

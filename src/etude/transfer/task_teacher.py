@@ -10,12 +10,14 @@ from torch import nn
 
 from etude.errors import UserError
 from etude.inference.task_model import Tuned
+from etude.models.base import require
+from etude.models.transformer import Transformer
 from etude.objectives.base import Objective
 from etude.objectives.distillation.teacher import Teacher
 from etude.pretraining.distill import fingerprint_of
 from etude.runs.task_plan import FILE, Plan
 from etude.tasks.base import Task
-from etude.tasks.distilled_task import DistilledTask, TaskDistillSettings
+from etude.tasks.distilled_task import WHOLE_TRANSFORMERS, DistilledTask, TaskDistillSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
@@ -30,7 +32,8 @@ def found(ways: TaskDistillSettings, kind: str, tokenizer: Tokenizer) -> tuple[T
         raise UserError(f"{place} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
     if tuned.tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(f"{place} and the run to be taught have different tokenizers: a token would mean two things.")
-    return Teacher(tuned.model, tuned.task), fingerprint_of(tuned.model, tuned.task)
+    model = require(tuned.model, Transformer, WHOLE_TRANSFORMERS)
+    return Teacher(model, tuned.task), fingerprint_of(model, tuned.task)
 
 
 def with_labels(facts: dict[str, Any], ways: TaskDistillSettings, teacher: Teacher) -> dict[str, Any]:

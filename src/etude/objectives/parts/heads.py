@@ -29,6 +29,9 @@ class CausalHead(nn.Module):
     def __init__(self, model: Transformer, bias: bool) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(model.vocab)) if bias else None
+        narrow = table_width(model)
+        shrink = 2 * model.width * narrow if model.embedding.project is not None else 0
+        self.slot_flops = 2 * narrow * model.vocab + shrink
 
     def forward(self, model: Transformer, states: States) -> tuple[Tensor, Tensor]:
         """What is multiplied to logits: (N, E) and the table (V, E)."""
@@ -36,11 +39,9 @@ class CausalHead(nn.Module):
         last = states.last if project is None else states.last @ project.weight  # (N, D) @ (D, E)
         return last, token_table(model, states)
 
-    def flops(self, model: Transformer, slots: int) -> int:
+    def flops(self, slots: int) -> int:
         """Forward matrix products at so many slots."""
-        narrow = table_width(model)
-        shrink = 2 * model.width * narrow if model.embedding.project is not None else 0
-        return slots * (2 * narrow * model.vocab + shrink)
+        return slots * self.slot_flops
 
 
 class MaskedHead(nn.Module):

@@ -34,11 +34,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude import chance as draw
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.models.base import Model, require
 from etude.models.static import Static
 from etude.objectives.base import Batch, PretrainingObjective, Row, Term, join
 from etude.objectives.word_vectors.kernels import inner_loops
@@ -328,9 +329,9 @@ def _spans(starts: np.ndarray, pieces: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
-def check_model(kind: str, model: nn.Module) -> Static:
-    if not isinstance(model, Static):
-        raise UserError(f"objective {kind} trains word vectors, not {type(model).__name__}. Set model.kind: static.")
-    if model.settings.result != "input":
-        raise UserError(f"objective {kind} learns the first table: model.result={model.settings.result} is GloVe's.")
-    return model
+def check_model(kind: str, model: Model) -> Static:
+    message = f"objective {kind} trains word vectors, not {type(model).__name__}. Set model.kind: static."
+    vectors = require(model, Static, message)
+    if vectors.settings.result != "input":
+        raise UserError(f"objective {kind} learns the first table: model.result={vectors.settings.result} is GloVe's.")
+    return vectors

@@ -68,7 +68,7 @@ class WordNetwork(nn.Module):
         """(W, D) for each unit; the model is asked only where its states come in."""
         states: list[Tensor] = []
         if self.settings.states and self.settings.mix:
-            states = [layer[batch.units] for layer in model(batch, layers=True).layers]
+            states = [layer[batch.units] for layer in model.layer_states(batch)]
         elif self.settings.states:
             states = [model(batch).last[batch.units]]
         letters = None if batch.char_ids is None else WordCharacters(batch.char_ids, batch.char_rows)
