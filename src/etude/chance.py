@@ -1,9 +1,9 @@
-"""Order and chance as pure functions (design decision 2).
+"""Random numbers as pure functions of a key and an index (design decision 2).
 
-Nothing here holds state. A *key* is a 64-bit number folded from (seed, step, row, purpose); the draw at
-*index* i under a key is a fixed mixing of both (SplitMix64, Steele et al. 2014), so any draw can be made
-anywhere, in any order, on any device, with the same bits. Arrays may be numpy (uint64) or torch (int64,
-where multiplication wraps the same way); `index` decides which backend answers.
+Nothing here holds state. A *key* is a 64-bit integer folded from (seed, step, row, purpose); the value at *index* i
+under a key is a fixed mixing of both (SplitMix64, Steele et al. 2014). So any value can be computed anywhere, in any
+order, on any device, with the same bits. Arrays may be numpy (uint64) or torch (int64, where multiplication wraps the
+same way); the type of `index` decides which is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECOND = 0x94D049BB133111EB
 
 
 def mix(value: int) -> int:
-    """SplitMix64's finaliser on one Python integer."""
+    """Apply SplitMix64's finalizer to one Python integer."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _FIRST) & _MASK
     value = ((value ^ (value >> 27)) * _SECOND) & _MASK
@@ -29,7 +29,7 @@ def mix(value: int) -> int:
 
 
 def fold(*parts: int | str) -> int:
-    """One key from several parts; order matters, strings are hashed."""
+    """Fold several parts into one key. The order matters; strings are hashed."""
     state = 0
     for part in parts:
         state = mix(state ^ mix(_to_int(part) + _GOLDEN))
@@ -43,7 +43,7 @@ def _to_int(part: int | str) -> int:
 
 
 def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
-    """`fold` of every element at once, uint64: some parts are arrays of one shape."""
+    """Compute `fold` for every element, uint64. Some parts are arrays of one shape."""
     state: Any = 0
     for number, part in enumerate(parts):
         if isinstance(part, np.ndarray):
@@ -60,7 +60,7 @@ def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
 
 
 def mix_array(value: np.ndarray) -> np.ndarray:
-    """`mix` of an array of uint64; writes to what it is given."""
+    """Apply `mix` to an array of uint64, in place."""
     value ^= value >> np.uint64(30)
     value *= np.uint64(_FIRST)
     value ^= value >> np.uint64(27)
@@ -70,15 +70,15 @@ def mix_array(value: np.ndarray) -> np.ndarray:
 
 
 def _to_signed(value: int) -> int:
-    """The same 64 bits read as a signed integer, which is all torch has."""
+    """Reinterpret 64 bits as a signed integer, the only 64-bit integer torch has."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
 
 
 def random_bits(key: Any, index: Any) -> Any:
-    """64 random bits for each index. numpy -> uint64, torch -> int64 with the same bits.
+    """Return 64 random bits for each index: uint64 from numpy, int64 with the same bits from torch.
 
-    `key` is an int, or an array (of the same backend) that broadcasts with `index`.
+    `key` is an int, or an array of the same library that broadcasts with `index`.
     """
     if isinstance(index, np.ndarray):
         x = index.astype(np.uint64)
@@ -97,7 +97,10 @@ def random_bits(key: Any, index: Any) -> Any:
 
 
 def uniform(key: Any, index: Any) -> Any:
-    """float32 in [0, 1): the top 24 bits, so every value is exact and equal on every device."""
+    """Return float32 in [0, 1).
+
+    Only the top 24 bits are used, so every value is exact and equal on every device.
+    """
     x = random_bits(key, index)
     if isinstance(x, np.ndarray):
         return (x >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
@@ -105,7 +108,7 @@ def uniform(key: Any, index: Any) -> Any:
 
 
 def integers(key: Any, index: Any, limit: Any) -> Any:
-    """Integers in [0, limit), limit < 2^31; the bias of the multiply-shift is under limit / 2^32."""
+    """Return integers in [0, limit), limit < 2^31. The bias of the multiply-shift is below limit / 2^32."""
     x = random_bits(key, index)
     if isinstance(x, np.ndarray):
         limit = np.asarray(limit).astype(np.uint64)
@@ -114,10 +117,11 @@ def integers(key: Any, index: Any, limit: Any) -> Any:
 
 
 def gumbel(key: Any, index: Any) -> Any:
-    """-log(-log(1 - v)), for sampling from logits by argmax; v is uniform and 2^-25 at least, so this is 17.3 at most.
+    """Return Gumbel noise, -log(-log(1 - v)) for uniform v, to sample from logits by argmax.
 
-    Taken from the end where float32 is fine: large noise decides a draw. At the other end the last of 2^24 cells rounds
-    to v = 1 and is kept below it; its noise is the smallest there is.
+    v is at least 2^-25, so the noise is at most 17.3. It is computed from the end where float32 is fine, because large
+    noise decides a draw. At the other end the last of 2^24 values would round to v = 1 and is kept below it; its noise
+    is the smallest there is.
     """
     v = uniform(key, index) + 2.0**-25
     if isinstance(v, np.ndarray):
@@ -126,7 +130,7 @@ def gumbel(key: Any, index: Any) -> Any:
 
 
 class Permutation:
-    """A keyed permutation of range(size), evaluated at any place in O(1) (Feistel network, cycle-walking)."""
+    """A keyed permutation of range(size) in O(1) an index (Feistel network with cycle walking)."""
 
     rounds = 6  # 4 suffice for a strong pseudo-random permutation; 6 because small domains have few bits a round
 
@@ -159,14 +163,15 @@ class Permutation:
 
 @dataclass(frozen=True)
 class Chance:
-    """The chance of one training step. Purposes are words: "mask", "replace", "negative"."""
+    """The random numbers of one training step. Purposes are words: "mask", "replace", "negative"."""
 
     seed: int
     step: int
 
     def key(self, purpose: str, row: int = 0) -> int:
+        """Return the key of one row for one purpose."""
         return fold(self.seed, self.step, row, purpose)
 
     def keys(self, purpose: str, rows: np.ndarray) -> np.ndarray:
-        """One key a row, uint64 (R,)."""
+        """Return one key for each row, uint64 (R,)."""
         return fold_arrays(self.seed, self.step, np.asarray(rows), purpose)

@@ -1,7 +1,7 @@
-"""The one exception a user can cause.
+"""The one exception that a user's input can cause.
 
-Its text is the whole answer: what is wrong, where (file and line), what to do. The command line prints
-it without a traceback and exits with code 2; from Python it is an ordinary exception.
+Its text is the whole answer: what is wrong, where (file and line), and what to do. The command line prints it without
+a traceback and exits with code 2; in Python it is an ordinary exception.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Bad input, said in one message: what, where, what to do."""
+    """Invalid input, described in one message: what, where, what to do."""
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name: " Did you mean 'width'?", or the list of what there is."""
+    """Return a hint for a mistyped name: " Did you mean 'width'?", or the list of known names."""
     known = sorted(known)
     matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if matches:

@@ -1,7 +1,6 @@
-"""The base of every typed group of settings in a recipe.
+"""The base class of every group of settings in a recipe.
 
-Each model, objective and task module defines one `Settings(Strict)`; `recipes/schema.py` joins them.
-Unknown keys are errors, values are checked when they are set, and nothing changes after that.
+Each model, objective and task module defines one `Settings(Strict)`; `recipes/schema.py` combines them.
 """
 
 from __future__ import annotations
@@ -10,4 +9,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
+    """Immutable pydantic settings that reject unknown keys and check values when they are set."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())

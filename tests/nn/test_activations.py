@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from etude.nn import activations as pointwise
+from etude.nn import activations
 from etude.nn.activations import ACTIVATIONS, apply_dropout, draw_keep_mask, gelu, gelu_tanh
 
 EDGES = torch.tensor([-1e4, -40.0, -9.0, -1.0, -0.0, 0.0, 1e-8, 0.5, 9.0, 40.0, 1e4])
@@ -15,7 +15,7 @@ EDGES = torch.tensor([-1e4, -40.0, -9.0, -1.0, -0.0, 0.0, 1e-8, 0.5, 9.0, 40.0, 
 @pytest.fixture(params=["ours", "torch's"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which GELU trains on a CPU, whatever CPU this is."""
-    monkeypatch.setattr(pointwise, "has_fast_gelu", lambda: request.param != "ours")
+    monkeypatch.setattr(activations, "has_fast_gelu", lambda: request.param != "ours")
     return str(request.param)
 
 

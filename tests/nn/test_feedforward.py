@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.nn import activations as pointwise
-from etude.nn import feedforward
+from etude.nn import activations, feedforward
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -20,7 +19,7 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
 
 def fed(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
     """What a feed-forward branch gives, and its gradients: of x, and of what it learns."""
-    out = feedforward.feedforward(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
+    out = feedforward.feedforward(x, up, down, activations.gelu_tanh if tanh else activations.gelu, down.bias)
     learnt = [weight for layer in (up, down) for weight in layer.parameters()]
     return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
 
@@ -67,19 +66,19 @@ def test_a_gelu_s_slope_within_the_product(
     tokens: int, tanh: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32: the interpreter multiplies the bits of bf16 as if they were whole numbers."""
-    from etude.nn.triton import gelu_linear as lowered_kernel
+    from etude.nn.triton import gelu_linear
 
     for name, value in {"ROWS": 16, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
-        monkeypatch.setattr(lowered_kernel, name, value)
-    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: lowered_kernel)
+        monkeypatch.setattr(gelu_linear, name, value)
+    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: gelu_linear)
     calls: list[bool] = []
-    back = lowered_kernel.gelu_linear_backward
+    back = gelu_linear.gelu_linear_backward
 
     def counted(grad: Tensor, raised: Tensor, weight: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
         calls.append(tanh)
         return back(grad, raised, weight, tanh)
 
-    monkeypatch.setattr(lowered_kernel, "gelu_linear_backward", counted)
+    monkeypatch.setattr(gelu_linear, "gelu_linear_backward", counted)
     torch.manual_seed(1)
     up, down = torch.nn.Linear(24, 96), torch.nn.Linear(96, 48, bias=bias)
     x, slope = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
@@ -94,22 +93,22 @@ def test_a_gelu_s_slope_within_the_product(
 
 @pytest.mark.interpreted
 def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from etude.nn.triton import gelu_linear as lowered_kernel
+    from etude.nn.triton import gelu_linear
 
-    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: lowered_kernel)
-    monkeypatch.setattr(lowered_kernel, "gelu_linear", None)  # cannot be called
+    monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: gelu_linear)
+    monkeypatch.setattr(gelu_linear, "gelu_linear", None)  # cannot be called
     torch.manual_seed(1)
     for tokens, inner, width, bias in [(5, 96, 64, True), (5, 128, 48, True), (5, 128, 64, False), (0, 128, 64, True)]:
         up, down = torch.nn.Linear(24, inner, bias=bias), torch.nn.Linear(inner, width)
         x = torch.randn(tokens, 24)
         expected = down(torch.nn.functional.gelu(up(x)))
-        torch.testing.assert_close(feedforward.feedforward(x, up, down, pointwise.gelu, down.bias), expected)
-    assert lowered_kernel.supports_shape(768, 3072) and not lowered_kernel.supports_shape(768, 3000)
+        torch.testing.assert_close(feedforward.feedforward(x, up, down, activations.gelu, down.bias), expected)
+    assert gelu_linear.supports_shape(768, 3072) and not gelu_linear.supports_shape(768, 3000)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
-def test_a_gelu_on_a_gpu(name: pointwise.Activation) -> None:
+def test_a_gelu_on_a_gpu(name: activations.Activation) -> None:
     """Value and gradients in bf16, against float64, and the same to the bit again."""
     torch.manual_seed(1)
     projection = torch.nn.Linear(32, 640, device="cuda", dtype=torch.bfloat16)
@@ -117,7 +116,7 @@ def test_a_gelu_on_a_gpu(name: pointwise.Activation) -> None:
     slope = torch.randn(301, 640, device="cuda", dtype=torch.bfloat16)
 
     def results(x: Tensor, projection: torch.nn.Linear) -> list[Tensor]:
-        out = feedforward.linear_activation(x, projection, pointwise.ACTIVATIONS[name])
+        out = feedforward.linear_activation(x, projection, activations.ACTIVATIONS[name])
         return [
             out.detach().double(),
             *torch.autograd.grad(out, [projection.weight, projection.bias], slope.to(out.dtype)),
@@ -146,7 +145,7 @@ def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> Non
 
     def results(through: Any = feedforward.feedforward) -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a recording must not meet older copies
-            out = through(x, up, down, pointwise.gelu_tanh if tanh else pointwise.gelu, down.bias)
+            out = through(x, up, down, activations.gelu_tanh if tanh else activations.gelu, down.bias)
         return [out.detach(), *torch.autograd.grad(out, [x, *up.parameters(), *down.parameters()], slope)]
 
     if way == "eager":

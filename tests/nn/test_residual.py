@@ -14,7 +14,7 @@ from etude.models.transformer import Settings, Transformer
 from etude.nn import residual
 from etude.nn.norm import Norm
 from etude.nn.packed import pack
-from etude.nn.triton import availability as card
+from etude.nn.triton import availability
 
 
 class AddNorm(torch.autograd.Function):
@@ -116,7 +116,7 @@ def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: p
 def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     module, norm, shape = SimpleNamespace(split_width=lambda width: width == 768), Norm(768), torch.Size((8, 768))
     monkeypatch.setattr(residual, "kernel_module", lambda _: module)
-    monkeypatch.setattr(card, "supports_flash", lambda _: True)
+    monkeypatch.setattr(availability, "supports_flash", lambda _: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     cuda, half = torch.device("cuda", 0), torch.bfloat16
     assert residual.residual_norm_kernels(cuda, half, shape, norm) is module

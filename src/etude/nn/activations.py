@@ -1,11 +1,12 @@
-"""Elementwise functions: activations, and dropout; with forms of their own where a CPU trains with them.
+"""Activations and dropout, with versions of our own for training on a CPU.
 
-On an arm CPU torch spends more on a GELU's derivative, and on any CPU on dropout's random numbers, than a norm and
-a softmax cost together. Here the derivative of a GELU is taken along with its value (the error function or the sigmoid
-is there already), and one random number decides for four elements. Measured on one arm core, 2 million elements,
-forward and backward: GELU 68 -> 22 ms, its tanh form 33 -> 15 ms, dropout 48 -> 19 ms; in bf16 on two cores with AMX,
-one million elements, forward: dropout 14.6 -> 4.6 ms. On x86 torch's GELU is the faster one (one core with AVX-512, 4
-million elements: 13 ms, ours 40; the tanh form 33 and 42), and dropout is not (63 -> 26 ms). Elsewhere torch's own run.
+On an Arm CPU torch spends more time on the derivative of a GELU, and on any CPU on the random numbers of dropout, than
+on a norm and a softmax together. Here the derivative of a GELU is computed together with its value (the error function
+or the sigmoid is at hand), and one random number decides for four elements. Measured on one Arm core, 2 million
+elements, forward and backward: GELU 68 -> 22 ms, its tanh form 33 -> 15 ms, dropout 48 -> 19 ms; in bf16 on two cores
+with AMX, one million elements, forward: dropout 14.6 -> 4.6 ms. On x86 torch's GELU is faster (one core with AVX-512,
+4 million elements: 13 ms, ours 40; the tanh form 33 and 42), and its dropout is not (63 -> 26 ms). Elsewhere torch's
+own functions are used.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _LEVELS = 2**16  # a dropout rate is rounded to a multiple of 1/65536; the scale
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
+    """x * Phi(x), with Phi the normal cumulative distribution function (Hendrycks and Gimpel 2016)."""
     result: Tensor = _Gelu.apply(x) if _trains_on_cpu(x) and not has_fast_gelu() else F.gelu(x)
     return result
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Its approximation, which GPT-1, GPT-2 and BERT's own code compute."""
+    """The tanh approximation of GELU, used by GPT-1, GPT-2 and BERT's own code."""
     result: Tensor = _GeluTanh.apply(x) if _trains_on_cpu(x) and not has_fast_gelu() else F.gelu(x, approximate="tanh")
     return result
 
@@ -47,19 +48,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def apply_dropout(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Dropout from torch's global generator."""
+    """Drop elements with random numbers from torch's global generator."""
     if not training or rate == 0:
         return x
     if not _trains_on_cpu(x, (*_FULL_PRECISION, torch.bfloat16)):
         return F.dropout(x, rate)
     mask, scale = draw_keep_mask(tuple(x.shape), rate)
     if x.dtype == torch.bfloat16:
-        return x * mask.to(x.dtype) * scale  # the scale apart: in bf16 it is 1.1094 for 1.1111
+        return x * mask.to(x.dtype) * scale  # scaled separately: in bf16 the scale 1.1111 is 1.1094
     return x * mask.to(x.dtype).mul_(scale)
 
 
 def draw_keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
-    """True where an element stays, on the CPU; and what the kept ones are multiplied by."""
+    """Return a mask on the CPU, True where an element stays, and the factor of the elements that stay."""
     count = math.prod(shape)
     threshold = min(round(rate * _LEVELS), _LEVELS - 1)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # None: all 64 bits
@@ -68,19 +69,22 @@ def draw_keep_mask(shape: tuple[int, ...], rate: float) -> tuple[Tensor, float]:
 
 
 def has_fast_gelu() -> bool:
-    """Whether torch's own GELU is: it is written for the vectors of x86."""
+    """Whether torch's own GELU is fast here: it is vectorised for x86."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _trains_on_cpu(x: Tensor, dtypes: tuple[torch.dtype, ...] = _FULL_PRECISION) -> bool:
+    """Whether a gradient of x will be needed, on a CPU and outside a compiled graph."""
     matches = x.device.type == "cpu" and x.dtype in dtypes
     return matches and x.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class _Gelu(torch.autograd.Function):
+    """GELU whose forward pass stores its derivative."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        cdf = torch.erf(x * math.sqrt(0.5)).add_(1.0).mul_(0.5)  # the share of a normal below x
+        cdf = torch.erf(x * math.sqrt(0.5)).add_(1.0).mul_(0.5)  # normal cumulative distribution function
         density = torch.square(x).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
         ctx.save_for_backward(density.mul_(x).add_(cdf))
         return cdf.mul_(x)
@@ -93,7 +97,7 @@ class _Gelu(torch.autograd.Function):
 
 
 class _GeluTanh(torch.autograd.Function):
-    """0.5 x (1 + tanh u) = x sigmoid(2u), with 2u = x (a + b x^2): a sigmoid is the cheaper one to compute."""
+    """0.5 x (1 + tanh u) = x sigmoid(2u), with 2u = x (a + b x^2): a sigmoid is cheaper than a tanh."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

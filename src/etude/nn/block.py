@@ -1,7 +1,7 @@
-"""The two residual branches of a Transformer layer, each one module with its own norm.
+"""The two residual branches of a Transformer layer, each a module with its own norm.
 
-How a branch reads the stream and adds to it, before or behind a norm, is in nn/residual.py. A branch with its norm is
-the unit of sharing (ALBERT, section 3.1): a layer is "attention i, feedforward j".
+How a branch reads the residual stream and is added to it, before or after a norm, is in nn/residual.py. A branch with
+its norm is the unit of parameter sharing (ALBERT, section 3.1): a layer is "attention i, feed-forward j".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from etude.nn import norm as norms
 from etude.nn import residual
 from etude.nn.activations import ACTIVATIONS, Activation, apply_dropout
-from etude.nn.attention import query_subset as places
+from etude.nn.attention import query_subset
 from etude.nn.attention.dispatch import attend, attend_packed, attend_reference
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.feedforward import feedforward, linear_activation
@@ -23,7 +23,7 @@ from etude.nn.rotary import Rotation, rotate
 
 
 class AttentionBranch(nn.Module):
-    """Self-attention: project, attend, join."""
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with its norm and residual connection."""
 
     def __init__(
         self,
@@ -58,16 +58,17 @@ class AttentionBranch(nn.Module):
         only: Tensor | None = None,
         record_query_key: list[Tensor] | None = None,
     ) -> Stream:
-        """(N, D) -> (N, D). With `record_weights`, the weights of this layer are appended to it (slow path).
+        """(N, D) -> (N, D).
 
-        With `record_query_key`, its queries and keys are, (N, 2, H, d). With `cache`, the tokens follow those kept of `layer` and
-        see them too. With `only` (M,), the tokens at these places alone go on, (M, D): all are seen, and what nobody
-        asks for is not computed.
+        `record_weights`: a list to which this layer's attention weights are appended (reference path, slow).
+        `record_query_key`: a list to which its queries and keys are appended, (N, 2, H, d).
+        `cache`: the tokens follow those cached for `layer` and attend to them too. `only` (M,): indices of the tokens
+        whose states are needed, (M, D). All tokens are attended to, but nothing else is computed for the others.
         """
         x, normed = residual.branch_input(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
         is_plain = cache is None and record_weights is None and rotation is None
-        if is_plain and only is not None and places.supports_query_subset(normed, path):
+        if is_plain and only is not None and query_subset.supports_query_subset(normed, path):
             mixed = self.attend_query_subset(normed, layout, only, causal=causal, window=window, dropout=dropout)
             return self.project_output(residual.select_tokens(x, only), mixed)
         if is_plain:
@@ -93,7 +94,7 @@ class AttentionBranch(nn.Module):
     def attend_query_subset(
         self, x: Tensor, layout: Layout, only: Tensor, *, causal: bool, window: int | None, dropout: float
     ) -> Tensor:
-        """Queries of some tokens alone, keys and values of all: (N, D), (M,) -> (M, H, d)."""
+        """Attend with the queries of some tokens and the keys and values of all: (N, D), (M,) -> (M, H, d)."""
         width = self.heads * self.size
         query_projection, key_value_projection = (
             (self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows])
@@ -101,17 +102,19 @@ class AttentionBranch(nn.Module):
         )
         query = F.linear(x.index_select(0, only), *query_projection).view(-1, self.heads, self.size)
         key_value = F.linear(x, *key_value_projection).view(-1, 2, self.heads, self.size)
-        return places.attend_query_subset(query, key_value, layout, only, causal=causal, window=window, dropout=dropout)
+        return query_subset.attend_query_subset(
+            query, key_value, layout, only, causal=causal, window=window, dropout=dropout
+        )
 
     def project_qkv(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (N, H, d) each, turned by their positions where those are rotary."""
+        """Compute queries, keys and values, (N, H, d) each, rotated by position where positions are rotary."""
         query, key, value = self.qkv(x).view(x.shape[0], 3, self.heads, self.size).unbind(1)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value
 
     def project_output(self, x: Stream, mixed: Tensor, only: Tensor | None = None) -> Stream:
-        """The output projection, and back onto the residual stream."""
+        """Apply the output projection and add the result to the residual stream."""
         if only is not None:
             x, mixed = residual.select_tokens(x, only), mixed.index_select(0, only)
         branch = residual.project_branch(x, self.out, mixed.reshape(-1, self.heads * self.size))
@@ -150,23 +153,23 @@ class FeedForwardBranch(nn.Module):
         return residual.add(x, self.compute_branch(x, normed), self.down.bias, dropout, self.norm, self.placement)
 
     def compute_branch(self, x: Stream, normed: Tensor) -> Tensor:
-        """The branch itself, (N, D) -> (N, D)."""
+        """Compute the branch itself, (N, D) -> (N, D), before dropout and the residual connection."""
         if self.gate is None and (self.inner_dropout == 0 or not self.training):
             return feedforward(normed, self.up, self.down, self.activation, residual.branch_bias(x, self.down.bias))
         if self.gate is None:
             inner = linear_activation(normed, self.up, self.activation)
         else:
             inner = self.activation(self.gate(normed)) * self.up(normed)
-        inner = apply_dropout(inner, self.inner_dropout, self.training)  # behind the activation: Baevski et al. 2019
+        inner = apply_dropout(inner, self.inner_dropout, self.training)  # after the activation: Baevski et al. 2019
         return residual.project_branch(x, self.down, inner)
 
 
 def first_token_indices(layout: Layout, tokens: int) -> Tensor:
-    """(S,) where each sequence begins; a place that means nothing for an empty one."""
+    """Return the index of each sequence's first token, (S,); any valid index for an empty sequence."""
     return layout.bounds[:-1].long().clamp(max=max(0, tokens - 1))
 
 
 def pool_first(x: Tensor, layout: Layout) -> Tensor:
-    """The state of the first token of each sequence, (S, D); a row that means nothing for an empty one."""
+    """Return the state of each sequence's first token, (S, D); an arbitrary row for an empty sequence."""
     first = first_token_indices(layout, x.shape[0])
     return x.index_select(0, first) if x.shape[0] else x.new_zeros(len(first), x.shape[1])

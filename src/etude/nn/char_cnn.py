@@ -1,14 +1,14 @@
-"""A vector for each word from its characters: convolutions, a maximum over places, highways, a projection.
+"""Word vectors from characters: convolutions, max pooling, highway layers and a projection.
 
 Kim et al. 2016 (Character-Aware Neural Language Models), section 2, in the form of ELMo (Peters et al. 2018, section
 3.4; the released biLM [code]):
 
-    filters of several widths over the character vectors, nothing added at the edges but the filling of the row itself
-    the maximum over places, then the activation
-    highways   g = sigmoid(W_g x + b_g),  y = g * relu(W_t x + b_t) + (1 - g) * x,  b_g = -2 at first: x passes
+    filters of several widths over the character vectors, with no padding but that of the row itself
+    max pooling over positions, then the activation
+    highway layers   g = sigmoid(W_g x + b_g),  y = g * relu(W_t x + b_t) + (1 - g) * x,  b_g = -2 at first: x passes
     a projection to the width of the model
 
-Baevski et al. 2019 take the same with wider filters. Rows of characters come from `etude.text.tokenizer.char_ids`.
+Baevski et al. 2019 use the same with wider filters. Rows of characters come from `etude.text.tokenizer.char_ids`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,20 @@ class Settings(Strict):
 
     @property
     def channels(self) -> int:
+        """Channels of all filters together."""
         return sum(channels for _, channels in self.filters)
 
     @property
     def widest(self) -> int:
+        """Width of the widest filter."""
         return max(width for width, _ in self.filters)
 
 
 class Highway(nn.Module):
-    """Srivastava et al. 2015, with the gate's sense of the released biLM: it opens for what is new."""
+    """A highway layer (Srivastava et al.
+
+    2015). As in the released biLM, an open gate lets the transformed input in.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -67,7 +72,10 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """`width` is D: `project` where given, else all channels together."""
+    """A CNN over the characters of a word.
+
+    `width` is D: `project` where given, else all channels together.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -76,7 +84,7 @@ class CharacterCNN(nn.Module):
         self.embedding = nn.Embedding(settings.characters, settings.embedding)
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
         with torch.no_grad():
-            self.embedding.weight[0] = 0.0  # stands for nothing, and is never read
+            self.embedding.weight[0] = 0.0  # padding, never read
         self.filters = nn.ModuleList(nn.Linear(width * settings.embedding, n) for width, n in settings.filters)
         for part in self.filters:
             assert isinstance(part, nn.Linear)
@@ -92,8 +100,8 @@ class CharacterCNN(nn.Module):
             nn.init.zeros_(self.project.bias)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """(N, length) int64, or fewer columns of filling (`words_to_char_ids(..., widest)`) -> (N, D)."""
-        vectors = self.embedding(characters.t())  # (length, N, embedding): places first, so a window is a slice
+        """(N, length) int64 -> (N, D). Rows may have fewer columns of padding, down to the widest filter."""
+        vectors = self.embedding(characters.t())  # (length, N, embedding): positions first, so a window is a slice
         pooled = []
         for (width, _), part in zip(self.settings.filters, self.filters, strict=True):
             assert isinstance(part, nn.Linear)
@@ -101,7 +109,7 @@ class CharacterCNN(nn.Module):
             if places < 1:
                 raise ValueError(f"a filter of width {width} over rows of {vectors.shape[0]} characters")
             windows = torch.cat([vectors[start : start + places] for start in range(width)], dim=-1)
-            # without the bias, which moves all places alike: it is added after the maximum, to far fewer numbers
+            # the bias shifts all positions alike: it is added after the maximum, to far fewer numbers
             pooled.append((windows @ part.weight.t()).max(0).values + part.bias)  # (N, channels)
         x = ACTIVATIONS[self.settings.activation](torch.cat(pooled, dim=-1))
         for highway in self.highways:
@@ -109,7 +117,7 @@ class CharacterCNN(nn.Module):
         return x if self.project is None else self.project(x)
 
     def flops(self, words: int) -> int:
-        """Forward only, matrix products x2, over rows of full length; a row read once counts once."""
+        """Count the forward pass over rows of full length: matrix products, two operations each."""
         settings = self.settings
         filters = sum(
             (settings.length - width + 1) * width * settings.embedding * channels

@@ -1,7 +1,8 @@
-"""Words as a model's input by their letters: ids or rows of characters in, vectors out.
+"""An embedding that reads words by their characters: token ids or rows of characters in, vectors out.
 
-In pre-training a batch brings the letters of its words along (`WordCharacters`), each word once. In use a model gets ids as
-any other model does, and asks the speller it was given (`Model.attach_tokenizer`) for the letters behind them.
+In pre-training a batch brings the characters of its words along (`WordCharacters`), each distinct word once. At
+inference a model gets ids like any other model and looks up their characters in the tokenizer it was given
+(`Model.attach_tokenizer`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 
 
 class WordCharacters(NamedTuple):
-    """The words of a batch: different ones once, and which of them each token is."""
+    """The words of a batch: the characters of each distinct word, and the word of each token."""
 
     rows: Tensor  # (U, length) int64
     words: Tensor  # (N,) int64
 
     @classmethod
     def from_words(cls, words: Sequence[bytes | int], settings: char_cnn.Settings) -> WordCharacters:
-        """Of words in order, and of numbers for the marks around sentences (text/tokenizer/char_ids.py)."""
+        """Build from words in order; integers are the marks around sentences (text/tokenizer/char_ids.py)."""
         numbers: dict[bytes | int, int] = {}
         index = [numbers.setdefault(word, len(numbers)) for word in words]
         rows = words_to_char_ids(list(numbers), settings.length, settings.widest)
@@ -35,7 +36,7 @@ class WordCharacters(NamedTuple):
 
 
 class CharEmbedding(nn.Module):
-    """The place of a token table."""
+    """A character CNN in place of a token table."""
 
     def __init__(self, settings: char_cnn.Settings, width: int) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class CharEmbedding(nn.Module):
             raise ValueError(f"words of width {self.network.width} for a model of width {width}")
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(N,) -> (N, D): each different word is read once."""
+        """(N,) -> (N, D). Each distinct word is computed once."""
         if self.speller is None:
             raise RuntimeError("the model reads letters and has no speller for ids: call attach_tokenizer first")
         unique, words = torch.unique(tokens, return_inverse=True)

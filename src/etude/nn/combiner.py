@@ -1,16 +1,16 @@
-"""Where two towers meet: one token from everything before it and everything behind it (Baevski et al. 2019, section 3).
+"""The combiner of two towers, forward and backward (Baevski et al. 2019, section 3).
 
-    F' = norm(F), B' = norm(B)                        two norms, of the forward and of the backward tower's top
-    query i     F'[i-1] + B'[i+1], or both side by side; zeros where there is no neighbour
+    F' = norm(F), B' = norm(B)                        two norms, of the top states of the forward and backward tower
+    query i     F'[i-1] + B'[i+1], or both concatenated; zeros where there is no neighbour
     keys        F' and B', one projection for both
     mask        full      F'[j] for j < i and B'[j] for j > i: token i itself is in none of them
                 current   F'[j] for j <= i and B'[j] for j >= i
-                none      all of both: what fine-tuning sees
-    y = a + feedforward(norm(a)), a = the mixed values: no residual around the attention, no norm at the end [code]
+                none      all of both, for fine-tuning
+    y = a + feedforward(norm(a)), a = the attention output: no residual around the attention, no final norm [code]
 
-Keys of the full mask come from the states moved by one place, which the query needs anyway; so "before i" is "up to i"
-among them, and the parts are plain causal attentions (nn/attention/multi_set.py). The released code defines 1/sqrt(head size) and
-never applies it here: `scaled` False is its way.
+Keys of the full mask come from states shifted by one position, which the query needs anyway. So "before i" becomes "up
+to i", and each set is a plain causal attention (nn/attention/multi_set.py). The released code defines 1/sqrt(head
+size) and never applies it here: `scaled=False` does the same.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MaskKind = Literal["full", "current", "none"]
 
 
 class Combiner(nn.Module):
+    """Attention over the states of both towers, and a feed-forward branch."""
+
     def __init__(
         self,
         width: int,
@@ -67,7 +69,7 @@ class Combiner(nn.Module):
     def forward(
         self, forward_states: Tensor, backward_states: Tensor, layout: Layout, mask: MaskKind, path: str | None = None
     ) -> Tensor:
-        """(N, D) the tops of both towers -> (N, D)."""
+        """(N, D) the top states of both towers -> (N, D)."""
         forward_states, backward_states = self.norm_forward(forward_states), self.norm_backward(backward_states)
         left, right = shift(forward_states, layout, 1), shift(backward_states, layout, -1)
         query = self.query(torch.cat([left, right], dim=-1) if self.joined else left + right)
@@ -97,7 +99,10 @@ class Combiner(nn.Module):
         return KeySet(key, value, reach, edge)
 
     def flops(self, tokens: int, pairs: int) -> int:
-        """Forward only: matrix products x2; 2 keys a pair of places, whatever the mask leaves of them."""
+        """Count the forward pass: matrix products, two operations each.
+
+        There are 2 keys for each pair of positions, whatever the mask.
+        """
         width, inner = self.out.in_features, self.feedforward.up.out_features
         slot = 0 if self.slot is None else 4 * tokens * width
         weights = (self.query.in_features + 5 * width) * width + 2 * width * inner  # keys and values of both towers
@@ -105,7 +110,7 @@ class Combiner(nn.Module):
 
 
 class LinearCombiner(nn.Module):
-    """The released code's other way: W [F[i-1]; B[i+1]], no attention and no norm."""
+    """The alternative of the released code: W [F[i-1]; B[i+1]], without attention or norm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -114,7 +119,7 @@ class LinearCombiner(nn.Module):
     def forward(
         self, forward_states: Tensor, backward_states: Tensor, layout: Layout, mask: MaskKind, path: str | None = None
     ) -> Tensor:
-        """Neighbours alone: no mask changes what it sees."""
+        """(N, D) each -> (N, D). Only neighbours are read, so no mask changes the result."""
         result: Tensor = self.project(
             torch.cat([shift(forward_states, layout, 1), shift(backward_states, layout, -1)], dim=-1)
         )

@@ -5,9 +5,9 @@ of each first tag (start), of each pair of neighbours (transitions) and of each 
 
     score(x, y) = start[y_1] + sum_t e_t[y_t] + sum_t transitions[y_{t-1}, y_t] + end[y_n]
 
-Everything is in log space and in float32 at least. The forward variables are normalised at every step, and a
-likelihood is the sum of its steps' terms: two sums of thousands of terms are never subtracted from each other, so a
-sequence may be as long as it likes. Steps are taken over all running sequences at once, longest first
+Everything is computed in log space and at least in float32. The forward variables are normalised at every step, and a
+likelihood is the sum of the terms of its steps: two sums of thousands of terms are never subtracted from each other,
+so sequences may have any length. A step handles all sequences that still have a token, longest first
 (`nn.lstm.Schedule`), so nothing is computed for padding.
 """
 
@@ -23,14 +23,14 @@ from etude.nn.lstm import Schedule
 from etude.nn.packed import Layout
 from etude.nn.precision import upcast
 
-# Not -inf: a logsumexp over nothing but -inf has no gradient, and where no allowed path exists (a sentence of one
+# Not -inf: a logsumexp over only -inf has no gradient, and where no allowed path exists (a sentence of one
 # word, and tags that only begin or end chunks) the least forbidden one is still an answer.
 FORBIDDEN = -1e4
 
 
 @dataclass(frozen=True)
 class AllowedTransitions:
-    """Which tags may begin, follow each other and end."""
+    """The tags that may start a sequence, follow each other and end a sequence."""
 
     starts: np.ndarray  # (K,) bool
     transitions: np.ndarray  # (K, K) bool, [from, to]
@@ -38,7 +38,7 @@ class AllowedTransitions:
 
 
 class CRF(nn.Module):
-    """K tags; `allowed` binds decoding, and with `constrain_training` the likelihood too."""
+    """A CRF of K tags. `allowed` constrains decoding, and with `constrain_training` the likelihood too."""
 
     start_penalty: Tensor
     transition_penalty: Tensor
@@ -68,7 +68,7 @@ class CRF(nn.Module):
         start, transitions, end = self._scores(self.constrain_training)
         forward, norms = self._forward(emissions, layout, start, transitions)
         ends = _sequence_ends(layout)
-        previous = tags.roll(1)  # of first tokens it is another sequence's tag, replaced by the start below
+        previous = tags.roll(1)  # for first tokens another sequence's tag, replaced by the start score below
         incoming = torch.where(ends.first, start[tags], transitions[previous, tags])
         terms = emissions.gather(1, tags[:, None])[:, 0] + incoming - norms
         last = ends.last
@@ -89,7 +89,7 @@ class CRF(nn.Module):
         start, transitions, end = self._scores(constrained)
         forward, _ = self._forward(emissions, layout, start, transitions)
         backward, _ = self._forward(emissions, layout, end, transitions.t(), reverse=True)
-        return (forward + backward - emissions).softmax(-1)  # both have the token's own emission in them
+        return (forward + backward - emissions).softmax(-1)  # both include the token's own emission
 
     def _scores(self, constrained: bool) -> tuple[Tensor, Tensor, Tensor]:
         start, transitions, end = upcast(self.start), upcast(self.transitions), upcast(self.end)
@@ -100,8 +100,10 @@ class CRF(nn.Module):
     def _forward(
         self, emissions: Tensor, layout: Layout, start: Tensor, transitions: Tensor, reverse: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Forward variables (N, K), each normalised to sum to 1 as probabilities, and the logs of what they summed
-        to (N,); from the other end with `reverse`."""
+        """Compute normalised forward variables (N, K) and the logs of their normalizers (N,).
+
+        Each row of forward variables sums to 1 as probabilities. With `reverse` the recursion runs from the other end.
+        """
         schedule = Schedule.from_layout(layout, reverse)
         if not schedule.batch_sizes:
             return emissions, emissions.sum(-1)
@@ -129,13 +131,13 @@ class CRF(nn.Module):
         start, transitions, end = self._scores(constrained=True)
         sorted_emissions = upcast(emissions)[schedule.sorted_tokens]
         pointers: list[Tensor] = []
-        finals: list[Tensor] = []  # of the sequences that are over, the shortest first
+        finals: list[Tensor] = []  # of the sequences that have ended, shortest first
         best, start_index = sorted_emissions[: schedule.batch_sizes[0]] + start, schedule.batch_sizes[0]
         for batch_size in schedule.batch_sizes[1:]:
             if batch_size < len(best):
                 finals.append(best[batch_size:])
                 best = best[:batch_size]
-            scores, backpointers = (best[:, :, None] + transitions).max(1)  # over the tag before
+            scores, backpointers = (best[:, :, None] + transitions).max(1)  # over the previous tag
             best = sorted_emissions[start_index : start_index + batch_size] + scores
             best = best - best.amax(-1, keepdim=True)  # only differences matter, and small numbers keep them
             pointers.append(backpointers)
@@ -153,7 +155,7 @@ class CRF(nn.Module):
 
 @dataclass
 class _SequenceEnds:
-    """Where sequences begin and end, worked out once a batch."""
+    """Where sequences start and end, computed once for each layout."""
 
     first: Tensor  # (N,) bool
     last: Tensor  # (sequences that are not empty,) the place of each one's last token
@@ -175,10 +177,10 @@ def _sequence_ends(layout: Layout) -> _SequenceEnds:
 
 
 def _log_sum_transitions(variables: Tensor, transitions: Tensor) -> Tensor:
-    """(S, K) -> (S, K): log of the sum over the tag before."""
+    """(S, K) -> (S, K): log of the sum over the previous tag."""
     return (variables[:, :, None] + transitions).logsumexp(1)
 
 
 def _sum_sequences(terms: Tensor, layout: Layout) -> Tensor:
-    """(N,) -> (S,); each sequence is summed alone."""
+    """(N,) -> (S,): sum each sequence separately."""
     return torch.segment_reduce(terms, "sum", lengths=layout.bounds.long().diff(), unsafe=True)

@@ -1,10 +1,10 @@
-"""From token ids to the first states.
+"""The input embedding: from token ids to the first hidden states.
 
     token + position + segment -> norm -> dropout -> projection to the model's width
 
-Every part is optional but the first. Sinusoidal positions: Vaswani et al. 2017, section 3.5. The factorised
-form, a narrow table and a projection behind norm and dropout: ALBERT, section 3.1, and ELECTRA-small.
-Parts may be tied from another embedding (ELECTRA, section 3.2): tied by use, they exist once, with the tied_to.
+Every part but the first is optional. Sinusoidal positions: Vaswani et al. 2017, section 3.5. The factorised form, a
+narrow table and a projection after norm and dropout: ALBERT, section 3.1, and ELECTRA-small. Parts may be tied to
+another embedding (ELECTRA, section 3.2): they exist once, in that embedding, and are passed to `forward`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
 
 def sinusoidal_positions(positions: Tensor, width: int) -> Tensor:
-    """(N,) -> (N, width) float32: sine at even columns, cosine at odd ones, wavelengths from 2 pi to 10000 * 2 pi."""
+    """(N,) -> (N, width) float32: sine at even columns, cosine at odd ones.
+
+    Wavelengths run from 2 pi to 10000 * 2 pi.
+    """
     pair = torch.arange(0, width, 2, dtype=torch.float64)
     frequency = (10_000.0 ** -(pair / width)).to(positions.device, torch.float32)
     angle = positions.to(torch.float32)[:, None] * frequency  # (N, ceil(width/2))
@@ -31,20 +34,23 @@ def sinusoidal_positions(positions: Tensor, width: int) -> Tensor:
 
 
 def _lookup_segments(index: Tensor, table: Tensor) -> Tensor:
-    """Rows of a table, (N,), (2, E) -> (N, E).
+    """Look up segment vectors, (N,), (2, E) -> (N, E).
 
-    On a GPU a look-up's gradient is added up by atomic steps, and here all tokens meet in two rows: in a step of BERT
-    at 512 on an H200 that took 0.3 ms. Chosen instead of looked up, the gradient is a sum like others.
+    On a GPU the gradient of a lookup is summed by atomic additions, and here all tokens share two rows: in a step of
+    BERT at 512 on an H200 that took 0.3 ms. As a selection, its gradient is an ordinary sum.
     """
     use_select = table.device.type == "cuda" and table.shape[0] == 2
     return _select_row(index, table) if use_select else F.embedding(index, table)
 
 
 def _select_row(index: Tensor, table: Tensor) -> Tensor:
+    """Select one of two rows for each index."""
     return torch.where((index == 1)[:, None], table[1], table[0])
 
 
 class Embedding(nn.Module):
+    """Token, position and segment vectors, with norm, dropout and projection."""
+
     def __init__(
         self,
         vocab: int,
@@ -61,7 +67,7 @@ class Embedding(nn.Module):
         bias: bool = True,
         tied: Collection[str] = (),
     ) -> None:
-        """`tied` names the parts (tokens, positions, segments, norm) that `forward` takes from its tied_to."""
+        """`tied` names the parts (tokens, positions, segments, norm) that are read from another embedding."""
         super().__init__()
         table_width = table_width or width
         self.tied = frozenset(tied)
@@ -80,10 +86,11 @@ class Embedding(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, segments: Tensor | None, tied_to: Embedding | None = None
     ) -> tuple[Tensor, Tensor]:
-        """(N,) each -> the first states (N, D), and the token table as used, (V, E), for a tied output.
+        """(N,) each -> the first states (N, D), and the token table as used, (V, E), for a tied output layer.
 
-        They differ from the stored table only in GPT-1's way (`drop_table`, when training): dropout falls on
-        the elements of the tables before the look-up, and the output layer uses the same dropped table.
+        `tied_to` is the embedding that owns the tied parts. The table returned differs from the stored one only with
+        `drop_table` in training (GPT-1): dropout is applied to the elements of the tables before the lookup, and the
+        output layer uses the same table.
         """
         part = {
             name: getattr(tied_to if name in self.tied else self, name)

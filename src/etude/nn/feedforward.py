@@ -1,7 +1,8 @@
-"""Products with an activation between them, and the kernels of ours that a GPU has for a GELU there.
+"""Feed-forward products with an activation between them, and our GPU kernels for a GELU there.
 
-A GELU in half precision gives the bias before it its gradient along with its own (nn/triton/gelu.py). On a Hopper card
-its slope is part of the product that comes before it in the backward pass (nn/triton/gelu_linear.py).
+In half precision the backward pass of a GELU also computes the gradient of the bias before it (nn/triton/gelu.py). On
+Hopper the derivative of the GELU is part of the matrix product before it in the backward pass
+(nn/triton/gelu_linear.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from etude.nn.triton.availability import compute_capability, kernel_module, supp
 
 
 def linear_activation(x: Tensor, projection: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """activation(projection(x)). On a GPU a GELU in half precision gives the bias its gradient along with its kernels."""
+    """activation(projection(x)).
+
+    On a GPU, a GELU in half precision computes the bias gradient along with its own.
+    """
     kernels = gelu_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
     if kernels is None or projection.bias is None:
         return activation(projection(x))
@@ -31,9 +35,9 @@ def linear_activation(x: Tensor, projection: nn.Linear, activation: Callable[[Te
 def feedforward(
     x: Tensor, up: nn.Linear, down: nn.Linear, activation: Callable[[Tensor], Tensor], bias: Tensor | None
 ) -> Tensor:
-    """down(activation(up(x))); `bias` is down's, or a constant in its place.
+    """down(activation(up(x))). `bias` is that of `down`, or a constant in its place.
 
-    A Hopper card multiplies by a GELU's slope within the product that comes before it.
+    On Hopper the derivative of a GELU is part of the matrix product before it in the backward pass.
     """
     kernels = gelu_linear_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
     if kernels is None or up.bias is None or not kernels.supports_shape(*down.weight.shape):
@@ -50,12 +54,12 @@ def feedforward(
 
 
 def gelu_kernels(device: torch.device, dtype: torch.dtype) -> Any:
-    """The module of our kernels, where they serve."""
+    """Return the module of our GELU kernels, or None where they do not apply."""
     return kernel_module("gelu") if supports_half_kernels(device, dtype) else None
 
 
 def gelu_linear_kernels(device: torch.device, dtype: torch.dtype) -> Any:
-    """The module of the kernel that joins a GELU's slope to a product: descriptors came with Hopper."""
+    """Return the module of the fused GELU and linear kernel, or None. Its tensor descriptors need Hopper."""
     return (
         kernel_module("gelu_linear")
         if supports_half_kernels(device, dtype) and compute_capability(device.index) >= (9, 0)

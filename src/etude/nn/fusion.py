@@ -1,8 +1,8 @@
-"""Chains of elementwise steps and reductions over large arrays, as one kernel where a GPU trains.
+"""Fusion of elementwise operations and reductions over large arrays into one kernel on a GPU.
 
-A softmax over a vocabulary reads its logits once to sum and once to write; done step by step it passes over memory
-a dozen times. On a CUDA device such a function is compiled at its first call, for the shapes at hand (which are static:
-design decision 1); elsewhere, inside a graph that is being compiled already, and under `plain()` it runs as written.
+A softmax over a vocabulary reads its logits once to sum and once to write; operation by operation it passes over memory
+a dozen times. On a CUDA device such a function is compiled at its first call, for the given shapes (which are static:
+design decision 1). Elsewhere, inside a graph that is being compiled, and under `disable_fusion()` it runs as written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _disabled: list[bool] = []  # not empty: within plain()
 
 @contextlib.contextmanager
 def disable_fusion(enabled: bool = True) -> Iterator[None]:
-    """Nothing is compiled here: for `train.compile=false`, and to compare with."""
+    """Compile nothing inside this context: for `train.compile=false`, and for comparisons."""
     if not enabled:
         yield
         return
@@ -34,11 +34,12 @@ def disable_fusion(enabled: bool = True) -> Iterator[None]:
 
 
 def is_fusion_disabled() -> bool:
+    """Whether a `disable_fusion` context is active."""
     return bool(_disabled)
 
 
 def fuse(function: Callable[..., Result]) -> Callable[..., Result]:
-    """The first argument, a tensor, says where it runs."""
+    """Decorate a function to be compiled on a GPU. Its first argument, a tensor, decides the device."""
     compiled: list[Callable[..., Result]] = []
 
     @functools.wraps(function)

@@ -1,14 +1,14 @@
-"""First values of the weights.
+"""Initial values of the weights.
 
-Every matrix is drawn from a normal of standard deviation 0.02 (GPT-1), or the same cut at two deviations
-(BERT); biases are 0, gains 1. The last matrix of each residual branch may be drawn smaller, and here the notes
-of the field disagree, so it is a choice:
+Every matrix is drawn from a normal distribution of standard deviation 0.02 (GPT-1), or the same truncated at two
+deviations (BERT); biases are 0, gains 1. The last matrix of each residual branch may be drawn smaller, and here the
+published descriptions disagree, so it is a setting:
 
     none    as every other matrix (GPT-1, BERT, and GPT-2's released code)
     paper   times 1/sqrt(2 * layers), the same in every layer (GPT-2, section 2.3, N = number of residual branches)
     depth   times 1/sqrt(2 * (l + 1)) in layer l, shrinking with the layer's index
 
-Each parameter has a random stream of its own, keyed by its name: adding a module does not move the others.
+Each parameter has its own random stream, keyed by its name: adding a module does not change the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Scaling = Literal["none", "paper", "depth"]
 
 
 def residual_scale(scaling: Scaling, layer: int, layers: int) -> float:
-    """What the standard deviation of a branch's last matrix is multiplied by."""
+    """Return the factor on the standard deviation of a branch's last matrix."""
     if scaling == "paper":
         return float((2 * layers) ** -0.5)
     if scaling == "depth":
@@ -33,12 +33,15 @@ def residual_scale(scaling: Scaling, layer: int, layers: int) -> float:
 
 
 def draw_key() -> int:
-    """A key drawn from torch's global generator: `torch.manual_seed` decides it, a second model gets another."""
+    """Draw a key from torch's global generator, so that `torch.manual_seed` decides it."""
     return int(torch.randint(2**62, (), device="cpu"))
 
 
 def fill_normal(parameter: Tensor, key: int, deviation: float, truncated: bool) -> None:
-    """In place. Drawn on the CPU, so that every device starts from the same bits."""
+    """Fill a parameter in place.
+
+    Values are drawn on the CPU, so that every device starts from the same bits.
+    """
     if parameter.is_meta:
         return
     generator = torch.Generator().manual_seed(key)
@@ -59,9 +62,9 @@ def init_weights(
     truncated: bool = False,
     factors: dict[str, float] | None = None,
 ) -> None:
-    """Draws every matrix of a module; sets biases to 0 and gains to 1.
+    """Draw every matrix of a module; set biases to 0 and gains to 1.
 
-    `factors` maps the name of a parameter to what its deviation is multiplied by.
+    `factors` maps the name of a parameter to the factor on its standard deviation.
     """
     factors = factors or {}
     unknown = set(factors) - {name for name, _ in module.named_parameters()}

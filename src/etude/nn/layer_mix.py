@@ -1,12 +1,12 @@
-"""A learned mix of layers: gamma * sum_j s_j h_j with s = softmax(w).
+"""A learned weighted sum of layers: gamma * sum_j s_j h_j with s = softmax(w).
 
-ELMo (Peters et al. 2018, section 3.2, equation 1). All layers start with the same share and gamma at 1. Where the
-scales of layers differ, bringing each to mean 0 and deviation 1 first may help, without weights of its own:
+ELMo (Peters et al. 2018, section 3.2, equation 1). All layers start with the same weight and gamma at 1. Where the
+scales of layers differ, normalising each to mean 0 and deviation 1 first may help, without parameters of its own:
 
-    token   each token's state by itself, so that its company changes nothing
-    batch   one mean and one deviation for all tokens of a batch [code]: what a token becomes depends on the others
+    token   each token's state by itself, so that the other tokens change nothing
+    batch   one mean and one deviation for all tokens of a batch [code]: the result depends on the other tokens
 
-`penalty` is the squared length of w, which the paper adds to the loss: with a large weight the mix stays an average.
+`penalty` is the squared norm of w, which the paper adds to the loss: with a large weight the mix stays an average.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ EPSILON = 1e-12  # added to a variance [code]
 
 
 class LayerMix(nn.Module):
+    """The scalar mix of ELMo."""
+
     def __init__(self, layers: int, norm: bool | MixNorm = False) -> None:
-        """`norm` True is "token"."""
+        """`norm=True` means "token"."""
         super().__init__()
         if layers < 1:
             raise ValueError(f"a mix of {layers} layers is nothing")
@@ -36,11 +38,12 @@ class LayerMix(nn.Module):
 
     @property
     def mixing_weights(self) -> Tensor:
-        """(layers,) which sum to 1."""
+        """The softmax of `weights`, (layers,)."""
         return upcast(self.weights).softmax(0)
 
     @property
     def penalty(self) -> Tensor:
+        """The squared norm of `weights`, for the loss."""
         return upcast(self.weights).square().sum()
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:

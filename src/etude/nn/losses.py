@@ -1,11 +1,12 @@
-"""Cross-entropy as sums over a fixed number of slots (design decisions 1 and 3).
+"""Cross-entropy as a sum over a fixed number of slots (design decisions 1 and 3).
 
-Slots that are not used have the target IGNORE and add nothing. `linear_cross_entropy` joins the output layer
-and the loss: the logits of a large vocabulary exist only for one chunk of slots at a time, and their gradient
-is taken while they are there, so nothing is computed twice and the result is that of the plain form.
+Unused slots have the target IGNORE and add nothing. `linear_cross_entropy` joins the output layer and the loss: the
+logits of a large vocabulary exist for one chunk of slots at a time, and their gradient is computed while they exist.
+So nothing is computed twice, and the result is that of the plain form.
 
-On a GPU the table is cast into a copy whose rows are a multiple of 64: tensor cores lose half their speed at GPT-2's
-50,257 columns. The columns behind the vocabulary have logits of minus infinity and so neither weight nor gradient.
+On a GPU the table is cast into a copy whose rows are padded to a multiple of 64: tensor cores lose half their speed at
+GPT-2's 50,257 columns. The columns after the vocabulary have logits of minus infinity, so neither probability nor
+gradient.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from etude.nn.fusion import is_fusion_disabled
 from etude.nn.precision import matmul_dtype, upcast
 
 IGNORE = -100  # torch's own default for "no target"
-# Logits held at once, on a CPU 128 MiB in float32. On a GPU two GiB in bf16: each further chunk adds once more to the
-# whole gradient of the table (GPT-2's 32,768 tokens: four chunks 554,600 tokens/s on an H200, two 558,000).
+# Logits in memory at once: on a CPU 128 MiB in float32, on a GPU 2 GiB in bf16, where each further chunk adds once more
+# to the whole gradient of the table (GPT-2's 32,768 tokens: four chunks 554,600 tokens/s on an H200, two 558,000).
 _LOGITS, _LOGITS_GPU = 2**25, 2**30
-_BLOCK = 2**18  # on a CPU logits in float32 at once: 1 MiB, which a core's cache holds until the next step reads them
-_COLUMNS = 64  # on a GPU columns are padded to a multiple of this, and slots cut at a multiple of it
+_BLOCK = 2**18  # logits of a block on a CPU: 1 MiB in float32, which stays in a core's cache
+_COLUMNS = 64  # on a GPU columns are padded, and slots split, to a multiple of this
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def linear_cross_entropy(
 def linear_losses_and_argmax(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """For evaluation: the loss of every slot (M,), 0 where unused, and the most likely token of every slot (M,)."""
+    """Return the loss (0 where unused) and the most likely token of every slot, (M,) each, to evaluate."""
     chunk, dtype = chunk or choose_chunk_size(weight.shape[0], states.device.type), matmul_dtype(states)
     losses, predictions = [], []
     with torch.no_grad():
@@ -59,7 +60,10 @@ def linear_losses_and_argmax(
 
 
 def choose_chunk_size(vocab: int, device: str = "cpu", slots: int | None = None) -> int:
-    """How many slots fit into the memory set aside for logits; on a GPU `slots` are cut into chunks of one size."""
+    """Return how many slots fit into the memory set aside for logits.
+
+    On a GPU `slots` are divided into chunks of equal size.
+    """
     if device == "cpu":
         return max(1, _LOGITS // vocab)
     largest = max(_COLUMNS, _LOGITS_GPU // vocab // _COLUMNS * _COLUMNS)
@@ -75,7 +79,7 @@ def _logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def cast_table(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """(V, D) -> (V', D) in the precision of the product; on a GPU with rows of zeros up to a multiple of _COLUMNS."""
+    """(V, D) -> (V', D) in the dtype of the product; on a GPU zero rows pad V to a multiple of 64."""
     missing = -weight.shape[0] % _COLUMNS
     if not weight.is_cuda or not missing:
         return weight.to(dtype)
@@ -88,9 +92,9 @@ def cast_table(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def _loss_and_grad(
     product: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, needs_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """(C, V') products and (C,) targets -> the sum of losses, and its derivative by the logits (C, V').
+    """(C, V') products, (C,) targets -> the sum of losses, and its gradient by the logits (C, V').
 
-    That is softmax - one-hot, 0 in unused slots and behind the vocabulary; in the precision of the product.
+    The gradient is softmax - one-hot, 0 in unused slots and after the vocabulary, in the dtype of the product.
     """
     logits = upcast(product)
     column = torch.arange(product.shape[1], device=product.device)
@@ -109,6 +113,8 @@ def _loss_and_grad(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
+    """Linear layer and cross-entropy whose forward pass computes the gradients too."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -123,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_states = torch.empty_like(states) if needs[0] else None
         sum_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         table = cast_table(weight, dtype)
-        empty = torch.empty_like if states.shape[0] else torch.zeros_like  # the first chunk is not added, but written
+        empty = torch.empty_like if states.shape[0] else torch.zeros_like  # the first chunk is written, not added
         grad_weight = empty(table, dtype=sum_dtype) if needs[1] else None
         grad_bias = torch.zeros_like(bias, dtype=sum_dtype) if bias is not None and needs[2] else None
         total = torch.zeros((), dtype=sum_dtype, device=states.device)
@@ -154,7 +160,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _write_matmul(out: Tensor, left: Tensor, right: Tensor) -> None:
-    """out = left @ right, by the product itself where the precision is the same."""
+    """out = left @ right, without a copy where the dtypes agree."""
     if out.dtype == right.dtype:
         torch.mm(left, right, out=out)
     else:
@@ -162,8 +168,10 @@ def _write_matmul(out: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _add_matmul(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
-    """total += left @ right, where `first` there is nothing yet; on a GPU within the product, whose sums are in
-    float32 and not rounded first."""
+    """total += left @ right; with `first`, total = left @ right.
+
+    On a GPU the addition is part of the product, whose sums are float32 and not rounded before.
+    """
     if total.is_cuda and total.dtype != right.dtype:
         if first:
             torch.mm(left, right, out_dtype=total.dtype, out=total)
@@ -184,7 +192,7 @@ def _chunk_loss_and_grad(
     needs_grad: bool,
     grad_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """`_loss_and_grad`; the sum of the gradient over slots is added to `grad_bias` where that is given."""
+    """Compute `_loss_and_grad` of one chunk; add the gradient's sum over slots to `grad_bias`, if given."""
     if not states.is_cuda:
         return _cpu_chunk_loss_and_grad(states @ table.t(), bias, targets, needs_grad, grad_bias)
     total, grad = _gpu_chunk_loss_and_grad(states, table, bias, targets, vocab, needs_grad)
@@ -196,12 +204,12 @@ def _chunk_loss_and_grad(
 def _gpu_chunk_loss_and_grad(
     states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, vocab: int, needs_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """On a GPU: by a kernel, in the memory of the logits themselves."""
+    """Compute the loss and gradient of a chunk by a kernel, in the memory of the logits themselves."""
     if is_fusion_disabled() or not needs_grad or states.dtype == torch.float64:
         return _loss_and_grad(states @ table.t(), bias, targets, vocab, needs_grad)
     from etude.nn.triton.cross_entropy import loss_and_grad_  # brings Triton along
 
-    # the product adds a bias for nothing; a kernel would read it anew for every slot
+    # the product adds a bias at no cost; a kernel would read it again for every slot
     padded_bias = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
     product = F.linear(states, table, padded_bias)
     return loss_and_grad_(product, targets, vocab).sum(), product
@@ -210,7 +218,7 @@ def _gpu_chunk_loss_and_grad(
 def _cpu_chunk_loss_and_grad(
     product: Tensor, bias: Tensor | None, targets: Tensor, needs_grad: bool, grad_bias: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """On a CPU: step by step, in the memory of the logits themselves, (C, V), while a core's cache holds them."""
+    """Compute the loss and gradient of a chunk in the memory of the logits, block by block in cache."""
     is_used = (targets != IGNORE)[:, None]
     label = targets.clamp(min=0)[:, None]
     losses = torch.empty(len(targets), 1, dtype=upcast(product[:0]).dtype)
@@ -221,13 +229,13 @@ def _cpu_chunk_loss_and_grad(
         if bias is not None:
             logits = logits.add_(bias.to(logits.dtype))
         highest, label_logits = logits.amax(-1, keepdim=True), logits.gather(1, label[piece])
-        exps = logits.sub_(highest).exp_()  # those of the softmax, before they are divided by their sum
+        exps = logits.sub_(highest).exp_()  # softmax before the division
         normalizer = exps.sum(-1, keepdim=True)
         torch.sub(normalizer.log().add_(highest), label_logits, out=losses[piece])
         if needs_grad:
             grad = exps.div_(normalizer).scatter_add_(1, label[piece], torch.full_like(normalizer, -1.0))
             if grad_bias is not None:
-                grad_bias.addmv_(grad.t(), is_used[piece, 0].to(grad.dtype))  # a sum over the slots that are used
+                grad_bias.addmv_(grad.t(), is_used[piece, 0].to(grad.dtype))  # a sum over used slots
             product[piece] = grad
     total = losses.masked_fill_(~is_used, 0.0).sum()
     if not needs_grad:

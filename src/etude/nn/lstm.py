@@ -1,23 +1,24 @@
 """An LSTM with projection and clipping, over packed sequences.
 
-Sak, Senior and Beaufays 2014, section 2 (the recurrent projection), in the form ELMo uses (Peters et al.
-2018, section 3.4; the released biLM clips the cell and the projection at 3 [code]):
+Sak, Senior and Beaufays 2014, section 2 (the recurrent projection), in the form of ELMo (Peters et al. 2018, section
+3.4; the released biLM clips the cell and the projection at 3 [code]):
 
     i, f, g, o = W x + U h + b
     c = clip(sigmoid(f) * c + sigmoid(i) * tanh(g))
     h = clip(P (sigmoid(o) * tanh(c)))
 
-Products with the input are one matrix product for all tokens. Sequences are taken longest first, so that the running
-ones are always the head of the state and nothing is computed for padding. Gates stand in torch's order i, f, g, o.
+Products with the input are one matrix product for all tokens. Sequences are sorted, longest first, so that those with
+a token left are always the first rows of the state and nothing is computed for padding. Gates are in torch's order i,
+f, g, o.
 
-The steps themselves go one of two ways with one meaning (`path`):
+The recurrence has two implementations with one meaning (`path`):
 
-    scan    ours, forward and backward by hand: the gradients of U and P are one product each over all steps, and
-            nothing but the gates is kept a step
-    torch   torch's own, cuDNN on a GPU; only where nothing is clipped, which it cannot do
+    scan    ours, with a backward pass of its own: the gradients of U and P are one product each over all steps, and
+            only the gates are stored for each step
+    torch   torch's own, cuDNN on a GPU; only without clipping, which it cannot do
 
-cuDNN rounds float32 to TF32's 10 bits where nobody forbids it, though matrix products elsewhere do not: an error of
-4e-4 in a state. Here float32 means float32, unless `torch.set_float32_matmul_precision` allows less.
+By default cuDNN rounds float32 to the 10 bits of TF32, though matrix products elsewhere do not: an error of 4e-4 in a
+state. Here float32 means float32, unless `torch.set_float32_matmul_precision` allows less.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from torch.autograd.function import once_differentiable
 from etude.nn.packed import Layout
 
 Path = Literal["scan", "torch"]
-CUDNN_RNN: Any = torch.backends.cudnn.rnn  # `fp32_precision` of cuDNN's recurrent networks; torch tells no types
+CUDNN_RNN: Any = torch.backends.cudnn.rnn  # has `fp32_precision` of cuDNN's recurrent networks; untyped in torch
 
 
 class LSTMState(NamedTuple):
-    """What a layer carries from token to token, in the precision of the weights even where products have less."""
+    """The state a layer carries from token to token, in the dtype of the weights even under autocast."""
 
     hidden: Tensor  # (S, D)
     cell: Tensor  # (S, C)
@@ -47,7 +48,10 @@ class LSTMState(NamedTuple):
 
 @dataclass
 class Schedule:
-    """The order in which tokens are read: all first tokens, then all second ones, longest sequences first."""
+    """The reading order of tokens: all first tokens, then all second ones, longest sequences first.
+
+    The names are those of `torch.nn.utils.rnn.PackedSequence`.
+    """
 
     sorted_sequences: Tensor  # (S,) longest first
     unsorted_sequences: Tensor  # (S,) its inverse
@@ -59,7 +63,7 @@ class Schedule:
 
     @classmethod
     def from_layout(cls, layout: Layout, reverse: bool) -> Schedule:
-        """Worked out once a batch and direction; every layer uses it again."""
+        """Return the schedule of a layout, computed once for each batch and direction."""
         key = ("lstm", reverse)
         if key not in layout.cache:
             layout.cache[key] = cls._build(layout, reverse)
@@ -77,9 +81,9 @@ class Schedule:
         inverse = np.argsort(sequences)
         token_order = np.lexsort((inverse[sequence_of_token], step))
         batch_sizes = np.bincount(step, minlength=1) if layout.total else np.zeros(0, np.int64)
-        # entry k of step t stands at starts[t] + k, its predecessor at starts[t - 1] + k; those of step 0 are states
+        # entry k of step t is at starts[t] + k, its predecessor at starts[t - 1] + k; in step 0 an initial state
         starts = count + np.concatenate([[-count], np.cumsum(batch_sizes)]).astype(np.int64)
-        starts[1:] -= batch_sizes  # now starts[t + 1] is the place of step t, starts[0] that of the states
+        starts[1:] -= batch_sizes  # now starts[t + 1] is the position of step t, starts[0] that of the initial states
         offset = np.arange(layout.total) + count - np.repeat(starts[1:], batch_sizes)
         previous = np.repeat(starts[:-1], batch_sizes) + offset
         sorted_lengths = lengths[sequences]
@@ -96,7 +100,7 @@ class Schedule:
 
 
 class LSTM(nn.Module):
-    """One layer, one direction."""
+    """One LSTM layer in one direction."""
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class LSTM(nn.Module):
             self.input.bias[cells : 2 * cells] = 1.0
 
     def zero_state(self, sequences: int, device: torch.device) -> LSTMState:
-        """The state before any token: zeros."""
+        """Return the state before any token."""
         dtype = self.input.weight.dtype
         hidden = torch.zeros(sequences, self.width, dtype=dtype, device=device)
         return LSTMState(hidden, torch.zeros(sequences, self.cells, dtype=dtype, device=device))
@@ -162,14 +166,17 @@ class LSTM(nn.Module):
     def _by_torch(
         self, x: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: list[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The tokens of a schedule, (N, inputs) -> (N, D), and the last states; those without a token keep theirs."""
+        """Run torch's LSTM on sorted tokens: (N, inputs) -> (N, D), and the last states.
+
+        Empty sequences keep their state.
+        """
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         if self.project is not None:
             weights.append(self.project.weight)
-        batch = torch.tensor(batch_sizes)  # on the host: cuDNN wants it there
+        batch = torch.tensor(batch_sizes)  # cuDNN needs it on the host
         count = batch_sizes[0]
         state = [hidden[None, :count].contiguous(), cell[None, :count].contiguous()]
-        is_autocast = torch.is_autocast_enabled(x.device.type)  # no float32 in there to be rounded
+        is_autocast = torch.is_autocast_enabled(x.device.type)  # no float32 inside that could be rounded
         call = _torch_lstm if is_autocast or _matches_matmul_precision() else _LSTMWithoutTF32.apply
         outputs, last_hidden, last_cell = call(torch.is_grad_enabled(), batch, x, *state, *weights)
         dtype = cell.dtype
@@ -180,7 +187,7 @@ class LSTM(nn.Module):
         )
 
     def flops(self, tokens: int) -> int:
-        """Forward only, matrix products x2: torch's counter does not see these as an LSTM."""
+        """Count the forward pass, matrix products x2; torch's counter does not recognise these as an LSTM."""
         products = 4 * self.cells * (self.inputs + self.width)
         if self.project is not None:
             products += self.cells * self.width
@@ -188,7 +195,7 @@ class LSTM(nn.Module):
 
 
 def _step_dtype(x: Tensor) -> torch.dtype:
-    """Of the products within the steps."""
+    """Return the dtype of the products within the recurrence."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -196,19 +203,19 @@ def _step_dtype(x: Tensor) -> torch.dtype:
 def _torch_lstm(
     training: bool, batch_sizes: Tensor, x: Tensor, hidden: Tensor, cell: Tensor, *weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`keep`: what cuDNN's backward pass needs."""
+    """Call torch's LSTM. With `training` it stores what cuDNN's backward pass needs."""
     return torch.lstm(x, batch_sizes, [hidden, cell], weights, True, 1, 0.0, training, False)
 
 
 def _matches_matmul_precision() -> bool:
-    """Whether cuDNN's LSTM takes TF32 only where torch's matrix products do."""
+    """Whether cuDNN's LSTM uses TF32 only where torch's matrix products do."""
     recurrent, matmul = CUDNN_RNN.fp32_precision, torch.backends.cuda.matmul.fp32_precision
     return recurrent != "tf32" or matmul == "tf32"
 
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """No TF32 in cuDNN's LSTM: a switch of the whole process, so it is put back."""
+    """Disable TF32 in cuDNN's LSTM: a switch of the whole process, so it is restored."""
     saved = CUDNN_RNN.fp32_precision
     CUDNN_RNN.fp32_precision = "ieee"
     try:
@@ -218,9 +225,10 @@ def _without_tf32() -> Iterator[None]:
 
 
 class _LSTMWithoutTF32(torch.autograd.Function):
-    """`_torch_lstm` without TF32 in both passes: the switch is read when the backward pass runs, long after the call.
+    """`_torch_lstm` without TF32 in both passes.
 
-    So the call is a graph of its own, which the backward pass walks under the switch.
+    The switch is read when the backward pass runs, long after the call. So the call is a graph of its own, which the
+    backward pass walks under the switch.
     """
 
     @staticmethod
@@ -238,16 +246,16 @@ class _LSTMWithoutTF32(torch.autograd.Function):
         with _without_tf32():
             computed = iter(torch.autograd.grad(ctx.outputs, wanted, grad_outputs))
         grads = [next(computed) if tensor.requires_grad else None for tensor in ctx.inputs]
-        del ctx.inputs, ctx.outputs  # memory, as soon as it is of no more use
+        del ctx.inputs, ctx.outputs  # free the memory
         return None, None, *grads
 
 
 class _LSTMScan(torch.autograd.Function):
-    """All steps of a layer: (N, 4C) what the inputs add to the gates -> (N, D) hidden and (N, C) cell states.
+    """All steps of a layer: (N, 4C) input parts of the gates -> (N, D) hidden and (N, C) cell states.
 
-    A step is few operations over long rows, since each costs some microseconds whatever its size. So tanh x is taken
-    as 2 sigmoid(2x) - 1, all four gates being one sigmoid then (it is also the cheaper function on a CPU), and what the
-    backward pass can know beforehand is worked out for all steps at once. A value at its clip passes no gradient.
+    A step is few operations over long rows, since each costs some microseconds whatever its size. So tanh x is computed
+    as 2 sigmoid(2x) - 1, which makes all four gates one sigmoid (also the cheaper function on a CPU), and what the
+    backward pass can know beforehand is computed for all steps at once. A clipped value passes no gradient.
     """
 
     @staticmethod
@@ -265,20 +273,18 @@ class _LSTMScan(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         size, state_dtype = cell.shape[1], cell.dtype
-        gates = projected.to(
-            state_dtype
-        )  # (N, 4C), becomes the gates after their functions: in place, nobody reads it again
+        gates = projected.to(state_dtype)  # (N, 4C), becomes the gates after activation, in place
         gates[:, 2 * size : 3 * size] *= 2.0
         hiddens = gates.new_empty(len(gates), hidden.shape[1])
-        cells, half_tanhs = (gates.new_empty(len(gates), size) for _ in range(2))  # squashed: half of tanh of the cell
+        cells, half_tanhs = (gates.new_empty(len(gates), size) for _ in range(2))  # tanh(cell) / 2
         with torch.autocast(projected.device.type, enabled=False):
             scaled_recurrent = recurrent.clone()
             scaled_recurrent[2 * size : 3 * size] *= 2.0
             weight = _transpose(scaled_recurrent.to(dtype))
             project_weight = None if project is None else _transpose(2.0 * project.to(dtype))
             h, c = hidden, cell
-            for all_gates, new_h, new_c, half_tanh in zip(*(x.split(batch_sizes) for x in (gates, hiddens, cells, half_tanhs)),
-                                                     strict=True):  # fmt: skip
+            stepwise = (x.split(batch_sizes) for x in (gates, hiddens, cells, half_tanhs))
+            for all_gates, new_h, new_c, half_tanh in zip(*stepwise, strict=True):
                 count = len(all_gates)
                 if dtype == state_dtype:
                     all_gates.addmm_(h[:count], weight)
@@ -314,8 +320,8 @@ class _LSTMScan(torch.autograd.Function):
         weight = recurrent.to(dtype)
         project_weight = None if project is None else project.to(dtype)
         input_gate, forget_gate, candidate, output_gate = gates.split(size, dim=1)  # (N, C) each
-        candidate, tanh_cells = 2.0 * candidate - 1.0, 2.0 * tanh_cells  # the tanh of both
-        # what turns the slope of a cell into those of its three gates before their functions, and of the cell before
+        candidate, tanh_cells = 2.0 * candidate - 1.0, 2.0 * tanh_cells  # tanh of both
+        # factors from the gradient of a cell to those of its three gates before activation, and of the previous cell
         cell_factors = gates.new_empty(len(gates), 4, size)
         torch.mul(candidate, input_gate * (1 - input_gate), out=cell_factors[:, 0])
         torch.mul(torch.cat([cell, cells])[previous], forget_gate * (1 - forget_gate), out=cell_factors[:, 1])
@@ -326,8 +332,8 @@ class _LSTMScan(torch.autograd.Function):
         output_gate_factor = output_gate * (1 - output_gate) * tanh_cells
         cell_from_output = output_gate * (1 - tanh_cells.square())
         is_unclipped = None if projection_clip is None else hiddens.abs() < projection_clip
-        total_grad_hidden = grad_hiddens.clone()  # (N, D): what comes from above, and from the step after
-        grad_gates = gates.new_empty(len(gates), 4, size)  # of the gates before their functions
+        total_grad_hidden = grad_hiddens.clone()  # (N, D): from the layer above and from the next step
+        grad_gates = gates.new_empty(len(gates), 4, size)  # before activation
         carried_grad_hidden, carried_grad_cell = torch.zeros_like(hidden), torch.zeros_like(cell)
         stepwise = (
             total_grad_hidden,
@@ -367,7 +373,7 @@ class _LSTMScan(torch.autograd.Function):
             else:
                 carried_grad_hidden[:count] = flat.to(dtype) @ weight
         grad_gates = grad_gates.view(len(gates), -1)
-        previous_hidden = torch.cat([hidden, hiddens])[previous]  # (N, D) the hidden state a step before
+        previous_hidden = torch.cat([hidden, hiddens])[previous]  # (N, D) hidden state of the previous step
         grad_recurrent = grad_gates.to(dtype).t() @ previous_hidden.to(dtype)
         grad_project = None
         if project is not None:
@@ -377,5 +383,5 @@ class _LSTMScan(torch.autograd.Function):
 
 
 def _transpose(weight: Tensor) -> Tensor:
-    """The transpose of a weight; on a CPU a copy in its order, with which products of few rows are up to 4 x faster."""
+    """Transpose a weight; on a CPU as a copy, with which products of few rows are up to 4 x faster."""
     return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()

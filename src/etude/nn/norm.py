@@ -1,7 +1,7 @@
-"""Normalisation in float32, whatever the precision around it.
+"""Layer norm and RMS norm in float32, whatever the precision around them.
 
 Layer norm: Ba et al. 2016. Root-mean-square norm: Zhang and Sennrich 2019 (no centring, no bias).
-Under mixed precision the mean and the variance of a long vector lose too many bits in bfloat16.
+Under mixed precision the mean and the variance of a long vector would lose too many bits in bfloat16.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ NormKind = Literal["layer", "rms"]
 
 
 class Norm(nn.Module):
+    """Layer norm, or RMS norm with `kind="rms"`."""
+
     def __init__(self, width: int, epsilon: float = 1e-5, bias: bool = True, kind: NormKind = "layer") -> None:
         super().__init__()
         self.width, self.epsilon, self.kind = width, epsilon, kind
@@ -41,15 +43,16 @@ class Norm(nn.Module):
 
 
 def _is_mixed_on_cpu(x: Tensor, weight: Tensor) -> bool:
+    """Whether x is bf16 on a CPU with float32 weights, outside a compiled graph."""
     mixed = x.device.type == "cpu" and x.dtype == torch.bfloat16 and weight.dtype == torch.float32
     return mixed and not torch.compiler.is_compiling()
 
 
 class _MixedPrecisionLayerNorm(torch.autograd.Function):
-    """A layer norm of bf16 with weights in float32, as torch's CPU kernel has it: float32 within, no copy of x.
+    """A layer norm of bf16 with float32 weights by torch's CPU kernel: float32 inside, no copy of x.
 
-    Its derivative is taken in float32, for torch's of the mixed form adds up the weights' gradients in bf16: over 4096
-    tokens they are off by 7 in a hundred.
+    Its backward pass runs in float32, because torch's mixed form sums the gradients of the weights in bf16: over 4096
+    tokens they are off by 7 %.
     """
 
     @staticmethod

@@ -1,14 +1,14 @@
-"""The residual stream between branches: where sums are taken, and what is normed when.
+"""The residual stream between branches: where branches are added, and where the norms are.
 
 Post-LN (Vaswani et al. 2017; GPT-1, BERT):   x = norm(x + branch(x))
 Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
 
-The stream is a tensor, and the formulas are as they stand there. Where a GPU trains a compiled model in half precision
-it is a `FusedStream`: a sum and the norm behind it are then one kernel (nn/triton/residual_norm.py), and the sums over all tokens of
-the gradients, of the norm's weight and bias and of the bias of the branch, come along. In the pre-LN order the sum has
-to wait for the norm of the next branch. In the post-LN order a branch and the sum behind it both read the same normed
-state, and a compiler would add their two gradients in a pass of its own; so the sum goes on from the state *before*
-the norm, which it takes anew on the way, and each of the two has a tensor to hand its gradient to.
+The stream is a tensor, and the formulas are computed as written. Where a GPU trains a compiled model in half precision
+it is a `FusedStream`: a sum and the norm after it are one kernel (nn/triton/residual_norm.py), which also sums, over
+all tokens, the gradients of the norm's weight and bias and of the branch's bias. In the pre-LN order the sum waits for
+the norm of the next branch. In the post-LN order a branch and the next sum both read the same normalised state, and a
+compiler would add their two gradients in a separate pass. So the sum continues from the state *before* the norm and
+recomputes the norm, and each of the two has its own tensor to return its gradient to.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Placement = Literal["pre", "post"]
 
 
 class FusedStream(NamedTuple):
-    """A stream between two kernels."""
+    """A residual stream between two fused kernels."""
 
     total: Tensor  # (N, D)
-    norm: Norm | None = None  # post-LN: to be taken of `total`
-    normed: Tensor | None = None  # post-LN: what that gives, for the next branch
+    norm: Norm | None = None  # post-LN: the norm to apply to `total`
+    normed: Tensor | None = None  # post-LN: norm(total), the input of the next branch
     branch: Tensor | None = None  # pre-LN: (N, D) still to be added
     bias: Tensor | None = None  # of that branch
     dropout: float = 0.0  # of that branch
@@ -41,13 +41,13 @@ Stream = Tensor | FusedStream
 
 
 def start_stream(x: Tensor, norm: Norm) -> Stream:
-    """The first state (N, D), to be read and added to by branches that have norms of this kind."""
+    """Return the stream of the first states (N, D), for branches that have norms of this kind."""
     return FusedStream(x) if residual_norm_kernels(x.device, x.dtype, x.shape, norm) is not None else x
 
 
 def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
-    """The module of our kernels, where they serve."""
-    # without a compiler there are so many kernels that it does not matter
+    """Return the module of our fused kernels, or None where they do not apply."""
+    # uncompiled models launch so many kernels that it does not matter
     is_supported = (
         supports_half_kernels(device, dtype)
         and torch.compiler.is_compiling()
@@ -61,7 +61,7 @@ def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch
 
 
 def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tensor]:
-    """The stream that passes a branch, and what the branch works on, (N, D)."""
+    """Return the stream that passes a branch, and the branch's input (N, D)."""
     if isinstance(x, Tensor):
         return x, norm(x) if placement == "pre" else x
     if placement == "post":
@@ -74,12 +74,12 @@ def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stre
 
 
 def branch_bias(x: Stream, bias: Tensor | None) -> Tensor | None:
-    """The bias of a branch, as a constant where `add` is to find its gradient."""
+    """Return the bias of a branch, as a constant where `add` computes its gradient."""
     return bias if bias is None or isinstance(x, Tensor) else bias.detach()
 
 
 def project_branch(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
-    """The last product of a branch, (N, I) -> (N, D)."""
+    """Apply the last matrix product of a branch, (N, I) -> (N, D)."""
     result: Tensor = (
         linear(inner) if isinstance(x, Tensor) else F.linear(inner, linear.weight, branch_bias(x, linear.bias))
     )
@@ -89,7 +89,10 @@ def project_branch(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
 def add(
     x: Stream, branch: Tensor, bias: Tensor | None, dropout: float, norm: nn.Module, placement: Placement
 ) -> Stream:
-    """The stream behind a branch, which is dropped first. `bias` is in `branch` already, as `branch_bias` gave it."""
+    """Add a branch to the stream, after dropout.
+
+    `bias` is in `branch` already, as `branch_bias` returned it.
+    """
     if isinstance(x, Tensor):
         branch = apply_dropout(branch, dropout, training=True)
         return x + branch if placement == "pre" else norm(x + branch)
@@ -101,7 +104,7 @@ def add(
 
 
 def select_tokens(x: Stream, index: Tensor) -> Stream:
-    """The stream of these tokens alone, (M, D); nothing waits to be added."""
+    """Return the stream of some tokens, (M, D). No branch may be waiting to be added."""
     if isinstance(x, Tensor):
         return x.index_select(0, index)
     assert x.branch is None
@@ -109,7 +112,7 @@ def select_tokens(x: Stream, index: Tensor) -> Stream:
 
 
 def final_state(x: Stream, norm: Norm | None) -> Tensor:
-    """What the stream comes to, (N, D): in the pre-LN order behind its last norm."""
+    """Return the hidden states of the stream, (N, D); in the pre-LN order after the final norm."""
     if isinstance(x, Tensor):
         return x if norm is None else norm(x)
     if norm is None:

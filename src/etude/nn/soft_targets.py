@@ -1,7 +1,7 @@
-"""How far a student's softmax is from a teacher's, over a whole vocabulary and at every token (Hinton et al. 2015).
+"""The KL divergence of a student's softmax from a teacher's (Hinton et al. 2015, section 2).
 
-The logits of both exist only for one chunk of tokens at a time, and the gradient is taken while they are there: all of
-BERT's, at 32,768 tokens, would be 8 GB in float32, on each side.
+The logits of both exist for one chunk of tokens at a time, and the gradient is computed while they exist: all logits
+of BERT, at 32,768 tokens, would be 8 GB in float32, on each side.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from etude.nn.precision import matmul_dtype, upcast
 
 
 class OutputLayer(NamedTuple):
-    """What is multiplied to logits: hidden @ table.T + bias."""
+    """The operands of an output layer: logits = hidden @ table.T + bias."""
 
     hidden: Tensor  # (N, E)
     table: Tensor  # (V, E)
     bias: Tensor  # (V,)
 
     def logits(self, part: slice, dtype: torch.dtype) -> Tensor:
+        """Compute the logits of some tokens, with the product in `dtype`."""
         return upcast(self.hidden[part].to(dtype) @ self.table.to(dtype).t()) + self.bias
 
 
 def soft_divergence(student: OutputLayer, teacher: OutputLayer, temperature: float, chunk: int | None = None) -> Tensor:
-    """The sum over tokens of KL(teacher || student), both softmaxes at a temperature, times its square; a float32.
+    """Return the sum over tokens of KL(teacher || student) at a temperature, times its square; a float32.
 
-    The square keeps the gradient's size when the temperature changes (Hinton et al., section 2). Nothing flows into
-    the teacher.
+    The square keeps the scale of the gradient when the temperature changes (Hinton et al., section 2). The teacher gets
+    no gradient.
     """
     chunk = chunk or max(
         1, choose_chunk_size(student.table.shape[0], student.hidden.device.type) // 2
@@ -40,6 +41,8 @@ def soft_divergence(student: OutputLayer, teacher: OutputLayer, temperature: flo
 
 
 class _SoftDivergence(torch.autograd.Function):
+    """`soft_divergence`, with the gradients computed in the forward pass."""
+
     @staticmethod
     def forward(
         ctx: Any,

@@ -1,13 +1,13 @@
-"""Output layers over a large vocabulary: the full softmax, a sampled one, an adaptive one.
+"""Output layers over a large vocabulary: full, sampled and adaptive softmax.
 
-    full       every word's score, a chunk of tokens at a time (nn/losses.py)
-    sampled    the true word's score against those of a few thousand candidates, one set for all tokens (Jean et al.
-               2015); in evaluation the full softmax, since a sampled loss is no likelihood
-    adaptive   frequent words first, rare ones in clusters behind narrower layers (Grave et al. 2017): torch's own
+    full       the logit of every word, a chunk of tokens at a time (nn/losses.py)
+    sampled    the logit of the true word against those of a few thousand candidates, one set for all tokens (Jean et
+               al. 2015); in evaluation the full softmax, since a sampled loss is no likelihood
+    adaptive   frequent words first, rare ones in clusters with narrower layers (Grave et al. 2017): torch's own
 
-Candidates are drawn log-uniformly over words in the order of their frequency, without repetition, and every score
-loses the logarithm of the number of times its word is expected among them; a candidate that is the true word does
-not compete with itself. So TensorFlow has it, and so ELMo was trained [code]. All losses are sums.
+Candidates are drawn log-uniformly over words sorted by frequency, without repetition. From every logit the logarithm
+of the expected count of its word among the candidates is subtracted, and a candidate that is the true word does not
+compete with itself: as in TensorFlow, with which ELMo was trained [code]. All losses are sums.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ BLOCK = 4096  # draws at once
 
 
 class FrequencyOrder:
-    """Words by falling frequency, and how likely each place is drawn: log((r + 2) / (r + 1)) / log(V + 1)."""
+    """Words by falling frequency; rank r is drawn with probability log((r + 2) / (r + 1)) / log(V + 1)."""
 
     def __init__(self, counts: np.ndarray) -> None:
-        self.words_by_rank = np.argsort(-counts, kind="stable")  # (V,) the word of each place
-        self.ranks = np.argsort(self.words_by_rank)  # (V,) and the other way round
+        self.words_by_rank = np.argsort(-counts, kind="stable")  # (V,) the word of each rank
+        self.ranks = np.argsort(self.words_by_rank)  # (V,) the rank of each word
         ranks = np.arange(len(counts))
         self.probs = np.log1p(1 / (ranks + 1)) / np.log(len(counts) + 1)
 
     def draw(self, key: int, count: int) -> tuple[np.ndarray, int]:
-        """`count` different words, and how many draws that took."""
+        """Draw `count` distinct words; return them and the number of draws that took."""
         vocab = len(self.words_by_rank)
         if count > vocab:
             raise ValueError(f"{count} different words of {vocab}")
@@ -54,19 +54,20 @@ class FrequencyOrder:
                 return self.words_by_rank[ranks[chosen]], int(chosen[-1]) + 1
 
     def expected_counts(self, words: np.ndarray, draws: int) -> np.ndarray:
-        """How often each word is expected among the candidates after so many draws: at most once each."""
+        """Return how often each word is expected among the candidates after so many draws: at most once each."""
         return -np.expm1(draws * np.log1p(-self.probs[self.ranks[words]]))
 
 
 class Candidates(NamedTuple):
-    """What the sampled softmax needs beside the states, made on the host."""
+    """The candidates of a sampled softmax and their expected counts, drawn on the host."""
 
     words: Tensor  # (K,) int64
-    log_expected: Tensor  # (K,) float32, the logarithm of how often
-    log_expected_targets: Tensor  # (...) float32, the same of the true words
+    log_expected: Tensor  # (K,) float32, log of the expected count
+    log_expected_targets: Tensor  # (...) float32, the same for the targets
 
     @classmethod
     def draw(cls, order: FrequencyOrder, key: int, count: int, targets: np.ndarray) -> Self:
+        """Draw candidates, and compute the log expected counts for them and for the targets."""
         words, draws = order.draw(key, count)
 
         def log_expected(of_words: np.ndarray) -> Tensor:
@@ -76,7 +77,7 @@ class Candidates(NamedTuple):
 
 
 class FullSoftmax(nn.Module):
-    """`table` is lent by the model where the layer is tied."""
+    """A linear layer over the vocabulary. Where it is tied, the model passes its `table`."""
 
     def __init__(self, width: int, vocab: int, tied: bool = False) -> None:
         super().__init__()
@@ -94,18 +95,21 @@ class FullSoftmax(nn.Module):
     def loss(
         self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
     ) -> Tensor:
-        """(N, D), (N,) -> the sum."""
+        """(N, D), (N,) -> the sum of cross-entropies."""
         return linear_cross_entropy(states, self._table(table), self.bias, targets)
 
     def logits(self, states: Tensor, table: Tensor | None = None) -> Tensor:
+        """(N, D) -> (N, V)."""
         return F.linear(states, self._table(table), self.bias)
 
     def flops(self, targets: np.ndarray) -> int:
-        """Forward only."""
+        """Count the forward pass."""
         return 2 * targets.size * self.width * self.vocab
 
 
 class SampledSoftmax(FullSoftmax):
+    """A full softmax whose training loss uses sampled candidates."""
+
     def loss(
         self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
     ) -> Tensor:
@@ -121,11 +125,12 @@ class SampledSoftmax(FullSoftmax):
         return (torch.logaddexp(candidate_logits.logsumexp(-1), target_logits) - target_logits).sum()
 
     def sampled_flops(self, targets: np.ndarray, candidates: int) -> int:
+        """Count the forward pass with so many candidates."""
         return 2 * targets.size * self.width * (candidates + 1)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's, over ids as they are: those of a word tokenizer fall in frequency."""
+    """torch's adaptive softmax over ids as they are: those of a word tokenizer fall in frequency."""
 
     def __init__(self, width: int, vocab: int, cutoffs: list[int], division: float) -> None:
         super().__init__()
@@ -135,15 +140,15 @@ class AdaptiveSoftmax(nn.Module):
     def loss(
         self, states: Tensor, targets: Tensor, table: Tensor | None = None, candidates: Candidates | None = None
     ) -> Tensor:
-        with torch.autocast(states.device.type, enabled=False):  # its parts are indexed into one float32 tensor
+        with torch.autocast(states.device.type, enabled=False):  # torch indexes its parts into one float32 tensor
             return -self.layer(upcast(states), targets).output.sum()
 
     def logits(self, states: Tensor, table: Tensor | None = None) -> Tensor:
-        """Logarithms of probabilities, which are scores too."""
+        """(N, D) -> (N, V) log-probabilities, which serve as logits."""
         return self.layer.log_prob(upcast(states))
 
     def flops(self, targets: np.ndarray) -> int:
-        """A rare word costs its own cluster beside the head."""
+        """Count the forward pass. A rare word costs its own cluster besides the head."""
         total = targets.size * self.width * self.layer.head_size
         limits = [*self.layer.cutoffs]
         for number, (low, high) in enumerate(pairwise(limits)):
@@ -154,6 +159,9 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def default_cutoffs(vocab: int) -> list[int]:
-    """Where clusters end unless told: a fifteenth and a third of the words (about 90 % of a text in the first)."""
+    """Return the default ends of clusters: a fifteenth and a third of the words.
+
+    The first holds about 90 % of the tokens of a text.
+    """
     cutoffs = sorted({max(1, vocab // 15), max(2, vocab // 3)})
     return [cutoff for cutoff in cutoffs if cutoff < vocab]

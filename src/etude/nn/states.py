@@ -1,4 +1,4 @@
-"""What every model gives back."""
+"""The output of every model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch import Tensor
 
 @dataclass
 class States:
+    """Hidden states of a packed batch, and whatever else was requested."""
+
     last: Tensor  # (N, D)
     layers: list[Tensor] | None = None  # (N, D) each, on request: the embedding's output first, `last` last
     table: Tensor | None = None  # (V, E) the token table as this forward pass used it, for a tied output layer

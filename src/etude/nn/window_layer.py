@@ -1,9 +1,9 @@
-"""A hidden layer over the vectors of a few neighbouring words: Collobert et al. 2011, sections 3.2.1 and 3.3.
+"""A hidden layer over a window of neighbouring words (Collobert et al. 2011, sections 3.2.1 and 3.3).
 
     h_t = W [x_{t-k} ; ... ; x_t ; ... ; x_{t+k}] + b
 
-Beyond the ends of a sequence stands one learnt vector, Collobert's padding word. `replace_middle` is the same layer with another
-word in the middle, which changes one block of W: many words can be tried for little more than the price of one.
+Beyond the ends of a sequence stands one learned vector, Collobert's padding word. `replace_middle` computes the same
+layer with another middle word, which changes one block of W: many words cost little more than one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from etude.nn.packed import Layout
 
 
 class WindowLayer(nn.Module):
+    """A linear layer over `window` neighbouring vectors."""
+
     def __init__(self, width: int, window: int, hidden: int) -> None:
         super().__init__()
         if window % 2 == 0:
@@ -36,10 +38,10 @@ class WindowLayer(nn.Module):
         return self.layer(with_edge[index.masked_fill(outside, total)].flatten(1))
 
     def replace_middle(self, hidden: Tensor, x: Tensor, replacements: Tensor) -> Tensor:
-        """(N, hidden), (N, D), (N, K, D) -> (N, K, hidden): what `forward` gave, with other words in the middle."""
+        """(N, hidden), (N, D), (N, K, D) -> (N, K, hidden): `forward` with other words in the middle."""
         middle = self.layer.weight.view(-1, self.window, self.width)[:, self.window // 2]  # (hidden, D)
         return hidden[:, None] + (replacements - x[:, None]) @ middle.t()
 
     def flops(self, tokens: int, replacements: int = 0) -> int:
-        """Forward only; `others`: words tried in the middle of each window."""
+        """Count the forward pass; `replacements` is the number of middle words tried in each window."""
         return 2 * tokens * self.layer.out_features * self.width * (self.window + replacements)

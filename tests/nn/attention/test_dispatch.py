@@ -20,7 +20,7 @@ from etude.errors import UserError
 from etude.nn.attention import dispatch as attention
 from etude.nn.attention.dispatch import attend, attend_reference, attend_varlen, choose_path, varlen_arguments
 from etude.nn.packed import Layout
-from etude.nn.triton import availability as card
+from etude.nn.triton import availability
 
 LENGTHS = st.lists(st.integers(0, 33), min_size=1, max_size=12)  # with empty and one-token sequences
 WINDOWS = st.sampled_from([None, 1, 2, 5, 40])
@@ -319,7 +319,7 @@ def test_an_unknown_path_is_named() -> None:
 def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cpu", torch.float32, 64) == "grouped"
     assert choose_path("cpu", torch.bfloat16, 64) == "grouped"
-    monkeypatch.setattr(card, "supports_flash", lambda index: True)
+    monkeypatch.setattr(availability, "supports_flash", lambda index: True)
     monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
     assert choose_path("cuda", torch.bfloat16, 64) == "varlen"
     assert choose_path("cuda", torch.float16, 64, window=128) == "varlen"
@@ -334,7 +334,7 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(None, frozenset())])
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
     monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(lambda: None, frozenset({"window_size"}))])
-    monkeypatch.setattr(card, "supports_flash", lambda index: False)
+    monkeypatch.setattr(availability, "supports_flash", lambda index: False)
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
 
 

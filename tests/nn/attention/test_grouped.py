@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.nn.attention import grouped as grouping
+from etude.nn.attention import grouped
 from etude.nn.attention.dispatch import attend_packed, attend_reference
 from etude.nn.attention.grouped import attend_grouped, get_plan, make_plan
 from etude.nn.packed import Layout
@@ -54,7 +54,7 @@ def test_equal_lengths_are_reshaped_and_not_copied(monkeypatch: pytest.MonkeyPat
         seen.append(query.data_ptr() == parts.data_ptr())
         return query.contiguous()
 
-    monkeypatch.setattr(grouping, "attend_dense", watch)
+    monkeypatch.setattr(grouped, "attend_dense", watch)
     attend_grouped(parts, layout, causal=True)
     assert seen == [True]
 
@@ -65,14 +65,14 @@ def test_the_buckets_waste_little_and_are_few() -> None:
     padded = sum(len(bucket.lengths) * bucket.length**2 for bucket in plan.buckets)
     assert padded < 1.15 * (lengths**2).sum()
     assert len(plan.buckets) <= 16
-    on_gpu = grouping.choose_buckets(np.arange(128), np.sort(lengths), grouping._PRICE_GPU)
+    on_gpu = grouped.choose_buckets(np.arange(128), np.sort(lengths), grouped._PRICE_GPU)
     assert len(on_gpu) <= 3  # there a further call costs more than padding
 
 
 def test_the_plan_is_made_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    original = grouping.make_plan
-    monkeypatch.setattr(grouping, "make_plan", lambda *given: calls.append(1) or original(*given))
+    original = grouped.make_plan
+    monkeypatch.setattr(grouped, "make_plan", lambda *given: calls.append(1) or original(*given))
     layout = Layout.from_bounds(bounds_of([3, 5]), 8)
     for _ in range(4):
         attend_grouped(torch.randn(8, 3, 1, 4), layout, causal=False)

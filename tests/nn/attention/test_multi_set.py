@@ -1,4 +1,4 @@
-"""A softmax over a union of keys: every path against scores written out one pair at a time."""
+"""A softmax over several sets of keys: every path against scores written out one pair at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.nn.attention import multi_set as union
+from etude.nn.attention import multi_set
 from etude.nn.attention.multi_set import KeySet, NullSlot, attend_multi_set, sequence_edges, shift
 from etude.nn.packed import Layout
 from tests.nn.attention import flash_emulation
 
 HEADS, SIZE = 2, 8
 LENGTHS = [3, 0, 1, 5, 2, 0, 0]
-VARIANTS: dict[str, list[tuple[union.Reach, bool]]] = {
+VARIANTS: dict[str, list[tuple[multi_set.Reach, bool]]] = {
     "full": [("past", False), ("future", False)],
     "current": [("past", True), ("future", True)],
     "none": [("all", True), ("all", True)],
@@ -48,7 +48,7 @@ def sees(reach: str, edge: bool, query: int, key: int, length: int) -> bool:
     return key >= query and (edge or key != length - 1)
 
 
-def by_hand(tensors: list[Tensor], variant: list[tuple[union.Reach, bool]], slot: bool, layout: Layout) -> Tensor:
+def by_hand(tensors: list[Tensor], variant: list[tuple[multi_set.Reach, bool]], slot: bool, layout: Layout) -> Tensor:
     """Every query alone, its keys in a list: no masks, no matrices, no helper of the code that is tested."""
     query, *flat = tensors[:-3]
     slot_key, slot_value = tensors[-3:-1]
@@ -76,7 +76,7 @@ def by_hand(tensors: list[Tensor], variant: list[tuple[union.Reach, bool]], slot
 
 
 def outcome(
-    path: str | None, dtype: torch.dtype, variant: list[tuple[union.Reach, bool]], slot: bool, layout: Layout
+    path: str | None, dtype: torch.dtype, variant: list[tuple[multi_set.Reach, bool]], slot: bool, layout: Layout
 ) -> list[Tensor]:
     """The result and the gradients of everything it depends on."""
     *leaves, slope = (one.requires_grad_() for one in drawn(layout, len(variant), dtype))
@@ -94,8 +94,8 @@ def outcome(
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(union, "_flash", flash_emulation.forward)
-    monkeypatch.setattr(union, "_flash_backward", flash_emulation.backward)
+    monkeypatch.setattr(multi_set, "_flash", flash_emulation.forward)
+    monkeypatch.setattr(multi_set, "_flash_backward", flash_emulation.backward)
 
 
 @pytest.mark.parametrize("slot", [False, True], ids=["plain", "slot"])
@@ -227,8 +227,8 @@ def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> No
     def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
-    monkeypatch.setattr(union, "_flash", flash)
-    monkeypatch.setattr(union, "_flash_backward", flash_backward)
+    monkeypatch.setattr(multi_set, "_flash", flash)
+    monkeypatch.setattr(multi_set, "_flash_backward", flash_backward)
     layout = layout_of(LENGTHS)
     *leaves, slope = (one.requires_grad_() for one in drawn(layout, 2, torch.float32))
 
@@ -236,7 +236,7 @@ def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> No
         parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
         return attend_multi_set(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
 
-    union.allow_in_graph()
+    multi_set.allow_in_graph()
     compiled = torch.compile(mixed, backend="aot_eager", fullgraph=True, dynamic=False)
     for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
         torch.testing.assert_close(one, other)
@@ -252,7 +252,7 @@ def test_compiled_kernels_have_the_gradients_of_eager_ones() -> None:
         parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
         return attend_multi_set(given[0], parts, layout, slot=(given[5], given[6]), path="varlen")
 
-    union.allow_in_graph()
+    multi_set.allow_in_graph()
     compiled = torch.compile(mixed, dynamic=False)
     for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
         torch.testing.assert_close(one, other, atol=0.02, rtol=0.05)

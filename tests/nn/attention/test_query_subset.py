@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.nn.attention import query_subset as places_module
-from etude.nn.attention import shared_rows
+from etude.nn.attention import query_subset, shared_rows
 from etude.nn.attention.dispatch import attend_reference
 from etude.nn.attention.query_subset import attend_query_subset, locate_queries
 from etude.nn.attention.shared_rows import get_plan, make_plan
@@ -64,7 +63,7 @@ def test_every_place_asked_for_is_in_its_row_once(lengths: list[int], chance: An
     seen: list[int] = []
     for rows, asked in zip(plan.rows, locate_queries(plan, places), strict=True):
         assert asked.queries.shape == asked.slots.shape
-        assert asked.slots.shape[1] % places_module._GRAIN == 0
+        assert asked.slots.shape[1] % query_subset._GRAIN == 0
         for row, numbers, slots in zip(rows.tokens, *asked, strict=True):
             found = numbers[numbers >= 0]
             np.testing.assert_array_equal(places[found], row[slots[numbers >= 0]])

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.nn.attention import grouped as grouping
-from etude.nn.attention import shared_rows
+from etude.nn.attention import grouped, shared_rows
 from etude.nn.attention.dispatch import attend_packed, attend_reference
 from etude.nn.attention.shared_rows import attend_shared_rows, get_plan, make_plan
 from tests.nn.attention.natural_rows import NATURAL, WAYS, drawn, layout_of
@@ -133,13 +132,13 @@ def test_the_gradient_is_that_of_the_weights_that_were_kept(causal: bool) -> Non
 def test_training_in_bf16_goes_this_way_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(NATURAL)
     calls: list[bool] = []
-    original = grouping.attend_shared_rows
+    original = grouped.attend_shared_rows
 
     def watched(*given: Tensor, **said: bool) -> Tensor:
         calls.append(True)
         return original(*given, **said)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grouping, "attend_shared_rows", watched)
+    monkeypatch.setattr(grouped, "attend_shared_rows", watched)
     qkv = drawn(layout, torch.bfloat16)
     near = attend_packed(qkv, layout, causal=False)
     assert len(calls) == 1

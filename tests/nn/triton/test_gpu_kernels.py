@@ -16,7 +16,7 @@ from etude.models.transformer import Settings, Transformer
 from etude.nn import feedforward, losses, residual
 from etude.nn.attention import dispatch as attention
 from etude.nn.packed import pack
-from etude.nn.triton import availability as card
+from etude.nn.triton import availability
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -27,7 +27,7 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
 def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     longest: int, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a Hopper card, without one. A lookup that the compiler cannot follow breaks the graph at every layer;
+    """As for a Hopper GPU, without one. A lookup that the compiler cannot follow breaks the graph at every layer;
     a kernel that seems to write its bounds forbids recording. Either makes a step ten times as slow."""
     if os.environ.get("TRITON_INTERPRET") == "1" or importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed: graphs with our kernels are not checked here")
@@ -49,7 +49,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 
     driver.set_active(Hopper())
     device = torch.device("cuda", 0)
-    monkeypatch.setitem(card._CAPABILITIES, 0, (9, 0))
+    monkeypatch.setitem(availability._CAPABILITIES, 0, (9, 0))
     attention.load_kernels(device)
     choose, choose_gelu, choose_lowered = (
         attention.choose_kernel_path,

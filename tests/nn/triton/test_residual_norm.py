@@ -62,10 +62,10 @@ def sum_and_norm(device: str, rows: tuple[int, int], post: bool, renew: bool, al
 def test_a_residual_sum_and_its_norm(
     post: bool, renew: bool, alone: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from etude.nn.triton import residual_norm as norm_kernel
+    from etude.nn.triton import residual_norm
 
-    monkeypatch.setattr(norm_kernel, "PROGRAMS", 3)  # 13 rows: unequal shares, and a last block that is not full
-    assert norm_kernel.split_width(48) == (32, 16)
+    monkeypatch.setattr(residual_norm, "PROGRAMS", 3)  # 13 rows: unequal shares, and a last block that is not full
+    assert residual_norm.split_width(48) == (32, 16)
     sum_and_norm("cpu", (13, 48), post, renew, alone, dropout)
 
 

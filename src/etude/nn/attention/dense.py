@@ -1,18 +1,18 @@
-"""Dense attention of one batch of equal lengths, (S, H, L, d): torch's fused form, or ours.
+"""Dense attention over a batch of equal lengths, (S, H, L, d): torch's fused form, or ours.
 
-torch's `scaled_dot_product_attention` is the faster one everywhere but where a CPU trains in one of two ways.
+torch's `scaled_dot_product_attention` is faster everywhere but in two cases of training on a CPU.
 
-With dropout on the weights it has no fused kernel for a CPU. There its parts lose twice: drawing one random number a
-weight takes longer than the products, and the products with a transposed right factor miss the fast kernel (on the
-arm cores measured here: 3 against 30 GFLOP/s).
+With dropout on the weights it has no fused kernel for a CPU. Its parts lose twice: drawing one random number for each
+weight takes longer than the products, and products with a transposed right factor miss the fast kernel (on the Arm
+cores measured here: 3 against 30 GFLOP/s).
 
 In bf16 its fused backward pass is slower than in float32: a third of a whole step of a small BERT on two cores with
-AMX, whose matrix products pass it by.
+AMX, because it does not use the matrix unit.
 
-`mix` is the plain form for both: batched products and a softmax. It draws 16 bits a weight, four to a random
-number, and copies the small factors where another order is faster. What a softmax is taken of, the scores, and what
-its derivative subtracts from each other are float32 in any case, as in torch's kernels: in bf16 both would lose the
-digits that matter (with scores of deviation 4 the result is then off by 9 in a thousand, instead of by 2).
+`attention_forward` is the plain form for both: batched products and a softmax. It draws 16 bits for each weight, four
+to a random number, and copies the small factors where another memory order is faster. The scores before the softmax,
+and the terms that its derivative subtracts from each other, are always float32, as in torch's kernels: in bf16 both
+would lose the digits that matter (with scores of deviation 4 the relative error is 0.9 % instead of 0.2 %).
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from etude.nn.precision import upcast
 def attend_dense(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """(S, H, L, d) each -> (S, H, L, d). `mask` is added to the scores; with it, `causal` must be part of it."""
+    """(S, H, L, d) each -> (S, H, L, d).
+
+    `mask` is added to the scores; where given, it includes `causal`.
+    """
     if not prefers_matmul((query, key, value), dropout):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
@@ -43,7 +46,7 @@ def attend_dense(
 
 
 def attend_matmul(parts: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
-    """The plain form of `attend_dense`, for queries, keys and values in one tensor: (3, S, H, L, d) -> (S, H, L, d)."""
+    """Attend by plain products, (3, S, H, L, d) -> (S, H, L, d): queries, keys and values in one tensor."""
     if causal and mask is None:
         mask = additive_mask(np.tri(parts.shape[3], dtype=bool), upcast(parts[:0]).dtype)
     result: Tensor = _MatmulAttention.apply(parts, mask, dropout)
@@ -51,7 +54,7 @@ def attend_matmul(parts: Tensor, mask: Tensor | None, causal: bool, dropout: flo
 
 
 def prefers_matmul(parts: Sequence[Tensor], dropout: float) -> bool:
-    """Whether the plain form is the faster one for these queries, keys and values."""
+    """Whether the plain form is faster for these queries, keys and values."""
     first = parts[0]
     if first.device.type != "cpu":
         return False
@@ -61,33 +64,37 @@ def prefers_matmul(parts: Sequence[Tensor], dropout: float) -> bool:
 
 
 def additive_mask(visible: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """What is added to scores so that only those are left that are seen: 0, or a number so low that its weight is
-    exactly 0. Finite, so that a query which may see nothing gives an average in place of NaN."""
+    """Return a mask to add to scores: 0 where visible, else a number so low that the weight is exactly 0.
+
+    It is finite, so that a query that sees nothing gives an average instead of NaN.
+    """
     low = torch.finfo(dtype).min / 2  # half, because a score is added to it
     return torch.zeros(visible.shape, dtype=dtype).masked_fill_(torch.from_numpy(~visible), low)
 
 
 class ScoreMask(NamedTuple):
-    """What is added to the scores of some sequences."""
+    """A mask that is added to the scores of some sequences."""
 
     sequences: slice
-    added: Tensor  # what (S, H, P, L) can be added to
+    added: Tensor  # broadcasts with (S, H, P, L)
 
 
 class SavedAttention(NamedTuple):
-    """What the gradient needs beside queries, keys and values."""
+    """The tensors that the backward pass needs besides queries, keys and values."""
 
     weights: Tensor  # (S*H, P, L), before dropout
-    keep_mask: Tensor | None  # the same shape: which were not dropped
-    scale: float  # of those
+    keep_mask: Tensor | None  # (S*H, P, L) True where a weight was not dropped
+    scale: float  # of the weights that were not dropped
 
 
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, masks: Sequence[ScoreMask], dropout: float, out: Tensor | None = None
 ) -> tuple[Tensor, SavedAttention]:
-    """softmax(q k^T / sqrt(d) + mask), dropped, times v; (S, H, L, d) each, dense. Written to `out`, where given.
+    """Compute dropout(softmax(q k^T / sqrt(d) + mask)) v; (S, H, L, d) each.
 
-    There may be fewer queries than keys and values, (S, H, P, d), and so are then the scores and the result.
+    Written to `out`, where given.
+
+    There may be fewer queries, (S, H, P, d), than keys and values; the scores and the result are then smaller too.
     """
     heads, size = query.shape[1], query.shape[3]
     flat_query, flat_key, flat_value = (part.flatten(0, 1) for part in (query, key, value))
@@ -108,7 +115,7 @@ def attention_backward(
     grad: Tensor,
     out: Sequence[Tensor | None] = (None, None, None),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of queries, keys and values, (S, H, L, d) each, from that of what `mix` gave."""
+    """Compute the gradients of queries, keys and values, (S, H, L, d) each, from that of the output."""
     shape, key_shape, size = query.shape, key.shape, query.shape[3]
     query, key, value, grad = (part.flatten(0, 1) for part in (query, key, value, grad))
     weights, keep_mask, scale = saved
@@ -117,7 +124,7 @@ def attention_backward(
     grad_scores = _scaled_matmul_float32(grad, value, scale * size**-0.5)
     if keep_mask is not None:
         grad_scores.mul_(keep_mask)
-    # The derivative of a softmax, w * (g - sum(g w)), in one pass
+    # the derivative of a softmax, w * (g - sum(g w)), in one pass
     grad_scores = torch.ops.aten._softmax_backward_data(grad_scores, upcast(weights), -1, grad_scores.dtype).to(
         query.dtype
     )
@@ -129,8 +136,10 @@ def attention_backward(
 
 
 class _MatmulAttention(torch.autograd.Function):
-    """`mix` of queries, keys and values in one tensor, (3, S, H, L, d): one copy brings them into the order of the
-    products, whatever order they are in, and their gradients need one."""
+    """`attention_forward` of queries, keys and values in one tensor, (3, S, H, L, d).
+
+    One copy brings them into the memory order of the products, whatever order they are in, and one their gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
@@ -155,9 +164,9 @@ class _MatmulAttention(torch.autograd.Function):
 
 
 def _scaled_matmul(left: Tensor, right: Tensor, factor: float, out: Tensor | None = None) -> Tensor:
-    """left @ right * factor, (B, N, K), (B, K, M) -> (B, N, M): multiplied within the product, before it is rounded.
+    """Compute left @ right * factor, (B, N, K), (B, K, M) -> (B, N, M), scaled before rounding.
 
-    In place, for autocast would round float32 factors and leaves in-place forms alone.
+    In place, because autocast would round float32 factors and leaves in-place forms alone.
     """
     shape = (left.shape[0], left.shape[1], right.shape[2])
     result = left.new_empty(shape) if out is None else out.view(shape)
@@ -165,9 +174,9 @@ def _scaled_matmul(left: Tensor, right: Tensor, factor: float, out: Tensor | Non
 
 
 def _scaled_matmul_float32(left: Tensor, right: Tensor, factor: float) -> Tensor:
-    """left @ right^T * factor in float32, (B, N, K), (B, M, K) -> (B, N, M).
+    """Compute left @ right^T * factor in float32, (B, N, K), (B, M, K) -> (B, N, M).
 
-    Factors that were bf16 lose nothing if a matrix unit takes them for bf16 again, and its sums are float32.
+    Factors that were bf16 lose nothing if a matrix unit rounds them to bf16 again, and its sums are float32.
     """
     with _allow_bf16_matmul() if left.dtype == torch.bfloat16 else nullcontext():
         return _scaled_matmul(upcast(left), _transpose(upcast(right)), factor)
@@ -175,7 +184,7 @@ def _scaled_matmul_float32(left: Tensor, right: Tensor, factor: float) -> Tensor
 
 @contextmanager
 def _allow_bf16_matmul() -> Iterator[None]:
-    """oneDNN, where it computes a product of float32, may round its factors to bf16."""
+    """Let oneDNN round the factors of float32 products to bf16."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     saved = matmul.fp32_precision
     matmul.fp32_precision = "bf16"
@@ -186,6 +195,6 @@ def _allow_bf16_matmul() -> Iterator[None]:
 
 
 def _transpose(x: Tensor) -> Tensor:
-    """Its transpose; as a copy in the order that bmm likes, unless MKL computes it, which likes both."""
+    """Transpose; as a copy in the memory order that bmm prefers, unless MKL runs it, which handles both."""
     transposed = x.transpose(1, 2)
     return transposed if torch.backends.mkl.is_available() else transposed.contiguous()

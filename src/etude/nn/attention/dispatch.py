@@ -1,18 +1,18 @@
-"""Attention inside packed sequences: several paths, one meaning (design decision 4).
+"""Attention within packed sequences: several implementations, one meaning (design decision 4).
 
-    varlen      flash kernels over bounds: on a CUDA device, in half precision
-    grouped     dense batches of similar length (nn/attention/grouped.py): CPU, float32; and equal lengths anywhere, for there
-                the batch is dense as it lies, and dense kernels are the faster ones
-    short       our own kernels for sequences of up to 128 tokens (nn/triton/short_attention.py), where varlen would serve
-    tiled       our own for longer ones (nn/triton/tiled_attention.py), on a Hopper card or a later one
-    reference   one sequence after the other, any mask, weights on request: slow, and what the others are tested against
+    varlen      torch's flash kernels over bounds: on a CUDA device, in half precision
+    grouped     dense batches of similar length (nn/attention/grouped.py): CPU, float32; and equal lengths anywhere,
+                because the batch is then dense already and dense kernels are faster
+    short       our kernels for up to 128 tokens (nn/triton/short_attention.py), wherever varlen would apply
+    tiled       our kernels for longer sequences (nn/triton/tiled_attention.py), on Hopper or later
+    reference   one sequence after the other, any mask, weights on request: slow, and the reference for tests
 
-A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those
-at most `window` tokens away. A query that may see nothing gives zeros. `choose_path` says which path runs. Where
-states are asked for at some tokens alone, a CPU has queries of those alone (nn/attention/query_subset.py).
+A query sees the keys of its own sequence: all, or with `causal` those up to itself, and with `window` those at most
+`window` tokens away. A query that sees nothing gives zeros. `choose_path` decides which implementation runs. Where
+only some tokens' states are needed, a CPU computes only their queries (nn/attention/query_subset.py).
 
-Scaled dot products: Vaswani et al. 2017, section 3.2.1. Bands: Child et al. 2019 (Sparse Transformers), as used
-by GPT-3.
+Scaled dot products: Vaswani et al. 2017, section 3.2.1. Local windows: Child et al. 2019 (Sparse Transformers), as
+used by GPT-3.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from etude.nn.triton.availability import (
     supports_half_kernels,
 )
 
-# Shapes of the grouped path change with the lengths of every batch, so a compiled model steps out of its graph for it.
-# torch.compiler.disable would do, and costs every program the seconds of importing the compiler.
+# Shapes of the grouped path change with the lengths of every batch, so a compiled model leaves its graph for it.
+# torch.compiler.disable would do the same, but costs every program the seconds of importing the compiler.
 _grouped_outside_graph = _disable_dynamo(attend_grouped)
 
 Path = Literal["varlen", "grouped", "short", "tiled", "reference"]
-KERNEL_PATHS = ("short", "tiled")  # those with kernels of our own
+KERNEL_PATHS = ("short", "tiled")  # paths with kernels of our own
 
 
 class _Varlen(NamedTuple):
-    """torch's function, if there is one, and the names of its parameters, which differ between versions."""
+    """torch's varlen function, if there is one, and its parameter names, which differ between versions."""
 
     function: Callable[..., Any] | None
     names: frozenset[str]
@@ -65,7 +65,10 @@ def attend_packed(
     dropout: float = 0.0,
     path: str | None = None,
 ) -> Tensor:
-    """`attend` for queries, keys and values as one projection leaves them, (N, 3, H, d): our own kernels take those."""
+    """Attend with queries, keys and values in one tensor, (N, 3, H, d) -> (N, H, d).
+
+    This is how a projection leaves them, and what our own kernels read.
+    """
     if path is None and window is None and qkv.shape[0]:
         path = choose_kernel_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
     if path not in KERNEL_PATHS:
@@ -79,7 +82,7 @@ def attend_packed(
         return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
     if window is not None:
         raise UserError(f"the {path} kernels know no windows: set path to 'varlen' or 'grouped'")
-    # without dropout the seed is not read, and anything stands there
+    # without dropout the seed is not read, so any tensor will do
     seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
     mixed: Tensor
     if path == "short":
@@ -101,14 +104,14 @@ def attend(
     dropout: float = 0.0,
     path: str | None = None,
 ) -> Tensor:
-    """Mixes values within each sequence. (N, H, d) each, and so the result."""
+    """Attend within each sequence: (N, H, d) each -> (N, H, d)."""
     _check(query, layout)
     if path is None:
         path = choose_path(query.device, query.dtype, query.shape[-1], window=window, equal=layout.equal)
     if path == "varlen":
         return attend_varlen(query, key, value, layout, causal=causal, window=window, dropout=dropout)
     if path == "grouped":
-        if layout.equal and window is None:  # a reshape: static, so part of a graph
+        if layout.equal and window is None:  # a reshape: static, so part of the graph
             return attend_equal(query, key, value, layout.longest, causal, dropout)
         return _attend_grouped(torch.stack([query, key, value], 1), layout, causal, window, dropout)
     if path in KERNEL_PATHS:
@@ -120,6 +123,7 @@ def attend(
 
 
 def _attend_grouped(qkv: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float) -> Tensor:
+    """Run the grouped path, outside the graph where a model is compiled."""
     _check(qkv, layout)
     grouped = _grouped_outside_graph if torch.compiler.is_compiling() else attend_grouped
     result: Tensor = grouped(qkv, layout, causal=causal, window=window, dropout=dropout)
@@ -127,6 +131,7 @@ def _attend_grouped(qkv: Tensor, layout: Layout, causal: bool, window: int | Non
 
 
 def _check(tokens: Tensor, layout: Layout) -> None:
+    """Raise if the number of tokens is not that of the layout."""
     if not torch.compiler.is_compiling() and tokens.shape[0] != layout.total:
         raise ValueError(f"{tokens.shape[0]} tokens, yet the layout ends at {layout.total}")
 
@@ -139,7 +144,7 @@ def choose_path(
     window: int | None = None,
     equal: bool = False,
 ) -> Path:
-    """The path `attend` takes when none is named. Never "reference": that one is asked for."""
+    """Return the path that `attend` takes by default. Never "reference": that one must be requested."""
     device = torch.device(device)
     fits_flash = head_size % 8 == 0 and head_size <= 256  # flash kernels
     if not supports_half_kernels(device, dtype) or not fits_flash or (equal and window is None):
@@ -150,17 +155,17 @@ def choose_path(
 
 
 def choose_kernel_path(device: torch.device, dtype: torch.dtype, head_size: int, longest: int) -> Path | None:
-    """Which of our own kernels serve best, if any does."""
+    """Return the path of our own kernels that fits best, or None."""
     if not supports_half_kernels(device, dtype) or kernel_module("short_attention") is None:
         return None
     if kernel_module("short_attention").supports_shape(longest, head_size, dtype):
         return "short"
-    is_hopper = compute_capability(device.index) >= (9, 0)  # before it, flash kernels are at home
+    is_hopper = compute_capability(device.index) >= (9, 0)  # before Hopper, torch's flash kernels are fast
     return "tiled" if is_hopper and kernel_module("tiled_attention").supports_shape(head_size, dtype) else None
 
 
 def load_kernels(device: torch.device) -> None:
-    """Does what is done once: a model that is compiled must not come upon an import (its graph would break there)."""
+    """Import all kernels now: an import while a model is compiled would break its graph."""
     if device.type == "cuda" and supports_flash(device.index):
         _varlen()
         for name in KERNEL_MODULES:
@@ -168,7 +173,7 @@ def load_kernels(device: torch.device) -> None:
 
 
 def _varlen() -> _Varlen:
-    """Looked up once, and only where it may be used: importing it takes seconds, for it brings the compiler along."""
+    """Look up torch's varlen function once, and only where it is used: importing it loads the compiler."""
     if not _VARLEN:
         try:
             from torch.nn.attention.varlen import varlen_attn
@@ -180,9 +185,9 @@ def _varlen() -> _Varlen:
 
 
 def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) -> dict[str, Any]:
-    """How one meaning is said to the torch at hand.
+    """Translate `causal` and `window` into the arguments of the installed torch.
 
-    Some versions say a mask with `is_causal`, later ones with `window_size=(back, ahead)` where -1 is no limit.
+    Some versions have `is_causal`, later ones `window_size=(left, right)`, where -1 is no limit.
     """
     if "window_size" in names:
         back = -1 if window is None else window
@@ -202,14 +207,15 @@ def attend_varlen(
     window: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
+    """Attend by torch's flash kernels over bounds."""
     function, names = _varlen()
     if function is None:
         raise UserError(f"torch {torch.__version__} has no varlen attention: set path to 'grouped'")
     if query.shape[0] == 0:
-        return value.clone()  # no tokens, yet a part of the graph
+        return value.clone()  # no tokens, but part of the graph
     bounds, longest = layout.bounds, layout.longest
     if dropout:
-        # torch's own function leaves dropout out; the kernel below it has it, with its derivative
+        # torch's function has no dropout; the kernel below it does, with its derivative
         back = -1 if window is None else window
         flash = torch.ops.aten._flash_attention_forward
         window_sizes = {"window_size_left": back, "window_size_right": 0 if causal else back}
@@ -244,10 +250,10 @@ def attend_reference(
     allowed: PairMask | None = None,
     weights: bool = False,
 ) -> tuple[Tensor, list[Tensor] | None]:
-    """One sequence after the other, with any mask; and the weights (H, L, L) of each sequence if asked.
+    """Attend one sequence after the other, with any mask; with `weights` return those (H, L, L) too.
 
-    `allowed` narrows what `causal` and `window` leave: it gets the indices of queries (L, 1) and keys (1, L)
-    within a sequence and answers with a bool for each pair. The weights are those before dropout.
+    `allowed` restricts what `causal` and `window` leave: it gets the indices of queries (L, 1) and keys (1, L) within a
+    sequence and returns a bool for each pair. The weights are those before dropout.
     """
     scale = query.shape[-1] ** -0.5
     mixed, maps = [], []
@@ -266,7 +272,7 @@ def attend_reference(
 
 
 def visible_pairs(query: Tensor, key: Tensor, causal: bool, window: int | None) -> Tensor:
-    """Which query sees which key, by their places in the sequence."""
+    """Return which query sees which key, by their positions in the sequence."""
     distance = query - key
     visible = torch.ones_like(distance, dtype=torch.bool)
     if causal:

@@ -1,14 +1,15 @@
-"""Grouped dense attention: packed sequences of several lengths as a few dense batches (design decision 4).
+"""Grouped attention: packed sequences of several lengths as a few dense batches (design decision 4).
 
-Where all sequences of a batch have one length the flat tensors are reshaped, nothing is copied. Otherwise
-the sequences are sorted into a few buckets of similar length and padded to the longest of their bucket. The
-buckets come from the host's copy of the bounds, so a GPU is never asked for a number, and the plan is made
-once a batch: it is kept in the layout's cache and serves every layer.
+Where all sequences of a batch have one length the flat tensors are reshaped and nothing is copied. Otherwise the
+sequences are sorted into a few buckets of similar length and padded to the longest of their bucket. The buckets are
+computed from the host's copy of the bounds, so a GPU is never waited for, once for each batch: the plan is stored in
+the layout's cache and used by every layer.
 
-Where a CPU trains by plain products (nn/attention/dense.py), few shapes matter more: nn/attention/shared_rows.py lays out the sequences.
+Where a CPU trains by plain products (nn/attention/dense.py), few distinct shapes matter more, and
+nn/attention/shared_rows.py arranges the sequences.
 
-Each token fills exactly one slot of one bucket. So padding is a gather, taking away the padding is another,
-and each is the other's derivative: no scatter-add, the same bits every time.
+Each token fills exactly one slot of one bucket. So padding is a gather, removing the padding is another, and each is
+the other's derivative: no scatter-add, the same bits every time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from etude.nn.attention.length_groups import find_cheapest_runs, round_lengths
 from etude.nn.attention.shared_rows import attend_shared_rows
 from etude.nn.packed import Layout
 
-# What one more bucket costs, in units of one padded score (of all heads): on a CPU core a call takes as long as about
-# a thousand; a GPU makes scores a thousand times faster and calls hardly so.
+# The cost of one more bucket, in units of one padded score (of all heads): on a CPU core a call takes as long as about
+# a thousand; a GPU computes scores a thousand times faster and calls hardly faster.
 _PRICE_CPU, _PRICE_GPU = 1e3, 1e6
 _GRAIN = 8  # lengths are rounded up to a multiple of this: fewer distinct lengths, aligned rows
 
@@ -41,12 +42,13 @@ class Bucket:
 
     @property
     def ragged(self) -> bool:
+        """Whether any sequence is padded."""
         return bool((self.lengths != self.length).any())
 
 
 @dataclass
 class Plan:
-    """How the tokens of one layout are laid out in dense buckets."""
+    """The arrangement of a layout's tokens in dense buckets."""
 
     buckets: list[Bucket]
     token_of_slot: Tensor | None  # (M,) the token in each slot, -1 at padding; None where a reshape suffices
@@ -55,7 +57,7 @@ class Plan:
     masks: dict[Any, Tensor | None] = field(default_factory=dict)
 
     def mask(self, number: int, causal: bool, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores of a bucket, (S|1, 1, L|1, L)."""
+        """Return the mask to add to the scores of a bucket, (S|1, 1, L|1, L), or None."""
         key = (number, causal, window, dtype)
         if key not in self.masks:
             self.masks[key] = self._mask(self.buckets[number], causal, window, dtype)
@@ -66,7 +68,7 @@ class Plan:
         allowed: np.ndarray | None = None
         if window is not None and window < bucket.length - 1:
             allowed = (np.abs(position[:, None] - position[None, :]) <= window)[None, None]
-        # Padding lies behind the real tokens: a causal query never reaches it
+        # Padding follows the real tokens: a causal query never reaches it
         if bucket.ragged and not causal:
             is_token = (position[None, :] < bucket.lengths[:, None])[:, None, None, :]
             allowed = is_token if allowed is None else allowed & is_token
@@ -78,7 +80,7 @@ class Plan:
 
 
 def get_plan(layout: Layout, device: torch.device) -> Plan:
-    """The plan of a layout, made once."""
+    """Return the plan of a layout, made once."""
     key = ("grouping", device)
     if key not in layout.cache:
         layout.cache[key] = make_plan(layout.host, device)
@@ -87,6 +89,7 @@ def get_plan(layout: Layout, device: torch.device) -> Plan:
 
 
 def make_plan(bounds: np.ndarray, device: torch.device) -> Plan:
+    """Sort sequences into buckets, and compute the token of each slot and the slot of each token."""
     lengths = np.diff(bounds).astype(np.int64)
     nonempty = np.flatnonzero(lengths)  # empty sequences hold no token and need no slot
     if nonempty.size == 0:
@@ -113,7 +116,7 @@ def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 def choose_buckets(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:
-    """Cuts sequences sorted by length into buckets of least cost: padded scores plus a price for each bucket."""
+    """Split sorted sequences into buckets of least cost: padded scores plus a price for each bucket."""
     sizes, starts = round_lengths(lengths, _GRAIN)
 
     def cost(end: int) -> np.ndarray:
@@ -126,8 +129,8 @@ def choose_buckets(order: np.ndarray, lengths: np.ndarray, price: float) -> list
 class _Rearrange(torch.autograd.Function):
     """out[i] = values[index[i]], 0 where index[i] < 0; `inverse` undoes it, and is its derivative.
 
-    Exact because no row is taken twice. Autograd's own rule for a gather is a scatter-add, which is slower
-    and, on a GPU, not repeatable.
+    Exact because no row is read twice. Autograd's own rule for a gather is a scatter-add, which is slower and, on a
+    GPU, not repeatable.
     """
 
     @staticmethod
@@ -143,7 +146,7 @@ class _Rearrange(torch.autograd.Function):
 
 
 def rearrange(values: Tensor, plan: Plan) -> Tensor:
-    """(N, ...) in the order of the slots, with zeros at padding: one bucket after the other."""
+    """Bring (N, ...) into the order of the slots, with zeros at padding: one bucket after the other."""
     if plan.token_of_slot is None:
         return values
     result: Tensor = _Rearrange.apply(values, plan.token_of_slot, plan.slot_of_token)
@@ -151,10 +154,11 @@ def rearrange(values: Tensor, plan: Plan) -> Tensor:
 
 
 def _gather(values: Tensor, index: Tensor) -> Tensor:
+    """Gather rows, with zeros where the index is negative."""
     gathered = values.index_select(0, index.clamp(min=0))
-    if index.device.type != "cpu":  # a GPU would be waited for, were the slots without a token counted
+    if index.device.type != "cpu":  # counting the empty slots would wait for the GPU
         return gathered.masked_fill_((index < 0).view(-1, *[1] * (values.dim() - 1)), 0.0)
-    # a CPU takes three times as long for a mask over all as for the gather
+    # on a CPU a mask over all takes three times as long as the gather
     empty = (index < 0).nonzero().view(-1)
     return gathered.index_fill_(0, empty, 0.0) if len(empty) else gathered
 
@@ -162,12 +166,12 @@ def _gather(values: Tensor, index: Tensor) -> Tensor:
 def attend_grouped(
     qkv: Tensor, layout: Layout, *, causal: bool, window: int | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Attention within each sequence, over dense batches. (N, 3, H, d) -> (N, H, d)"""
+    """Attend within each sequence by dense batches: (N, 3, H, d) -> (N, H, d)."""
     if prefers_matmul((qkv,), dropout) and len(np.unique(layout.lengths[layout.lengths > 0])) > 1:
         return attend_shared_rows(qkv, layout, causal=causal, window=window, dropout=dropout)
     plan = get_plan(layout, qkv.device)
     if not plan.buckets:
-        return qkv[:, 0].clone()  # no tokens, yet a part of the graph
+        return qkv[:, 0].clone()  # no tokens, but part of the graph
     if plan.token_of_slot is None:
         return _attend_bucket(qkv, plan, 0, causal, window, dropout)
     padded = rearrange(qkv, plan)
@@ -180,7 +184,7 @@ def attend_grouped(
 
 
 def attend_equal_packed(qkv: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
-    """`attend_equal` for queries, keys and values as one projection leaves them, (N, 3, H, d)."""
+    """`attend_equal` with queries, keys and values in one tensor, (N, 3, H, d)."""
     heads, size = qkv.shape[2:]
     if not prefers_matmul((qkv,), dropout):
         query, key, value = qkv.unbind(1)
@@ -190,14 +194,14 @@ def attend_equal_packed(qkv: Tensor, length: int, causal: bool, dropout: float) 
 
 
 def attend_equal(query: Tensor, key: Tensor, value: Tensor, length: int, causal: bool, dropout: float) -> Tensor:
-    """All sequences have `length` tokens: (N, H, d) is a dense batch as it lies."""
+    """Attend where all sequences have `length` tokens: (N, H, d) is a dense batch already."""
     heads, size = query.shape[1:]
     query, key, value = (part.view(-1, length, heads, size).transpose(1, 2) for part in (query, key, value))
     return attend_dense(query, key, value, None, causal, dropout).transpose(1, 2).reshape(-1, heads, size)
 
 
 def _attend_bucket(qkv: Tensor, plan: Plan, number: int, causal: bool, window: int | None, dropout: float) -> Tensor:
-    """One bucket, tokens in rows of equal length: (S*L, 3, H, d) -> (S*L, H, d)."""
+    """Attend in one bucket, tokens in rows of equal length: (S*L, 3, H, d) -> (S*L, H, d)."""
     heads, size = qkv.shape[2:]
     length = plan.buckets[number].length
     query, key, value = (part.view(-1, length, heads, size).transpose(1, 2) for part in qkv.unbind(1))

@@ -1,13 +1,13 @@
-"""Keys and values kept between steps, so that generating a token costs one token (causal models).
+"""A cache of keys and values, so that generating a token costs one token (causal models).
 
-Sequences of different lengths share one cache: a dense buffer a layer, (S, room, H, d), of which each sequence
-fills its own part. A step may bring any number of new tokens for each sequence: whole prompts first, then one
-each, or none for a sequence that has ended. Positions go on where the sequence stopped; `pack` sees to that.
+Sequences of different lengths share one cache: a dense buffer for each layer, (S, room, H, d), of which each sequence
+fills its own part. A step may bring any number of new tokens for each sequence: whole prompts first, then one each, or
+none for a sequence that has ended. Positions continue where the sequence stopped; `pack` sees to that.
 
     cache = KVCache()
     states = model(cache.pack([[5, 8, 2], [7]]), cache=cache)      # prompts
     states = model(cache.pack([[4], [9]]), cache=cache)            # one more token each
-    cache.select(np.array([1]))                                      # the first sequence has ended
+    cache.select(np.array([1]))                                    # the first sequence has ended
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _ROOM = 64  # the buffer grows by doubling from here: few copies, little waste
 
 
 class KVCache:
+    """Keys and values of all layers for the sequences that are being generated."""
+
     def __init__(self) -> None:
         self.lengths = np.zeros(0, np.int64)  # (S,) tokens kept of each sequence, on the host
         self.keys: list[Tensor] = []  # a layer each: (S, room, H, d)
@@ -33,7 +35,7 @@ class KVCache:
         self._step: _Step | None = None
 
     def pack(self, tokens: list[list[int]]) -> Packed:
-        """New tokens of every sequence, at the positions that follow what is kept."""
+        """Pack new tokens of every sequence, at the positions that follow the cached ones."""
         if self.keys and len(tokens) != len(self.lengths):
             raise ValueError(f"{len(tokens)} sequences, yet the cache keeps {len(self.lengths)}")
         packed = pack(tokens)
@@ -41,7 +43,7 @@ class KVCache:
         return replace(packed, positions=packed.positions + torch.from_numpy(np.repeat(past, packed.layout.lengths)))
 
     def start_step(self, layout: Layout, path: str | None = None) -> None:
-        """Before the layers of one step."""
+        """Prepare for the layers of one step."""
         if not self.keys:
             self.lengths = np.zeros(len(layout.lengths), np.int64)
         if len(layout.lengths) != len(self.lengths):
@@ -49,7 +51,7 @@ class KVCache:
         self._step = _Step(self.lengths, layout, path)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-        """Keeps the new keys and values of a layer, and attends to all that is kept. (N, H, d) -> (N, H, d)."""
+        """Cache the new keys and values of a layer, and attend to all cached ones. (N, H, d) -> (N, H, d)."""
         if self._step is None:
             raise RuntimeError("a step of the cache starts with start_step()")
         step = self._step
@@ -66,26 +68,26 @@ class KVCache:
         return step.attend(query, self.keys[layer], self.values[layer], window)
 
     def finish_step(self) -> None:
-        """After the layers of one step: what is new becomes what is kept."""
+        """Count the new tokens as cached, after the layers of one step."""
         if self._step is not None:
             self.lengths = self.lengths + self._step.layout.lengths
         self._step = None
 
     def select(self, rows: np.ndarray) -> None:
-        """Only these sequences, in this order; one may be named twice (beams)."""
+        """Keep only these sequences, in this order; one may be named twice (beam search)."""
         index = torch.from_numpy(np.asarray(rows, dtype=np.int64))
         self.lengths = self.lengths[rows]
         self.keys = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.keys]
         self.values = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.values]
 
     def reset(self, rows: np.ndarray) -> None:
-        """These sequences start anew, at position 0; what they kept is overwritten."""
+        """Restart these sequences at position 0; their cached tokens are overwritten."""
         self.lengths = self.lengths.copy()
         self.lengths[rows] = 0
 
 
 class _Step:
-    """Where the new tokens of one step go, worked out once for all layers."""
+    """Where the new tokens of one step go, computed once for all layers."""
 
     def __init__(self, past: np.ndarray, layout: Layout, path: str | None) -> None:
         self.past, self.layout, self.path = past, layout, path
@@ -96,11 +98,11 @@ class _Step:
         self._sent: dict[object, Tensor] = {}
 
     def rows(self, device: torch.device) -> Tensor:
-        """(N,) the sequence of each new token."""
+        """Return the sequence of each new token, (N,)."""
         return self._send("rows", self._row, device)
 
     def places(self, device: torch.device) -> Tensor:
-        """(N,) its place in that sequence."""
+        """Return the position of each new token in its sequence, (N,)."""
         return self._send("places", self.past[self._row] + self._offset, device)
 
     def _send(self, name: object, array: np.ndarray, device: torch.device) -> Tensor:
@@ -109,7 +111,7 @@ class _Step:
         return self._sent[name]
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, window: int | None) -> Tensor:
-        """Queries of the new tokens over all that is kept: dense, for a step has few queries."""
+        """Attend with the new tokens' queries to all cached keys: dense, because a step has few queries."""
         sequences, width = len(self.past), int(self.layout.lengths.max(initial=0))
         rows, offsets = self.rows(query.device), self._send("offsets", self._offset, query.device)
         if width == 1 and len(rows) == sequences:
@@ -126,7 +128,7 @@ class _Step:
         return mixed[rows, offsets]
 
     def _visible(self, width: int, window: int | None, device: torch.device) -> Tensor:
-        """(S, 1, width, longest) bool. A query of padding sees the first key, so that no row is empty."""
+        """(S, 1, width, longest) bool. A padding query sees the first key, so that no row is empty."""
         key = np.arange(self.longest)[None, None, :]
         position = self.past[:, None, None] + np.arange(width)[None, :, None]
         visible = key <= position
@@ -137,7 +139,7 @@ class _Step:
 
 
 def _grow(buffer: Tensor, longest: int) -> Tensor:
-    """A buffer with room for the longest sequence."""
+    """Return a buffer with room for the longest sequence."""
     room = buffer.shape[1]
     if longest <= room:
         return buffer

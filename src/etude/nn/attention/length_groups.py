@@ -1,4 +1,4 @@
-"""Which lengths of a batch are worth a size of their own, and which share the next larger one."""
+"""The grouping of lengths: which get a size of their own, and which share a larger one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 
 def round_lengths(lengths: np.ndarray, grain: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted lengths (S,) -> the distinct multiples of `grain` they fit into, (K,), and where each begins, (K+1,)."""
+    """Round sorted lengths (S,) up: the distinct multiples of `grain` (K,), and their starts (K+1,)."""
     sizes, first = np.unique(-(-lengths // grain) * grain, return_index=True)
     return sizes, np.append(first, len(lengths))
 
 
 def find_cheapest_runs(count: int, cost: Callable[[int], np.ndarray]) -> list[tuple[int, int]]:
-    """Cuts 0 .. count into runs (begin, end) of the least cost in all; the longest lengths come last.
+    """Split 0 .. count into runs (begin, end) of the least total cost; the longest lengths come last.
 
-    `cost(end)` says what a run costs that ends there, for each place before it to begin at, (end,). Dynamic programming
-    over the distinct lengths; few after rounding, so this is microseconds each.
+    `cost(end)` returns the cost of a run that ends there, for each possible begin before it, (end,). Dynamic
+    programming over the distinct lengths; few remain after rounding, so this takes microseconds.
     """
     best, begins = np.zeros(count + 1), np.zeros(count + 1, np.int64)
     for end in range(1, count + 1):

@@ -1,23 +1,23 @@
-"""Attention over the union of several sets of keys, exact, and with no mask of queries against keys in memory.
+"""Exact attention over several sets of keys at once, without an attention mask in memory.
 
-The combiner of two towers asks two sets at once: what stands before a token, and what stands behind it (Baevski et al.
-2019). A softmax over a union is the softmaxes over its parts, weighed by their shares of the normaliser:
+The combiner of two towers attends to two sets: the tokens before a token, and those after it (Baevski et al. 2019). A
+softmax over several sets is the softmaxes over each, weighted by their parts of the normalizer:
 
     out = sum_p exp(lse_p - L) out_p,    L = log sum_p exp(lse_p)
 
-So each part is an ordinary attention inside packed sequences, by the kernel that every other model uses, and memory
-stays linear in the tokens. Backwards the same kernel is asked once more for each part, with `out` and `L` of the whole
-in place of its own: with p = exp(score - L) its formulas are those of the whole softmax, and no derivative of a
-logarithm is ever needed.
+So each set is an ordinary attention within packed sequences, by the kernel that every other model uses, and memory
+stays linear in the tokens. The backward pass calls the same kernel once for each set, with `out` and `L` of the whole
+instead of its own: with p = exp(score - L) its formulas are those of the whole softmax, and no derivative of a
+logarithm is needed.
 
-    past      a query sees the keys up to its own place
-    future    the keys from its own place on: the same, on everything in reversed order
+    past      a query sees the keys up to its own position
+    future    the keys from its own position on: the same, with everything in reversed order
     all       every key of its sequence
-    edge      False: the first key (past) or the last (future) is no key. Sets whose keys were moved by one place,
-              so that a query does not see its own token, have nothing there.
-    slot      one key and value more that every query sees: it can attend to nothing
+    edge      False: the first key (past) or the last (future) does not count. Sets whose keys were shifted by one
+              position, so that a query does not see its own token, have nothing there.
+    slot      one more key and value that every query sees, so that it can attend to nothing else
 
-A query that sees nothing gives zeros. Paths are those of nn/attention/dispatch.py: `varlen`, `grouped` and `reference`.
+A query that sees nothing gives zeros. Paths are those of nn/attention/dispatch.py: `varlen`, `grouped`, `reference`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SlotKind = Literal["none", "learned", "zero"]
 
 @dataclass(frozen=True)
 class KeySet:
-    """One part of the union."""
+    """One set of keys and values."""
 
     key: Tensor  # (N, H, d)
     value: Tensor  # (N, H, d)
@@ -53,7 +53,7 @@ class KeySet:
 
 
 class NullSlot(nn.Module):
-    """The key and value that every query sees: learned, or zeros (fairseq's bias_kv and zero_attn [code])."""
+    """A key and value that every query sees: learned, or zeros (fairseq's bias_kv and zero_attn [code])."""
 
     def __init__(self, heads: int, size: int, kind: Literal["learned", "zero"]) -> None:
         super().__init__()
@@ -64,6 +64,7 @@ class NullSlot(nn.Module):
             self.register_buffer("value", torch.zeros(heads, size), persistent=False)
 
     def forward(self) -> tuple[Tensor, Tensor]:
+        """Return the key and the value, (H, d) each."""
         return self.key, self.value
 
 
@@ -76,7 +77,7 @@ def attend_multi_set(
     dropout: float = 0.0,
     path: str | None = None,
 ) -> Tensor:
-    """(N, H, d) -> (N, H, d). Scores are divided by sqrt(d): who wants others scales the query."""
+    """(N, H, d) -> (N, H, d). Scores are divided by sqrt(d); for another scale, scale the query."""
     if not torch.compiler.is_compiling() and query.shape[0] != layout.total:
         raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
     if query.shape[0] == 0:
@@ -96,14 +97,14 @@ def attend_multi_set(
 
 
 def sequence_edges(layout: Layout, tokens: int) -> tuple[Tensor, Tensor]:
-    """(N,) bool each: is this the first, is this the last token of its sequence?"""
+    """Return whether each token is the first, and whether it is the last of its sequence: (N,) bool each."""
     marks = torch.zeros(tokens + 1, dtype=torch.bool, device=layout.bounds.device)
     marks = marks.index_fill(0, layout.bounds.long(), True)  # an empty sequence marks the start of the next one
     return marks[:-1], marks[1:]
 
 
 def shift(x: Tensor, layout: Layout, by: Literal[1, -1]) -> Tensor:
-    """(N, D) -> (N, D): what stands one place before (1) or behind (-1) in the same sequence, zeros at its end."""
+    """(N, D) -> (N, D): the previous (1) or next (-1) row of the same sequence, zeros at its end."""
     first, last = sequence_edges(layout, x.shape[0])
     if by == 1:
         return torch.cat([torch.zeros_like(x[:1]), x[:-1]]).masked_fill(first[:, None], 0.0)
@@ -138,15 +139,18 @@ def _apply_multi_set(*arguments: Any) -> Tensor:
 
 
 def allow_in_graph() -> None:
-    """To be called before a model with this attention is compiled: torch 2.11 cannot trace a derivative of our own in
-    which several arguments are not used. Not when this file is read, for it brings the compiler along."""
+    """Let a compiler treat this attention as one node; call it before compiling a model that uses it.
+
+    torch 2.11 cannot trace an autograd function with several unused arguments. Not done at import, because it would
+    load the compiler.
+    """
     torch.compiler.allow_in_graph(_apply_multi_set)
 
 
 def _without_first(bounds: Tensor) -> Tensor:
-    """(S+1,) -> (2S+1,): every sequence as two, its first token and the rest.
+    """(S+1,) -> (2S+1,): split every sequence in two, its first token and the rest.
 
-    In the rest no query meets the first key. What the first token is told there about itself is thrown away.
+    In the rest no query sees the first key. The output of the first token is discarded.
     """
     start, stop = bounds[:-1], bounds[1:]
     return torch.cat([torch.stack([start, torch.minimum(start + 1, stop)], dim=1).flatten(), bounds[-1:]])
@@ -155,15 +159,15 @@ def _without_first(bounds: Tensor) -> Tensor:
 def _flash(
     query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, causal: bool, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """torch's kernel: the mixed values (N, H, d), log-sum-exp (H, N) float32, and two states of its dropout."""
+    """Run torch's flash kernel: output (N, H, d), log-sum-exp (H, N) float32, two states of dropout."""
     kernel = torch.ops.aten._flash_attention_forward
     out, lse, state, unused, _ = kernel(query, key, value, bounds, bounds, longest, longest, dropout, causal, False)
     return out, lse, state, unused
 
 
-# A step of our own around torch's: it reads the log-sum-exp as if it lay (H, N), whatever its strides say, and a
-# compiler that knows nothing of that leaves it as it was computed, (N, H). What a step of one's own is given lies as
-# its trace has promised.
+# An operator of our own around torch's kernel, which reads the log-sum-exp as if it were contiguous (H, N), whatever
+# its strides are. A compiler that does not know this leaves it as it was computed, (N, H). The inputs of a custom
+# operator have the strides that its trace promised.
 @torch.library.custom_op("etude::flash_backward", mutates_args=())
 def _flash_backward(
     grad: Tensor,
@@ -179,6 +183,7 @@ def _flash_backward(
     state: Tensor,
     unused: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Run torch's flash backward kernel."""
     kernel = torch.ops.aten._flash_attention_backward
     lse = lse.contiguous()
     grads = kernel(grad, query, key, value, out, lse, bounds, bounds, longest, longest, dropout, causal, state, unused)
@@ -191,7 +196,10 @@ def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple
 
 
 class _MultiSetAttention(torch.autograd.Function):
-    """Arguments behind `dropout`: P bounds, P flags (N,) of queries that see nothing of a part, P keys and values."""
+    """`attend_multi_set` by flash kernels, with a backward pass of its own.
+
+    Arguments after `dropout`: P bounds, P flags (N,) of queries that see nothing of a set, P keys and values.
+    """
 
     @staticmethod
     def forward(
@@ -229,7 +237,7 @@ class _MultiSetAttention(torch.autograd.Function):
         for out, log_sum in zip(mixed, log_sums, strict=True):
             result = result + (log_sum - finite_log_sum).exp()[:, :, None] * out
         result = result.to(query.dtype)
-        # so high that its weight is 0: how the kernel itself marks a query that sees nothing
+        # so high that its weight is 0: the kernel itself marks a query that sees nothing this way
         total_log_sum = total_log_sum.masked_fill(total_log_sum == -torch.inf, torch.inf)
         ctx.save_for_backward(query, slot_key, slot_value, keep_mask, result, total_log_sum, *rest, *states)
         ctx.reaches, ctx.longest, ctx.dropout = reaches, longest, dropout
@@ -283,12 +291,12 @@ class _MultiSetAttention(torch.autograd.Function):
 
 
 def _ordered(reach: Reach, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Into the order in which the part is a past; doing so twice undoes it."""
+    """Reverse tensors for a "future" set, which then is a "past" one; doing so twice undoes it."""
     return tuple(tensor.flip(0) for tensor in tensors) if reach == "future" else tensors
 
 
 def _slot_scores(query: Tensor, key: Tensor) -> Tensor:
-    """(N, H) float32; no matrix product, which autocast would round."""
+    """Return (N, H) float32 scores; not by a matrix product, which autocast would round."""
     return (query.float() * key.float()).sum(-1) * query.shape[-1] ** -0.5
 
 
@@ -335,7 +343,7 @@ def _broadcast(tensor: Tensor, like: Tensor) -> Tensor:
 def _mask(
     plan: Plan, number: int, parts: Sequence[KeySet], slot: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None]:
-    """What is added to the scores of a bucket, (S|1, 1, L, K); and which of its queries see nothing, if any does."""
+    """Return the mask for a bucket's scores, (S|1, 1, L, K), and the queries that see nothing, if any."""
     kinds = tuple((part.reach, part.edge) for part in parts)
     key = ("union", number, kinds, slot, dtype)
     if key not in plan.masks:
@@ -358,7 +366,7 @@ def _mask(
 
 
 def _visible(reach: Reach, edge: bool, length: int, lengths: np.ndarray) -> np.ndarray:
-    """(S, L, L) bool: which query (rows) sees which key (columns) of a part, in sequences of these lengths."""
+    """(S, L, L) bool: which query (rows) sees which key (columns) of a set, for these lengths."""
     query, key = np.arange(length)[None, :, None], np.arange(length)[None, None, :]
     stop = lengths[:, None, None]
     visible: np.ndarray = np.broadcast_to(key < stop, (len(lengths), length, length))
@@ -369,17 +377,17 @@ def _visible(reach: Reach, edge: bool, length: int, lengths: np.ndarray) -> np.n
     return visible
 
 
-# Shapes change with the lengths of every batch: a compiled model steps out of its graph (as in nn/attention/dispatch.py)
+# Shapes change with the lengths of every batch: a compiled model leaves its graph (as in nn/attention/dispatch.py)
 _grouped_outside_graph = _disable_dynamo(_grouped)
 
 
-# --- slow and plain ---------------------------------------------------------------------------------
+# --- reference ----------------------------------------------------------------------------------
 
 
 def _reference(
     query: Tensor, parts: Sequence[KeySet], layout: Layout, slot: tuple[Tensor, Tensor] | None, dropout: float
 ) -> Tensor:
-    """One sequence after the other, all scores at once: what the others are tested against."""
+    """Attend one sequence after the other with all scores at once: the reference for tests."""
     mixed = []
     for start, stop in zip(layout.host[:-1].tolist(), layout.host[1:].tolist(), strict=True):
         length = stop - start

@@ -1,8 +1,9 @@
-"""Attention of some tokens alone, on a CPU: queries at their places, keys and values of all.
+"""Attention for some tokens only, on a CPU: their queries, and the keys and values of all.
 
-The last layer of a masked model is asked for one state in seven. The keys lie in rows as in nn/attention/shared_rows.py, and the
-queries that are asked for have rows of their own beside them, as long as the row that has most of them. On two arm
-cores in float32 a step of a BERT of four layers is 1.026 times as fast with it, and with dropout 1.074 times.
+The last layer of a masked language model needs the states of one token in seven. The keys are arranged in rows as in
+nn/attention/shared_rows.py, and the queries have rows of their own beside them, as long as the row with most of them.
+On two Arm cores in float32 a step of a BERT of four layers is 1.026 times as fast with it, and with dropout 1.074
+times.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _GRAIN = 8  # queries of a row are a multiple of this: few sizes
 
 
 class RowQueries(NamedTuple):
-    """Of some tokens, those in each row, as many as any row has; then come others of the row."""
+    """The queries in each row, padded with other tokens of the row to the number of the fullest one."""
 
-    queries: np.ndarray  # (R, P) which one it is, -1 for the others
-    slots: np.ndarray  # (R, P) where it is in its row
+    queries: np.ndarray  # (R, P) the index of the query, -1 for padding
+    slots: np.ndarray  # (R, P) its slot in the row
 
 
 def supports_query_subset(x: Tensor, path: str | None) -> bool:
-    """Whether this is to be had; elsewhere kernels take all tokens."""
+    """Whether this path applies; elsewhere kernels compute all tokens."""
     return x.device.type == "cpu" and path is None and not torch.compiler.is_compiling()
 
 
@@ -43,9 +44,9 @@ def attend_query_subset(
     window: int | None,
     dropout: float,
 ) -> Tensor:
-    """Attention of the tokens at `places` (M,) alone, on a CPU: (M, H, d), (N, 2, H, d) -> (M, H, d).
+    """Attend from the tokens (M,) only, on a CPU: (M, H, d), (N, 2, H, d) -> (M, H, d).
 
-    The queries are of those tokens, keys and values of all. A place may come again, with the same query.
+    The queries are those of these tokens, keys and values those of all. A token may be repeated, with the same query.
     """
     plan, indices = get_plan(layout), tokens.numpy()
     unique, first, inverse = np.unique(indices, return_index=True, return_inverse=True)
@@ -115,7 +116,7 @@ class _QuerySubsetAttention(torch.autograd.Function):
 
 
 def locate_queries(plan: Plan, tokens: np.ndarray) -> list[RowQueries]:
-    """Where different tokens (M,) are, in each size of rows."""
+    """Find where distinct tokens (M,) are, in each size of rows."""
     number = np.full(sum(int((rows.tokens >= 0).sum()) for rows in plan.rows), -1, np.int64)
     number[tokens] = np.arange(len(tokens))
     located = []
@@ -128,7 +129,7 @@ def locate_queries(plan: Plan, tokens: np.ndarray) -> list[RowQueries]:
 
 
 def make_masks(rows: Rows, slots: np.ndarray, causal: bool, window: int | None, dtype: torch.dtype) -> list[ScoreMask]:
-    """What is added to the scores of the queries in these slots (R, P)."""
+    """Return the masks for the scores of the queries in these slots (R, P)."""
     shared = len(rows.owners)
     visible = visibility(slots[:, :, None] - np.arange(rows.length), causal, window)  # (R, P, L)
     if shared:

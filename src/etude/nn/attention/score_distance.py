@@ -1,10 +1,13 @@
-"""How far a student's attention is from its teacher's, before the softmax (TinyBERT: Jiao et al. 2020, equation 7).
+"""The distance of a student's attention scores from its teacher's (TinyBERT: Jiao et al.
 
-Scores are q k^T / sqrt(d), and both have as many heads. What is compared is a square of numbers for every sequence and
-head, so they exist for a few sequences at a time, and the gradient is taken while they are there: those of BERT-base,
-at 32,768 tokens in sequences of 128, would be 200 MB a layer, on each side. Sums are in float32 in any case.
+2020, equation 7).
 
-Where sequences differ in length they are padded with queries and keys of zero, whose scores are zero on both sides.
+Scores are q k^T / sqrt(d) before the softmax, and both models have the same number of heads. The scores of a sequence
+and head are a square matrix, so they exist for a few sequences at a time, and the gradient is computed while they
+exist: those of BERT-base, at 32,768 tokens in sequences of 128, would be 200 MB a layer, on each side. Sums are always
+in float32.
+
+Sequences of different lengths are padded with zero queries and keys, whose scores are zero on both sides.
 """
 
 from __future__ import annotations
@@ -19,16 +22,16 @@ from etude.nn.attention.grouped import Plan, get_plan, rearrange
 from etude.nn.packed import Layout
 from etude.nn.precision import upcast
 
-_SCORES, _SCORES_GPU = 2**22, 2**26  # of one side at once: 16 MiB in float32, on a GPU 256
+_SCORES, _SCORES_GPU = 2**22, 2**26  # scores of one side at a time: 16 MiB in float32, on a GPU 256
 
 
 def score_distance(student: Tensor, teacher: Tensor, layout: Layout) -> Tensor:
-    """The sum over heads and pairs of tokens of one sequence of squared differences, a float32.
+    """Return the sum over heads and token pairs of a sequence of squared score differences, a float32.
 
-    Queries and keys of both, (N, 2, H, d) and (N, 2, H, e). Nothing flows into the teacher.
+    `student` and `teacher` are queries and keys, (N, 2, H, d) and (N, 2, H, e). The teacher gets no gradient.
     """
     plan = get_plan(layout, student.device)
-    total = upcast(student[:0]).sum()  # zero, and a part of the graph
+    total = upcast(student[:0]).sum()  # zero, and part of the graph
     for student_batch, teacher_batch in zip(
         _dense_batches(student, plan), _dense_batches(teacher.detach(), plan), strict=True
     ):
@@ -37,7 +40,7 @@ def score_distance(student: Tensor, teacher: Tensor, layout: Layout) -> Tensor:
 
 
 def _dense_batches(parts: Tensor, plan: Plan) -> list[Tensor]:
-    """Queries and keys in dense batches of one length, (2, S, H, L, d) each."""
+    """Arrange queries and keys in dense batches of one length, (2, S, H, L, d) each."""
     if not plan.buckets:
         return []
     padded = rearrange(parts, plan)

@@ -1,15 +1,15 @@
-"""Attention by plain products where lengths differ: rows of one size, and short sequences share one.
+"""Attention by plain products where lengths differ: rows of one size, shared by short sequences.
 
-On a CPU with fast matrix units (AMX) the products of nn/attention/dense.py are so quick that all the rest is what counts: copies,
-calls, and shapes that were never seen before, for which oneDNN first writes a program. Buckets by length
-(nn/attention/grouped.py) have much of all three. So here sequences are laid end to end into rows as long as the longest, in
-which none sees another, as many into each as it holds. A batch of natural lengths then is about as many rows as it
-would have at full length: one product in place of many, a shape that comes again, hardly any padding. Rows of several
-sequences have a mask of their own; a sequence that fills its row needs none.
+On a CPU with fast matrix units (AMX) the products of nn/attention/dense.py are so quick that everything else dominates:
+copies, calls, and new shapes, for which oneDNN first generates code. Buckets by length (nn/attention/grouped.py) have
+much of all three. So here sequences are packed end to end into rows as long as the longest, as many into each as fit,
+and none sees another. A batch of natural lengths then has about as many rows as it would have at full length: one
+product instead of many, a shape that comes again, hardly any padding. Rows of several sequences have a mask of their
+own; a sequence that fills its row needs none.
 
-Queries, keys and values of all heads lie in one projection, (N, 3, H, d). One gather brings its pieces of `d` numbers
-into the order of the products, (3, R, H, L, d), and one takes the result back; each is the other's derivative. Nothing
-is stacked, split, transposed or joined on the way.
+Queries, keys and values of all heads are one projection, (N, 3, H, d). One gather brings its pieces of `d` numbers into
+the order of the products, (3, R, H, L, d), and one brings the result back; each is the other's derivative. Nothing is
+stacked, split, transposed or joined on the way.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from etude.nn.attention.dense import SavedAttention, ScoreMask, additive_mask, a
 from etude.nn.attention.length_groups import find_cheapest_runs, round_lengths
 from etude.nn.packed import Layout
 
-# What one more size of rows costs, in units of one score of all heads: about twenty calls, and now and then a shape
-# that is new
+# The cost of one more size of rows, in units of one score of all heads: about twenty calls, and sometimes a new shape
 _PRICE = 1e5
 _GRAIN = 16  # rows are a multiple of this: few sizes, and whole tiles of a matrix unit
 
@@ -39,7 +38,7 @@ class Rows:
     """Rows of one length; those of several sequences, or with padding, come first."""
 
     tokens: np.ndarray  # (R, L) the token in each slot, -1 at padding
-    owners: np.ndarray  # (P, L) whose token it is in each of the first P rows, -1 at padding
+    owners: np.ndarray  # (P, L) the sequence of each token in the first P rows, -1 at padding
 
     @property
     def length(self) -> int:
@@ -48,9 +47,12 @@ class Rows:
 
 @dataclass
 class SlotMap:
-    """Between pieces as they lie in the projection and pieces in rows. Every piece has one slot."""
+    """The mapping between pieces in the order of the projection and slots in rows.
 
-    piece_of_slot: Tensor  # (slots,) the piece of each slot; any at padding
+    Every piece has one slot.
+    """
+
+    piece_of_slot: Tensor  # (slots,) the piece in each slot; any index at padding
     slot_of_piece: Tensor  # (pieces,) the slot of each piece
     empty_slots: Tensor  # the slots without a piece
 
@@ -60,25 +62,29 @@ class SlotMap:
         return slots.index_fill_(0, self.empty_slots, 0.0) if len(self.empty_slots) else slots
 
     def from_slots(self, slots: Tensor) -> Tensor:
+        """(slots, d) -> (pieces, d)."""
         return slots.index_select(0, self.slot_of_piece)
 
 
 @dataclass
 class Plan:
-    """How the tokens of one layout are laid out in rows: made once a batch, for every layer."""
+    """The arrangement of a layout's tokens in rows, made once for each batch and used by every layer."""
 
     rows: list[Rows]
     slot_maps: dict[tuple[int, int], SlotMap] = field(default_factory=dict)
     masks: dict[Any, list[ScoreMask]] = field(default_factory=dict)
 
     def slot_map(self, parts: int, heads: int) -> SlotMap:
-        """For tensors (N, parts, heads, d): slots in the order (parts, R, heads, L) of each size of rows."""
+        """Return the map of tensors (N, parts, heads, d).
+
+        Slots are in the order (parts, R, heads, L) of each size of rows.
+        """
         if (parts, heads) not in self.slot_maps:
             self.slot_maps[parts, heads] = make_slot_map([rows.tokens for rows in self.rows], parts, heads)
         return self.slot_maps[parts, heads]
 
     def mask(self, number: int, causal: bool, window: int | None, dtype: torch.dtype) -> list[ScoreMask]:
-        """What is added to which scores."""
+        """Return the masks to add to the scores of one size of rows."""
         key = (number, causal, window, dtype)
         if key not in self.masks:
             rows = self.rows[number]
@@ -95,7 +101,10 @@ class Plan:
 
 
 def visibility(distance: np.ndarray, causal: bool, window: int | None) -> np.ndarray:
-    """By how far a query is behind a key. Distances within a sequence are those within its row."""
+    """Return which pairs see each other, by the distance of a query after a key.
+
+    Distances within a sequence are those within its row.
+    """
     visible = np.ones(distance.shape, bool)
     if causal:
         visible &= distance >= 0
@@ -105,7 +114,7 @@ def visibility(distance: np.ndarray, causal: bool, window: int | None) -> np.nda
 
 
 def get_plan(layout: Layout) -> Plan:
-    """The plan of a layout, made once."""
+    """Return the plan of a layout, made once."""
     if "shared rows" not in layout.cache:
         layout.cache["shared rows"] = make_plan(layout.host)
     plan: Plan = layout.cache["shared rows"]
@@ -123,8 +132,10 @@ def make_plan(bounds: np.ndarray) -> Plan:
 
 
 def choose_row_sizes(lengths: np.ndarray) -> list[tuple[slice, int]]:
-    """Which of the sequences, sorted by length, go into rows of which size, for the least cost: scores, and a price
-    for every size. Rows are taken to be full."""
+    """Choose which sequences, sorted by length, go into rows of which size, for the least cost.
+
+    The cost is that of the scores, with rows taken to be full, and a price for every size.
+    """
     sizes, starts = round_lengths(lengths, _GRAIN)
     tokens = np.append(0, np.cumsum(lengths))[starts]
 
@@ -137,7 +148,7 @@ def choose_row_sizes(lengths: np.ndarray) -> list[tuple[slice, int]]:
 
 
 def fill_rows(members: np.ndarray, starts: np.ndarray, lengths: np.ndarray, length: int) -> Rows:
-    """Each sequence, the longest first, into the fullest row that still has room for it (best fit)."""
+    """Put each sequence, longest first, into the fullest row that has room for it (best fit)."""
     is_full = lengths[members] == length
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     row_of_sequence, offsets = [], []
@@ -159,8 +170,9 @@ def fill_rows(members: np.ndarray, starts: np.ndarray, lengths: np.ndarray, leng
 
 
 def make_slot_map(tokens: list[np.ndarray], parts: int, heads: int) -> SlotMap:
+    """Build the map from the token in each slot of each size of rows."""
     piece = np.arange(parts * heads).reshape(parts, 1, heads, 1)
-    # a token's pieces lie together: (N, parts, heads)
+    # the pieces of a token are contiguous: (N, parts, heads)
     slots = [np.where(row_tokens < 0, -1, row_tokens * (parts * heads))[None, :, None, :] for row_tokens in tokens]
     flat = np.concatenate([np.where(row_tokens < 0, -1, row_tokens + piece).ravel() for row_tokens in slots])
     filled = flat >= 0
@@ -172,7 +184,7 @@ def make_slot_map(tokens: list[np.ndarray], parts: int, heads: int) -> SlotMap:
 
 
 def attend_shared_rows(qkv: Tensor, layout: Layout, *, causal: bool, window: int | None, dropout: float) -> Tensor:
-    """Attention within each sequence, on a CPU. (N, 3, H, d) -> (N, H, d)"""
+    """Attend within each sequence, on a CPU: (N, 3, H, d) -> (N, H, d)."""
     result: Tensor = _SharedRowsAttention.apply(qkv, get_plan(layout), causal, window, dropout)
     return result
 
@@ -223,6 +235,6 @@ def split_rows(slots: Tensor, plan: Plan, parts: int, heads: int) -> list[Tensor
 
 
 def split_shapes(slots: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    """(slots, d) -> (*shape, d) of each shape, one behind the other."""
+    """(slots, d) -> (*shape, d) of each shape, one after the other."""
     pieces = slots.split([math.prod(shape) for shape in shapes])
     return [piece.view(*shape, slots.shape[1]) for piece, shape in zip(pieces, shapes, strict=True)]

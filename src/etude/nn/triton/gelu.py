@@ -1,16 +1,16 @@
-"""A GELU whose backward pass also adds up the gradient of the bias before it: two kernels, for a CUDA device.
+"""GELU whose backward pass also sums the bias gradient: two kernels for a CUDA device.
 
-The inner states of a feed-forward branch are the largest tensor of a layer, so what is spent on them is time of the
-memory: a compiler reads their gradient once more to sum it over the tokens, which is the gradient of the bias. Here
-that sum is taken while the gradient is at hand. Every program sums some rows, in one order, and one sum over the
-programs follows: results repeat to the bit.
+The inner states of a feed-forward branch are the largest tensor of a layer, so time spent on them is memory time: a
+compiler reads their gradient once more to sum it over the tokens, which is the gradient of the bias. Here that sum is
+computed while the gradient is at hand. Every program sums some rows, in one order, and one sum over the programs
+follows: results repeat to the bit.
 
-The error function is that of Abramowitz and Stegun, 7.1.26, within 1.5e-7 of the exact one (a number in bf16 is within
-2e-3 of what it stands for): one exponential, which the derivative needs anyway, in place of two. Kernels that work out
-erf itself wait for arithmetic and not for memory.
+The error function is that of Abramowitz and Stegun, 7.1.26, within 1.5e-7 of the exact one (bf16 has a relative error
+of 2e-3): one exponential, which the derivative needs anyway, instead of two. Kernels that compute erf itself are bound
+by arithmetic and not by memory.
 
-Triton comes with torch where that is built for CUDA; only `nn/feedforward.py` and `nn/triton/gelu_linear.py`
-import this file, and only there.
+Triton comes with torch where that is built for CUDA; only `nn/feedforward.py` and `nn/triton/gelu_linear.py` import
+this file, and only there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS, COLUMNS, TILES, BACK_WARPS = 16, 128, 16, 4  # a backward program has TILE
 
 @triton.jit
 def cdf_and_derivative(x, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The factor of x in a GELU, and the GELU's derivative."""
+    """Return the factor of x in a GELU, and the GELU's derivative."""
     if tanh:  # 0.5 (1 + tanh u) is the sigmoid of 2u = x (a + b x^2)
         square = x * x
         cdf = 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * x * (1.5957691216057308 + 0.07135481282848305 * square)))
@@ -75,7 +75,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 @triton_op("etude::gelu_biased", mutates_args={})
 def gelu_biased(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
-    """(N, D) -> (N, D). `bias` (D,) is in x already, added as a constant: it is here for its gradient alone."""
+    """(N, D) -> (N, D). `bias` (D,) is in x already, as a constant: it is here only for its gradient."""
     x = x.contiguous()
     out = torch.empty_like(x)
     wrap_triton(gelu_forward)[(triton.cdiv(x.numel(), LANES),)](x, out, x.numel(), tanh, LANES, num_warps=WARPS)
@@ -84,7 +84,7 @@ def gelu_biased(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
 
 @triton_op("etude::gelu_biased_backward", mutates_args={})
 def gelu_biased_backward(grad: Tensor, x: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
-    """The gradient by x, (N, D), and its sums over the rows of each program, (P, D) float32."""
+    """Return the gradient of x, (N, D), and its sums over the rows of each program, (P, D) float32."""
     grad, x = grad.contiguous(), x.contiguous()
     width = x.shape[-1]
     count = x.numel() // width

@@ -1,12 +1,12 @@
 """Attention within sequences of up to 128 tokens, one program a sequence and head: for a CUDA device.
 
 At such lengths all scores of a sequence fit the registers of one program. So there is no running softmax, nothing is
-kept for the backward pass (scores are computed anew, from queries and keys that it reads anyway), and all three
-gradients come from one pass, written side by side where the projection wants them. Flash kernels, made for long
-sequences, keep log-sums, add up partial gradients in float32 and convert them.
+stored for the backward pass (scores are recomputed, from queries and keys that it reads anyway), and all three
+gradients come from one pass, written side by side where the projection needs them. Flash kernels, made for long
+sequences, store log-sums, add partial gradients in float32 and convert them.
 
-The scale is a constant of a kernel: as a number, a compiled graph hands it over in float64, and every score would be
-worked out in that (five times as slow). Queries, keys and values come as the projection leaves them, (N, 3, H, d).
+The scale is a constant of a kernel: as a number, a compiled graph would pass it in float64, and every score would be
+computed in that (five times as slow). Queries, keys and values come as the projection leaves them, (N, 3, H, d).
 
 Triton comes with torch where that is built for CUDA; only `nn/attention/dispatch.py` imports this file, and only there.
 """
@@ -29,12 +29,12 @@ _DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32
 
 @triton.jit
 def _weights(query, key, position, length, scale: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
-    """softmax(q k^T / sqrt(d)) of one sequence and head, float32; rows behind its end are of no meaning."""
+    """softmax(q k^T / sqrt(d)) of one sequence and head, float32; rows after its end have no meaning."""
     scores = tl.dot(query, tl.trans(key)) * scale
     visible = position[None, :] < length
     if causal:
         visible = visible & (position[None, :] <= position[:, None])
-    scores = tl.where(visible, scores, -1e30)  # finite: a row behind the end gives an average in place of NaN
+    scores = tl.where(visible, scores, -1e30)  # finite: a row after the end gives an average instead of NaN
     scores = tl.exp(scores - tl.max(scores, 1)[:, None])
     return scores / tl.sum(scores, 1)[:, None]
 
@@ -95,14 +95,14 @@ def _backward(  # type: ignore[no-untyped-def]
     else:
         grad_value = tl.dot(tl.trans(probs.to(value.dtype)), grad_out)
     tl.store(out + step + 2 * heads * size, grad_value.to(value.dtype), mask=in_bounds)
-    # the derivative of a softmax: w * (g - sum(g w)); rows behind the end have g = 0
+    # the derivative of a softmax: w * (g - sum(g w)); rows after the end have g = 0
     grad_scores = (probs * (grad_probs - tl.sum(grad_probs * probs, 1)[:, None]) * scale).to(value.dtype)
     tl.store(out + step, tl.dot(grad_scores, key).to(value.dtype), mask=in_bounds)
     tl.store(out + step + heads * size, tl.dot(tl.trans(grad_scores), query).to(value.dtype), mask=in_bounds)
 
 
 def supports_shape(longest: int, size: int, dtype: torch.dtype) -> bool:
-    """Whether these kernels serve: bf16 or float16, short sequences, heads of 16 to 128."""
+    """Whether these kernels apply: bf16 or float16, short sequences, heads of 16 to 128."""
     return longest <= LONGEST and 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
 
@@ -141,7 +141,7 @@ def attend_short(qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal
 def attend_short_backward(
     grad: Tensor, qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float
 ) -> Tensor:
-    """(N, H, d), (N, 3, H, d) -> the gradient of the latter."""
+    """(N, H, d), (N, 3, H, d) -> the gradient of `qkv`."""
     grad, qkv = grad.contiguous(), qkv.contiguous()
     out = torch.empty_like(qkv)
     shape = _shape(qkv, longest)

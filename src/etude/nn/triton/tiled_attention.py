@@ -1,24 +1,24 @@
-"""Attention within sequences of any length, tile by tile: for a Hopper card and later ones.
+"""Attention within sequences of any length, tile by tile: for Hopper and later GPUs.
 
-The flash algorithm (Dao et al. 2022; Dao 2023) in kernels of our own. torch's flash kernels were made for the
-generation before and reach a third of what a Hopper card can do at heads of 64; and they leave the gradients of
-queries, keys and values in three places, to be copied together. Here queries, keys and values are read as the
-projection leaves them, (N, 3, H, d), and the gradient is written the same way. Each number of it is added up by one
-program in one order, so that results repeat to the bit.
+The flash algorithm (Dao et al. 2022; Dao 2023) in kernels of our own. torch's flash kernels were made for the previous
+generation and reach a third of what Hopper can do at heads of 64; and they leave the gradients of queries, keys and
+values in three tensors, to be copied together. Here queries, keys and values are read as the projection leaves them,
+(N, 3, H, d), and the gradient is written the same way. Each of its numbers is summed by one program in one order, so
+that results repeat to the bit.
 
-    forward     a block of queries passes over the keys; kept is log2 of each row's sum of exponentials
-    by_query    the gradient of a block of queries; and sum(gradient * output) of each row, which by_key needs
-    by_key      the gradients of a block of keys and values, which passes over the queries
+    forward      a block of queries passes over the keys; stored is log2 of each row's sum of exponentials
+    query grad   the gradient of a block of queries; and sum(gradient * output) of each row, which "key grad" needs
+    key grad     the gradients of a block of keys and values, which passes over the queries
 
-A softmax is the same whatever its scores are measured from, and a float as exact at one scale as at another. So forward
-measures from the score of a query with its own key, which it always sees, and needs no running maximum: a third fewer
-instructions. Where a sum is as large as 2^100, for a score is 69 above that one, the block begins anew, with a
-maximum; so does every block in float16, whose range is narrow.
+A softmax does not depend on the reference its scores are measured from, and a float is as exact at one scale as at
+another. So the forward pass measures from the score of a query with its own key, which it always sees, and needs no
+running maximum: a third fewer instructions. Where a sum reaches 2^100, because a score is 69 above that one, the block
+starts again, with a maximum; so does every block in float16, whose range is narrow.
 
 Sequences lie between bounds; trailing ones may be empty. Tiles that cross the diagonal or the end of a sequence are
-masked, the others are not. To a compiler all three are operators that it does not look into: it cannot say how many
-registers a kernel may take. Triton comes with torch where that is built for CUDA; only `nn/attention/dispatch.py` imports this
-file, and only there.
+masked, the others are not. To a compiler all three are operators that it does not trace into: it cannot set how many
+registers a kernel may use. Triton comes with torch where that is built for CUDA; only `nn/attention/dispatch.py`
+imports this file, and only there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
 
 
 class Tiles(NamedTuple):
-    """How a kernel is cut. `edge` are the stages of loops over masked tiles, which are short; `registers` the most of
-    a thread, where 0 is as many as the compiler likes: so they are with dropout, and in heads wider than 64. What is
-    kept `in_registers` in registers throughout is not read from shared memory for every product anew."""
+    """The tile sizes and launch settings of a kernel.
+
+    `edge` is the number of stages of loops over masked tiles, which are short. `registers` is the most a thread may
+    use, where 0 leaves it to the compiler; it is ignored with dropout and for heads wider than 64. Operands that stay
+    `in_registers` are not read from shared memory for every product.
+    """
 
     rows: int
     columns: int
@@ -59,7 +62,7 @@ _LARGEST_SUM = tl.constexpr(2.0**100)  # of a sum of exponentials: products with
 
 @triton.jit
 def _read(at, row, length, step: tl.constexpr, size: tl.constexpr, width: tl.constexpr, masked: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows of one head, (rows, width); zeros behind the end of the sequence and behind the head."""
+    """Read rows of one head, (rows, width); zeros after the end of the sequence and of the head."""
     lane = tl.arange(0, width)
     pointers = at + row[:, None] * step + lane[None, :]
     if size == width:
@@ -78,14 +81,17 @@ def _write(at, row, length, tile, step: tl.constexpr, size: tl.constexpr, width:
 
 @triton.jit
 def _hold_in_registers(tile, width: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same numbers as what a product leaves in registers: the one way to have them there for the next ones."""
+    """Return the same numbers as the result of a product, which leaves them in registers."""
     identity = tl.arange(0, width)[:, None] == tl.arange(0, width)[None, :]
     return tl.dot(tile, identity.to(tile.dtype)).to(tile.dtype)
 
 
 @triton.jit
 def _visible(row, length, first, columns: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(rows, columns): whether a query sees a key of the tile that begins at `first`. One comparison for each."""
+    """(rows, columns): whether a query sees a key of the tile that starts at `first`.
+
+    One comparison for each.
+    """
     last = row * 0 + length - 1
     if causal:
         last = tl.minimum(last, row)
@@ -98,7 +104,7 @@ def _add_keys(  # type: ignore[no-untyped-def]
     step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr, columns: tl.constexpr,
     causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-    """Adds keys low to high to the sums of a block of queries, all of them relative to `reference`."""
+    """Add keys low to high to the sums of a block of queries, all of them relative to `reference`."""
     for first in tl.range(low, high, columns, num_stages=edge if masked else None):
         column = first + tl.arange(0, columns)
         key = _read(keys, column, length, step, size, width, masked)
@@ -106,7 +112,7 @@ def _add_keys(  # type: ignore[no-untyped-def]
         if masked:
             probs = tl.where(_visible(row, length, first, columns, causal), probs, 0.0)
         total += tl.sum(probs, 1)
-        if drops:  # behind the softmax: its sum is that of all weights
+        if drops:  # after the softmax: its sum is that of all weights
             probs = probs * dropout_factor(dropout_key, row[:, None], column[None, :], drops)
         value = _read(keys + heads * size, column, length, step, size, width, masked)
         mixed = tl.dot(probs.to(value.dtype), value, mixed)
@@ -119,7 +125,7 @@ def _add_keys_running_max(  # type: ignore[no-untyped-def]
     size: tl.constexpr, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, causal: tl.constexpr,
     drops: tl.constexpr,
 ):  # fmt: skip
-    """The same sums with a running maximum, for scores of any size and precisions of any range."""
+    """Compute the same sums with a running maximum, for scores of any size and dtypes of any range."""
     mixed = tl.zeros([rows, width], tl.float32)
     highest = tl.full([rows], -1e30, tl.float32)
     total = tl.zeros([rows], tl.float32)
@@ -187,7 +193,8 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         )  # fmt: skip
         if not (tl.max(total, 0) < _LARGEST_SUM):
             mixed, reference, total = _add_keys_running_max(
-                query, keys, dropout_key, row, length, end, scale, step, heads, size, width, rows, columns, causal, drops
+                query, keys, dropout_key, row, length, end, scale, step, heads, size, width, rows, columns, causal,
+                drops,
             )  # fmt: skip
     _write(out + (start * heads + head) * size, row, length, mixed / total[:, None], heads * size, size, width)
     tl.store(sums + head * tokens + start + row, reference + tl.log2(total), mask=row < length)
@@ -235,7 +242,7 @@ def _query_grad_kernel(  # type: ignore[no-untyped-def]
     offset = (start * heads + head) * size
     grad_out = _read(grad + offset, row, length, heads * size, size, width, True)
     result = _read(mixed + offset, row, length, heads * size, size, width, True)
-    # sum(share * derivative) over the keys, which the derivative of a softmax takes away, is this
+    # sum(probs * grad_probs) over the keys, which the derivative of a softmax subtracts
     row_dot = tl.sum(grad_out.to(tl.float32) * result.to(tl.float32), 1)
     tl.store(row_dots + head * tokens + start + row, row_dot, mask=row < length)
     row_log_sum = tl.load(sums + head * tokens + start + row, mask=row < length, other=float("inf"))
@@ -266,11 +273,14 @@ def _add_key_grad(  # type: ignore[no-untyped-def]
     low, high, scale: tl.constexpr, step: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, width: tl.constexpr,
     rows: tl.constexpr, causal: tl.constexpr, drops: tl.constexpr, edge: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-    """Scores lie turned here, (keys, queries): so they are the left factor of both products, as they are."""
+    """Add the gradients from queries low to high. Scores are transposed, (keys, queries).
+
+    So they are the left factor of both products as they are.
+    """
     for first in tl.range(low, high, rows, num_stages=edge if masked else None):
         row = first + tl.arange(0, rows)
         query = _read(queries, row, length, step, size, width, masked)
-        if masked:  # an infinite sum makes every share of a row behind the end 0
+        if masked:  # an infinite sum makes every probability of a row after the end 0
             row_log_sum = tl.load(sums + row, mask=row < length, other=float("inf"))
             row_dot = tl.load(row_dots + row, mask=row < length, other=0.0)
         else:
@@ -323,7 +333,7 @@ def _key_grad_kernel(  # type: ignore[no-untyped-def]
     grad_value = tl.zeros([columns, width], tl.float32)
     unmasked_end = length // rows * rows  # whole blocks of queries
     low = 0
-    if causal:  # the blocks of queries that cross the diagonal; those behind see every key of this block
+    if causal:  # the blocks of queries that cross the diagonal; later ones see every key of this block
         low = first // rows * rows
         diagonal_end = tl.minimum((first + columns + rows - 1) // rows * rows, length)
         grad_key, grad_value = _add_key_grad(
@@ -346,7 +356,7 @@ def _key_grad_kernel(  # type: ignore[no-untyped-def]
 
 
 def supports_shape(size: int, dtype: torch.dtype) -> bool:
-    """Whether these kernels serve: bf16 or float16, heads of 16 to 128."""
+    """Whether these kernels apply: bf16 or float16, heads of 16 to 128."""
     return 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
 
@@ -392,7 +402,7 @@ def attend_tiled_backward(
     grad: Tensor, qkv: Tensor, mixed: Tensor, sums: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool,
     dropout: float,
 ) -> Tensor:  # fmt: skip
-    """(N, H, d), (N, 3, H, d) -> the gradient of the latter."""
+    """(N, H, d), (N, 3, H, d) -> the gradient of `qkv`."""
     grad, qkv = grad.contiguous(), qkv.contiguous()
     tokens, _, heads, size = qkv.shape
     out, row_dots = torch.empty_like(qkv), torch.empty_like(sums)
