@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
+import sys
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -11,6 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from etude.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -94,3 +99,36 @@ def test_every_dependency_has_its_reason() -> None:
     for requirement in [*requirements(), *(entry for extra in extras for entry in requirements(extra))]:
         assert requirement.name == PROJECT["name"] or re.search(rf"\b{requirement.name}\b", page), requirement.name
     assert not [extra for extra in extras if extra not in page]
+
+
+def third_party_imports() -> dict[str, set[str]]:
+    """Top-level package -> the files of ours that import it."""
+    found: dict[str, set[str]] = {}
+    for file in sorted((ROOT / "src" / "etude").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                modules.append(node.module)
+            for name in {module.partition(".")[0] for module in modules} - {"etude", *sys.stdlib_module_names}:
+                found.setdefault(name, set()).add(str(file.relative_to(ROOT / "src")))
+    return found
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    """Of the package itself, or of an extra that etude.extras knows."""
+    modules = {"PyYAML": "yaml"}
+    always = {modules.get(requirement.name, requirement.name) for requirement in requirements()}
+    brought = {"triton": "torch", "llvmlite": "numba"}  # by another package, and used only where that one is at work
+    imports = third_party_imports()
+    assert not {name: files for name, files in imports.items() if name not in {*always, *EXTRAS, *brought}}
+    assert (always | set(EXTRAS)) - set(imports) <= {"tensorboard"}  # torch.utils.tensorboard imports it
+
+
+def test_our_packages_hide_no_installed_one() -> None:
+    """`etude.nn.triton` is no `triton`: imports are absolute, and no folder of ours is on the path by itself."""
+    import etude.nn.triton
+
+    assert etude.nn.triton.__name__ == "etude.nn.triton"
+    assert not set(sys.path) & {str(path.parent) for path in (ROOT / "src" / "etude").rglob("__init__.py")}
+    spec = importlib.util.find_spec("triton")
+    assert spec is None or "etude" not in Path(str(spec.origin)).parts
