@@ -143,7 +143,7 @@ def ours(system: str, part: Part, asked: argparse.Namespace, seed: int) -> tuple
         seconds = time.perf_counter() - begun
     if asked.what == "quality" and part.valid is not None:
         print(f"held-out loss {held_out_loss(objective.cpu(), model.cpu(), part):.4f}", flush=True)
-    every, met = WordVectors.of_model(model.cpu(), list_token_strings(part.tokenizer)), set(part.words())
+    every, met = WordVectors.from_model(model.cpu(), list_token_strings(part.tokenizer)), set(part.words())
     places = [place for place, word in enumerate(every.words) if word in met]  # gensim has no others
     return seconds, WordVectors([every.words[place] for place in places], every.matrix[places])
 

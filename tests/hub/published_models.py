@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from etude.hub import Adopted
+from etude.hub import ImportedModel
 from etude.hub.run_weights import save_final
 from etude.nn.packed import Packed, pack
 from etude.objectives.base import IGNORE
@@ -147,10 +147,10 @@ def equal(built: tuple[nn.Module, nn.Module], learner: nn.ModuleDict) -> bool:
     return here.keys() == wanted.keys() and all(torch.equal(here[name], wanted[name]) for name in wanted)
 
 
-def ours(adopted: Adopted) -> nn.ModuleDict:
-    model, objective = build_learner(adopted.recipe, adopted.tokenizer)
+def ours(imported: ImportedModel) -> nn.ModuleDict:
+    model, objective = build_learner(imported.recipe, imported.tokenizer)
     learner = nn.ModuleDict({"model": model, "objective": objective})
-    adopted.fill(learner)
+    imported.load_into(learner)
     return learner.eval()
 
 

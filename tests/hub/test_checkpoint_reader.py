@@ -55,7 +55,7 @@ def changed(folder: Path, out: Path, change: Change | None = None, config: dict[
     return out
 
 
-def same(one: hub.Adopted, other: hub.Adopted) -> bool:
+def same(one: hub.ImportedModel, other: hub.ImportedModel) -> bool:
     return one.tensors.keys() == other.tensors.keys() and all(
         torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items()
     )
@@ -65,24 +65,28 @@ def test_a_missing_an_added_and_a_misshapen_tensor_are_named(folders: Any, tmp_p
     bert = folders("bert")
     key = "bert.encoder.layer.1.attention.self.key.weight"
     with pytest.raises(UserError, match=rf"{key} is missing"):
-        hub.adopt(changed(bert, tmp_path / "a", lambda tensors: tensors.pop(key)))
+        hub.read_checkpoint(changed(bert, tmp_path / "a", lambda tensors: tensors.pop(key)))
     with pytest.raises(UserError, match=r"classifier\.weight is unexpected"):
-        hub.adopt(changed(bert, tmp_path / "b", lambda tensors: tensors.update({"classifier.weight": torch.ones(2)})))
+        hub.read_checkpoint(
+            changed(bert, tmp_path / "b", lambda tensors: tensors.update({"classifier.weight": torch.ones(2)}))
+        )
     with pytest.raises(UserError, match=rf"{key} has the shape \(32, 31\), and \(32, 32\) is expected"):
-        hub.adopt(changed(bert, tmp_path / "c", lambda tensors: tensors.update({key: torch.ones(32, 31)})))
+        hub.read_checkpoint(changed(bert, tmp_path / "c", lambda tensors: tensors.update({key: torch.ones(32, 31)})))
     with pytest.raises(UserError, match=r"word_embeddings\.weight has the shape \(60, 32\), and \(61, 32\)"):
-        hub.adopt(changed(bert, tmp_path / "d", config={"vocab_size": 61}))
+        hub.read_checkpoint(changed(bert, tmp_path / "d", config={"vocab_size": 61}))
 
 
 def test_tied_copies_must_be_equal(folders: Any, tmp_path: Path) -> None:
     gpt2 = folders("gpt2")
     table = load_file(gpt2 / "model.safetensors")["transformer.wte.weight"]
     tied = changed(gpt2, tmp_path / "a", lambda tensors: tensors.update({"lm_head.weight": table.clone()}))
-    assert same(hub.adopt(tied), hub.adopt(gpt2))
+    assert same(hub.read_checkpoint(tied), hub.read_checkpoint(gpt2))
     with pytest.raises(UserError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
-        hub.adopt(changed(gpt2, tmp_path / "b", lambda tensors: tensors.update({"lm_head.weight": table + 1})))
+        hub.read_checkpoint(
+            changed(gpt2, tmp_path / "b", lambda tensors: tensors.update({"lm_head.weight": table + 1}))
+        )
     with pytest.raises(UserError, match=r"lm_head\.weight is missing, and config\.json says that it is not tied"):
-        hub.adopt(changed(gpt2, tmp_path / "c", config={"tie_word_embeddings": False}))
+        hub.read_checkpoint(changed(gpt2, tmp_path / "c", config={"tie_word_embeddings": False}))
 
 
 def test_files_of_the_first_years_are_read(folders: Any, tmp_path: Path) -> None:
@@ -102,23 +106,27 @@ def test_files_of_the_first_years_are_read(folders: Any, tmp_path: Path) -> None
             tensors[f"h.{layer}.attn.bias"] = torch.ones(24, 24, dtype=torch.uint8).tril()[None, None]
             tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
 
-    assert same(hub.adopt(changed(folders("bert"), tmp_path / "a", age_bert)), hub.adopt(folders("bert")))
-    assert same(hub.adopt(changed(folders("gpt2"), tmp_path / "b", age_gpt2)), hub.adopt(folders("gpt2")))
+    assert same(
+        hub.read_checkpoint(changed(folders("bert"), tmp_path / "a", age_bert)), hub.read_checkpoint(folders("bert"))
+    )
+    assert same(
+        hub.read_checkpoint(changed(folders("gpt2"), tmp_path / "b", age_gpt2)), hub.read_checkpoint(folders("gpt2"))
+    )
     half = changed(folders("gpt2"), tmp_path / "c", lambda t: t.update({name: one.half() for name, one in t.items()}))
-    taken, full = hub.adopt(half), hub.adopt(folders("gpt2"))
+    taken, full = hub.read_checkpoint(half), hub.read_checkpoint(folders("gpt2"))
     assert {one.dtype for one in taken.tensors.values()} == {torch.float32}
     assert all(torch.allclose(one, full.tensors[name], atol=1e-3) for name, one in taken.tensors.items())
 
 
 def test_bin_files_and_shards(folders: Any, tmp_path: Path) -> None:
-    whole = hub.adopt(folders("bert"))
+    whole = hub.read_checkpoint(folders("bert"))
     old = changed(folders("bert"), tmp_path / "old")
     tensors = load_file(old / "model.safetensors")
     (old / "model.safetensors").unlink()
     torch.save(tensors, old / "pytorch_model.bin")
-    assert same(hub.adopt(old), whole)
+    assert same(hub.read_checkpoint(old), whole)
     torch.save(tensors, old / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    assert same(hub.adopt(old), whole)
+    assert same(hub.read_checkpoint(old), whole)
 
     (old / "pytorch_model.bin").unlink()
     names = sorted(tensors)
@@ -127,10 +135,10 @@ def test_bin_files_and_shards(folders: Any, tmp_path: Path) -> None:
         save_file({name: tensors[name] for name in part}, old / file)
     index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
     (old / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert same(hub.adopt(old), whole)
+    assert same(hub.read_checkpoint(old), whole)
     (old / "model-2-of-2.safetensors").unlink()
     with pytest.raises(UserError, match=r"model-2-of-2\.safetensors.*no such file"):
-        hub.adopt(old)
+        hub.read_checkpoint(old)
 
 
 class Harmful:
@@ -144,17 +152,17 @@ def test_a_bin_file_runs_nothing(folders: Any, tmp_path: Path, monkeypatch: pyte
     (old / "model.safetensors").unlink()
     torch.save({"bert.embeddings.LayerNorm.bias": Harmful()}, old / "pytorch_model.bin")
     with pytest.raises(UserError, match="does not hold plain tensors alone"):
-        hub.adopt(old)
+        hub.read_checkpoint(old)
     assert not (tmp_path / "harm-was-done").exists()
     (old / "pytorch_model.bin").write_bytes(b"no zip and no pickle")
     with pytest.raises(UserError, match=r"pytorch_model\.bin does not hold plain tensors"):
-        hub.adopt(old)
+        hub.read_checkpoint(old)
 
 
 def test_an_encoder_without_heads_keeps_fresh_ones_and_says_so(tmp_path: Path) -> None:
     case = Case("BertConfig", "BertModel", reference.ENCODER)
     there = reference.reference_model(case)
-    taken = hub.adopt(reference.save(there, tmp_path / "bare", case))
+    taken = hub.read_checkpoint(reference.save(there, tmp_path / "bare", case))
     assert taken.untrained == {
         "objective.head." + n for n in ("dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias")
     }
@@ -178,7 +186,7 @@ def test_an_encoder_without_heads_keeps_fresh_ones_and_says_so(tmp_path: Path) -
 def test_padding_of_the_vocabulary_is_trimmed_and_told(tmp_path: Path) -> None:
     case = Case("BertConfig", "BertForMaskedLM", {**reference.ENCODER, "vocab_size": 64})
     there = reference.reference_model(case)
-    taken = hub.adopt(reference.save(there, tmp_path / "padded", case))
+    taken = hub.read_checkpoint(reference.save(there, tmp_path / "padded", case))
     assert taken.recipe.model.vocab == 60
     assert taken.notes == ("left out 4 rows of the vocabulary (64 to 60): the tokenizer has no such tokens",)
     given = reference.inputs(segments=True)
@@ -189,7 +197,7 @@ def test_padding_of_the_vocabulary_is_trimmed_and_told(tmp_path: Path) -> None:
 
     (tmp_path / "padded" / "vocab.txt").write_text("\n".join([*reference.WORDS, *"abcdefgh"]))
     with pytest.raises(UserError, match="the tokenizer has 68 tokens and the model rows for 64"):
-        hub.adopt(tmp_path / "padded")
+        hub.read_checkpoint(tmp_path / "padded")
 
 
 REFUSED = [
@@ -214,36 +222,36 @@ def test_what_has_no_counterpart_is_refused_by_name(
     folders: Any, tmp_path: Path, name: str, config: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        hub.adopt(changed(folders(name), tmp_path / "changed", config=config))
+        hub.read_checkpoint(changed(folders(name), tmp_path / "changed", config=config))
 
 
 def test_albert_with_a_wide_embedding_and_a_real_projection_is_refused(tmp_path: Path) -> None:
     case = Case("AlbertConfig", "AlbertForMaskedLM", {**reference.ENCODER, "embedding_size": 32})
     folder = reference.save(reference.reference_model(case), tmp_path / "wide", case)
     with pytest.raises(UserError, match=r"embedding_hidden_mapping_in\.weight has other values"):
-        hub.adopt(folder)
+        hub.read_checkpoint(folder)
 
 
 def test_folders_that_are_not_whole(folders: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no folder .*nowhere"):
-        hub.adopt(tmp_path / "nowhere")
+        hub.read_checkpoint(tmp_path / "nowhere")
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(UserError, match=r"holds no config\.json"):
-        hub.adopt(empty)
+        hub.read_checkpoint(empty)
     bare = changed(folders("bert"), tmp_path / "bare")
     (bare / "vocab.txt").unlink()
     (bare / "spiece.model").write_bytes(b"")
     with pytest.raises(UserError, match=r"holds no tokenizer\. A SentencePiece file alone"):
-        hub.adopt(bare)
+        hub.read_checkpoint(bare)
     (bare / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no weights"):
-        hub.adopt(bare)
+        hub.read_checkpoint(bare)
     cut = changed(folders("bert"), tmp_path / "cut")
     whole = (cut / "model.safetensors").read_bytes()
     (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"model\.safetensors is not a whole safetensors file"):
-        hub.adopt(cut)
+        hub.read_checkpoint(cut)
 
 
 def test_a_hub_id_is_fetched_or_says_what_to_install(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,11 +264,11 @@ def test_a_hub_id_is_fetched_or_says_what_to_install(folders: Any, monkeypatch: 
         return str(folders("gpt2"))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    assert same(hub.adopt("someone/gpt2"), hub.adopt(folders("gpt2")))
+    assert same(hub.read_checkpoint("someone/gpt2"), hub.read_checkpoint(folders("gpt2")))
     assert asked == [("someone/gpt2", True)]
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"needs huggingface_hub: pip install 'etude\[hub\]', or download the folder"):
-        hub.adopt("someone/gpt2")
+        hub.read_checkpoint("someone/gpt2")
 
 
 # --- OpenAI's release of GPT-1 ------------------------------------------------------------------------
@@ -295,7 +303,7 @@ def gpt1() -> tuple[Any, list[str], list[str]]:
 
 def test_the_arrays_of_openai(gpt1: Any, tmp_path: Path) -> None:
     model, vocab, merges = gpt1
-    taken = hub.adopt(release(tmp_path / "model", model, vocab, merges))
+    taken = hub.read_checkpoint(release(tmp_path / "model", model, vocab, merges))
     assert (taken.recipe.model.heads, taken.recipe.model.layers) == (2, 2)
     assert taken.recipe.model.embedding_dropout_on == "table"
     assert [taken.tokenizer.token(id) for id in taken.tokenizer.encode("The cat").ids] == ["the</w>", "cat</w>"]
@@ -310,13 +318,13 @@ def test_faults_of_a_release_are_named(gpt1: Any, tmp_path: Path) -> None:
     last = np.load(folder / "params_9.npy")
     np.save(folder / "params_9.npy", objects, allow_pickle=True)
     with pytest.raises(UserError, match="an array of the release cannot be read"):
-        hub.adopt(folder)
+        hub.read_checkpoint(folder)
     np.save(folder / "params_9.npy", last[:-3])
     with pytest.raises(UserError, match=r"the arrays hold \d+ numbers, and params_shapes\.json asks for"):
-        hub.adopt(folder)
+        hub.read_checkpoint(folder)
     (folder / "params_4.npy").unlink()
     with pytest.raises(UserError, match="without a gap"):
-        hub.adopt(folder)
+        hub.read_checkpoint(folder)
     (folder / "params_shapes.json").write_text("[[24, 128], [57, 128], [1, 2]]")
     with pytest.raises(UserError, match="lists 3 tensors"):
-        hub.adopt(folder)
+        hub.read_checkpoint(folder)

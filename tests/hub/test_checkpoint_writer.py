@@ -80,7 +80,7 @@ def test_a_run_is_read_back_exactly_and_exported(name: str, tmp_path: Path) -> N
 
     published = export_run(run, tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} >= {"README.md", "tokenizer.json", "model.safetensors"}
-    opener = getattr(transformers, published.opened_with)
+    opener = getattr(transformers, published.auto_class)
     there, info = opener.from_pretrained(tmp_path / "out", output_loading_info=True, attn_implementation="eager")
     assert not info["missing_keys"]
     assert {key.partition(".")[2].partition(".")[0] for key in info["unexpected_keys"]} <= {"pooler"}  # bert-pooler
@@ -147,7 +147,7 @@ def test_what_has_no_class_there_keeps_our_names_and_is_refused_by_name(name: st
         export_run(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match=r"under etude's own names: open it as a run"):
-        hub.adopt(run.folder)
+        hub.read_checkpoint(run.folder)
 
 
 def test_a_modern_encoder_without_biases(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_both_parts_of_electra(narrow: int | None, tmp_path: Path) -> None:
 def test_a_discriminator_alone_and_a_pair_that_does_not_share_its_embedding(tmp_path: Path) -> None:
     case = Case("ElectraConfig", "ElectraForPreTraining", {**reference.NARROW, "hidden_size": 64})
     folder = reference.save(reference.reference_model(case), tmp_path / "judge", case)
-    taken = hub.adopt(folder)
+    taken = hub.read_checkpoint(folder)
     assert any(name.startswith("objective.generator.attention.0") for name in taken.untrained)
     run = import_folder(folder, tmp_path / "run")  # a discriminator alone: it goes back as it came
     assert not (run.folder / "generator").exists()
@@ -222,7 +222,7 @@ def test_a_discriminator_alone_and_a_pair_that_does_not_share_its_embedding(tmp_
     small = CASES["electra generator"]
     reference.save(reference.reference_model(small), folder / "generator", small)
     with pytest.raises(UserError, match=r"the generator's embedding\.tokens\.weight differs from the discriminator's"):
-        hub.adopt(folder)
+        hub.read_checkpoint(folder)
 
 
 def test_the_discriminator_by_its_table_alone(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_discriminator_by_its_table_alone(tmp_path: Path) -> None:
     family = electra.DISCRIMINATOR
     settings = family.settings(json.loads((folder / "config.json").read_text()), "config.json")
     tensors = load_file(folder / "model.safetensors")
-    ours = hub.mapping.read(family.table, settings, tensors, {}, "the file")
+    ours = hub.mapping.to_own_names(family.table, settings, tensors, {}, "the file")
     model = transformer.build(settings).eval()
     head = Detector(model, weight=1.0, everywhere=True)
     model.load_state_dict({name[6:]: one for name, one in ours.items() if name.startswith("model.")})
@@ -242,4 +242,4 @@ def test_the_discriminator_by_its_table_alone(tmp_path: Path) -> None:
     given = reference.inputs(segments=True)
     theirs = reference.run_reference(there, given, {}).logits[given.mask.bool()]
     torch.testing.assert_close(head(model(given.packed).last), theirs, rtol=1e-5, atol=1e-5)
-    assert hub.mapping.write(family.table, settings, ours, "the model").keys() == tensors.keys()
+    assert hub.mapping.to_published_names(family.table, settings, ours, "the model").keys() == tensors.keys()

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import etude
 from etude.errors import UserError
-from etude.hub import adopt
-from etude.hub.bilm_pair import join
+from etude.hub import read_checkpoint
+from etude.hub.bilm_pair import join_language_models
 from etude.hub.importer import import_folder
 from etude.hub.run_weights import save_final
 from etude.nn.packed import pack
@@ -217,9 +217,9 @@ def test_it_has_no_logits_and_says_so(tmp_path: Path) -> None:
 def test_a_vocabulary_beside_the_weights_is_taken(tmp_path: Path) -> None:
     folder = release(tmp_path / "elmo", SMALL)
     (folder / "vocab.txt").write_text("</S>\n<S>\n<UNK>\nthe\ncat\n", encoding="utf-8")
-    adopted = adopt(folder)
-    assert adopted.tokenizer.vocab == 8 and adopted.tokenizer.id("cat") == 7
-    assert adopted.recipe.model.vocab == 8 and "objective.output.weight" in adopted.untrained
+    imported = read_checkpoint(folder)
+    assert imported.tokenizer.vocab == 8 and imported.tokenizer.id("cat") == 7
+    assert imported.recipe.model.vocab == 8 and "objective.output.weight" in imported.untrained
 
 
 def test_texts_are_cut_at_spaces(tmp_path: Path) -> None:
@@ -280,14 +280,14 @@ def test_two_language_models_side_by_side(tmp_path: Path, letters: bool) -> None
     changes = {"model.characters": cnn, "objective.tied": False} if letters else {}
     forward = single(tmp_path / "f", "forward", 1, **changes)
     backward = single(tmp_path / "b", "backward", 2, **changes)
-    both = etude.load(join(forward, backward, tmp_path / "both").folder)
+    both = etude.load(join_language_models(forward, backward, tmp_path / "both").folder)
     sentences = [["the", "cat", "ran"], ["zebra"]]
     parts = [etude.load(run).states(sentences) for run in (forward, backward)]
     for found, ahead, back in zip(both.states(sentences), *parts, strict=True):
         assert np.array_equal(found, np.concatenate([ahead, back], axis=-1))
     assert np.array_equal(both.logits([[7, 8]])[0], etude.load(forward).logits([[7, 8]])[0])
     with pytest.raises(UserError, match="no forward language model"):
-        join(backward, forward, tmp_path / "x")
+        join_language_models(backward, forward, tmp_path / "x")
     other = single(tmp_path / "o", "backward", 3, **changes, **{"model.layers": 1})
     with pytest.raises(UserError, match=r"differ in model\.layers"):
-        join(forward, other, tmp_path / "x")
+        join_language_models(forward, other, tmp_path / "x")

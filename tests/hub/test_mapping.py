@@ -10,7 +10,18 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.hub.families import FAMILIES
-from etude.hub.mapping import Constant, Copy, Fixed, Table, linear, norm, parts_of, read, tensor, write
+from etude.hub.mapping import (
+    Constant,
+    Copy,
+    Fixed,
+    Table,
+    find_parts,
+    linear,
+    norm,
+    tensor,
+    to_own_names,
+    to_published_names,
+)
 from etude.models.transformer import Settings
 
 SETTINGS = Settings(layers=2, width=4, heads=2, vocab=7, context=8)
@@ -43,7 +54,7 @@ def published() -> dict[str, Tensor]:
 
 def there(changes: dict[str, Tensor] | None = None, without: str = "", **options: Any) -> dict[str, Tensor]:
     found = {name: one for name, one in (published() | (changes or {})).items() if name != without}
-    return read(TABLE, SETTINGS, found, options.pop("shapes", {}), "the file", **options)
+    return to_own_names(TABLE, SETTINGS, found, options.pop("shapes", {}), "the file", **options)
 
 
 def test_each_form_of_a_rule() -> None:
@@ -55,21 +66,21 @@ def test_each_form_of_a_rule() -> None:
     assert torch.equal(ours["model.1.up.weight"], found["base.layer.1.both.weight"][3:])
     assert torch.equal(ours["model.0.out.weight"], found["base.layer.0.turned.weight"].t())
     assert "model.0.norm.weight" not in ours  # the rule starts at layer 1
-    assert parts_of(TABLE, SETTINGS, found) == {"head"}
+    assert find_parts(TABLE, SETTINGS, found) == {"head"}
 
 
 def test_back_is_the_same_file() -> None:
     found = published()
-    again = write(TABLE, SETTINGS, there(), "the model")
+    again = to_published_names(TABLE, SETTINGS, there(), "the model")
     assert again.keys() == found.keys()
     assert all(torch.equal(again[name], found[name]) and again[name].is_contiguous() for name in found)
 
 
 def test_a_part_is_there_as_a_whole_or_not_at_all() -> None:
     headless = {name: one for name, one in published().items() if not name.startswith("head")}
-    ours = read(TABLE, SETTINGS, headless, {}, "the file")
+    ours = to_own_names(TABLE, SETTINGS, headless, {}, "the file")
     assert not any(name.startswith("objective") for name in ours)
-    assert write(TABLE, SETTINGS, ours, "the model").keys() == headless.keys()
+    assert to_published_names(TABLE, SETTINGS, ours, "the model").keys() == headless.keys()
     with pytest.raises(UserError, match=r"the file: head\.bias is missing\."):
         there(without="head.bias")
 
@@ -85,10 +96,10 @@ def test_every_fault_is_named() -> None:
         there(shapes={"model.0.qk.bias": (16,)})
     ours = there()
     with pytest.raises(UserError, match=r"the model: objective\.other has no place in the published form"):
-        write(TABLE, SETTINGS, {**ours, "objective.other": torch.zeros(1)}, "the model")
+        to_published_names(TABLE, SETTINGS, {**ours, "objective.other": torch.zeros(1)}, "the model")
     del ours["model.0.up.bias"]
     with pytest.raises(UserError, match=r"the model: model\.0\.up\.bias is missing"):
-        write(TABLE, SETTINGS, ours, "the model")
+        to_published_names(TABLE, SETTINGS, ours, "the model")
 
 
 def test_copies_and_buffers_are_compared_never_dropped_unseen() -> None:
@@ -107,20 +118,22 @@ def test_older_and_shorter_names() -> None:
     older = published()
     older["base.layer.1.norm.gamma"] = older.pop("base.layer.1.norm.weight")
     bare = {name.removeprefix("base."): one for name, one in older.items()}
-    assert all(torch.equal(one, there()[name]) for name, one in read(TABLE, SETTINGS, bare, {}, "the file").items())
+    assert all(
+        torch.equal(one, there()[name]) for name, one in to_own_names(TABLE, SETTINGS, bare, {}, "the file").items()
+    )
     with pytest.raises(UserError, match=r"base\.layer\.1\.norm\.weight stands there under two names"):
         there({"base.layer.1.norm.gamma": torch.zeros(4)})
 
 
 def test_a_fixed_parameter_is_written_and_asked_for() -> None:
     table = Table("", tensor("a", "b"), fixed=(Fixed("extra", lambda settings: torch.eye(settings.width)),))
-    found = write(table, SETTINGS, {"b": torch.ones(2)}, "the model")
+    found = to_published_names(table, SETTINGS, {"b": torch.ones(2)}, "the model")
     assert torch.equal(found["extra"], torch.eye(4))
-    assert read(table, SETTINGS, found, {}, "the file").keys() == {"b"}
+    assert to_own_names(table, SETTINGS, found, {}, "the file").keys() == {"b"}
     with pytest.raises(UserError, match="extra is missing"):
-        read(table, SETTINGS, {"a": torch.ones(2)}, {}, "the file")
+        to_own_names(table, SETTINGS, {"a": torch.ones(2)}, {}, "the file")
     with pytest.raises(UserError, match="extra has other values"):
-        read(table, SETTINGS, {"a": torch.ones(2), "extra": torch.ones(4, 4)}, {}, "the file")
+        to_own_names(table, SETTINGS, {"a": torch.ones(2), "extra": torch.ones(4, 4)}, {}, "the file")
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.name}-{family.objective}")

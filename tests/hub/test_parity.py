@@ -10,7 +10,7 @@ import torch
 
 from etude import hub
 from etude.hub import mapping
-from etude.hub.families import of_recipe
+from etude.hub.families import match_recipe
 from tests.hub import published_models as reference
 from tests.hub.published_models import CASES
 
@@ -19,15 +19,15 @@ transformers.logging.set_verbosity_error()
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda name: name.replace(" ", "-"))
-def adopted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path, Any]:
+def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path, Any]:
     case = CASES[request.param]
     model = reference.reference_model(case)
     folder = reference.save(model, tmp_path_factory.mktemp("reference") / "model", case)
-    return case, model, folder, hub.adopt(folder)
+    return case, model, folder, hub.read_checkpoint(folder)
 
 
-def test_states_logits_losses_and_gradients_agree(adopted: Any) -> None:
-    case, there, _, taken = adopted
+def test_states_logits_losses_and_gradients_agree(imported: Any) -> None:
+    case, there, _, taken = imported
     assert not taken.untrained
     settings = taken.recipe.model
     assert {name: getattr(settings, name) for name in case.ours} == case.ours
@@ -54,23 +54,23 @@ def test_states_logits_losses_and_gradients_agree(adopted: Any) -> None:
 
     total.backward()
     theirs.loss.backward()
-    family, _ = of_recipe(taken.recipe)
+    family, _ = match_recipe(taken.recipe)
     assert family is not None
     gradients = {name: parameter.grad for name, parameter in there.named_parameters()}
-    for name, slope in mapping.read(family.table, settings, gradients, {}, "gradients").items():
+    for name, slope in mapping.to_own_names(family.table, settings, gradients, {}, "gradients").items():
         scale = float(slope.abs().max()) or 1.0  # keys' biases have none: softmax does not see them
         found = here.get_parameter(name).grad
         assert found is not None, name
         torch.testing.assert_close(found / scale, slope / scale, rtol=1e-4, atol=1e-4, msg=name)
 
 
-def test_written_back_it_is_the_same_model(adopted: Any, tmp_path: Path) -> None:
-    case, there, _, taken = adopted
-    published = hub.publish(taken.recipe, taken.tensors, taken.tokenizer)
+def test_written_back_it_is_the_same_model(imported: Any, tmp_path: Path) -> None:
+    case, there, _, taken = imported
+    published = hub.to_published(taken.recipe, taken.tensors, taken.tokenizer)
     assert published is not None
     assert published.architecture == case.model
-    hub.write(published, tmp_path)
-    opener = getattr(transformers, published.opened_with)
+    hub.write_published(published, tmp_path)
+    opener = getattr(transformers, published.auto_class)
     again, info = opener.from_pretrained(tmp_path, output_loading_info=True, attn_implementation="eager")
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -84,12 +84,12 @@ def test_written_back_it_is_the_same_model(adopted: Any, tmp_path: Path) -> None
     torch.testing.assert_close(getattr(one, name)[real], wanted[real], rtol=1e-6, atol=1e-6)
 
 
-def test_reading_what_was_written_gives_the_same_tensors(adopted: Any, tmp_path: Path) -> None:
-    _, _, _, taken = adopted
-    published = hub.publish(taken.recipe, taken.tensors, taken.tokenizer)
+def test_reading_what_was_written_gives_the_same_tensors(imported: Any, tmp_path: Path) -> None:
+    _, _, _, taken = imported
+    published = hub.to_published(taken.recipe, taken.tensors, taken.tokenizer)
     assert published is not None
-    hub.write(published, tmp_path)
-    again, untrained = hub.reread(taken.recipe, taken.tokenizer.special, tmp_path)
+    hub.write_published(published, tmp_path)
+    again, untrained = hub.read_run_tensors(taken.recipe, taken.tokenizer.special, tmp_path)
     assert not untrained
     assert again.keys() == taken.tensors.keys()
     for name, tensor in taken.tensors.items():
@@ -100,7 +100,7 @@ def test_sentence_logits_agree(tmp_path: Path) -> None:
     for name, key in (("bert", "seq_relationship_logits"), ("albert", "sop_logits")):
         case = CASES[name]
         there = reference.reference_model(case)
-        here = reference.ours(hub.adopt(reference.save(there, tmp_path / name, case)))
+        here = reference.ours(hub.read_checkpoint(reference.save(there, tmp_path / name, case)))
         given = reference.inputs(segments=True)
         model = here["model"]
         found = here["objective"].sentence(model.pool(model(given.packed).last, given.packed.layout))

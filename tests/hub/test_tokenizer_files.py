@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
-from etude.hub.tokenizer_files import companions, open_tokenizer, with_markers
+from etude.hub.tokenizer_files import add_markers, make_tokenizer_configs, open_tokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 from tests.hub import published_models as reference
 
@@ -26,9 +26,9 @@ TEXTS = [
 
 @pytest.mark.parametrize("spec", ["wordpiece:400", "bpe:400", "bytebpe:400", "unigram:300", "word:60", "char"])
 def test_a_trained_tokenizer_gives_the_same_ids_there(spec: str, tmp_path: Path) -> None:
-    tokenizer = with_markers(Tokenizer.train(spec, TEXTS * 8))
+    tokenizer = add_markers(Tokenizer.train(spec, TEXTS * 8))
     tokenizer.save(tmp_path)
-    for name, text in companions(tokenizer, context=64, segments=True).items():
+    for name, text in make_tokenizer_configs(tokenizer, context=64, segments=True).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
     special = tokenizer.special
@@ -48,7 +48,7 @@ def test_a_trained_tokenizer_gives_the_same_ids_there(spec: str, tmp_path: Path)
 def test_a_causal_tokenizer_gets_no_markers_and_no_segments(tmp_path: Path) -> None:
     tokenizer = reference.byte_tokenizer()
     tokenizer.save(tmp_path)
-    for name, text in companions(tokenizer, context=64, segments=False).items():
+    for name, text in make_tokenizer_configs(tokenizer, context=64, segments=False).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
     found = there("빵 열두 개")
@@ -98,7 +98,7 @@ def test_the_same_ids_as_the_class_for_that_list(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    here = with_markers(open_tokenizer(tmp_path))
+    here = add_markers(open_tokenizer(tmp_path))
     special = here.special
     for text in ("The cafés!", "the s"):
         assert there(text).input_ids == [special.start, *here.encode(text).ids.tolist(), special.separator]
@@ -123,5 +123,5 @@ def test_bpe_files_of_gpt2(tmp_path: Path) -> None:
 
 
 def test_markers_are_put_in_once() -> None:
-    once = with_markers(Tokenizer.train("wordpiece:200", TEXTS))
-    assert with_markers(once) is once
+    once = add_markers(Tokenizer.train("wordpiece:200", TEXTS))
+    assert add_markers(once) is once

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
 from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
-from etude.hub.word_vectors import Grams, WordVectors
+from etude.hub.word_vectors import NgramTable, WordVectors
 
 WORDS = ["the", "한국", "naïve", "</s>", "of", "1,5", "king", "queen", "12"]
 FORMS: list[Form] = ["word2vec", "word2vec-binary", "glove"]
@@ -56,7 +56,7 @@ def test_any_words_come_back(tmp_path: Path, words: list[str], width: int, form:
     write_vectors(wanted, path, form)
     found = read_vectors(path, form)
     if form == "glove" and words[-1] == "<unk>":
-        words, wanted = words[:-1], wanted.first(len(words) - 1)
+        words, wanted = words[:-1], wanted.most_frequent(len(words) - 1)
     assert found.words == words and np.array_equal(found.matrix, wanted.matrix)
 
 
@@ -201,5 +201,5 @@ def test_unknown_words_by_every_rule() -> None:
     assert np.array_equal(drawn[0], drawn[2]) and not np.array_equal(drawn[0], drawn[1])
     with pytest.raises(UserError, match="no rows for sub-words"):
         known.vectors(["cat"], "subwords")
-    spelled: Any = WordVectors(known.words, known.matrix, grams=Grams(np.ones((9, 2), np.float32), 3, 3))
+    spelled: Any = WordVectors(known.words, known.matrix, grams=NgramTable(np.ones((9, 2), np.float32), 3, 3))
     assert spelled.vectors(["cat", ""], "subwords").tolist() == [[1, 1], [0, 0]]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from etude.errors import UserError
-from etude.hub.checkpoint_writer import OPENERS
+from etude.hub.checkpoint_writer import AUTO_CLASSES
 from etude.kinds import CONTRACTS
 from etude.models import transformer
 from etude.runs.task_plan import task_kinds
@@ -157,7 +157,7 @@ def test_it_has_a_published_head_or_says_why_not(name: str, tmp_path: Path, toke
         head = task.published_head(model, family)
         if head is None:
             continue
-        assert head.ending in OPENERS and json.dumps(dict(head.config))
+        assert head.ending in AUTO_CLASSES and json.dumps(dict(head.config))
         assert all(misfit.strip() for misfit in head.misfits)
         if not head.misfits:
             own = {f"{layer}.{part}" for layer in head.layers.values() for part in ("weight", "bias")}

@@ -98,7 +98,7 @@ def test_heads_say_the_same_there(
     run = tuned_run(families(family), task, tmp_path, **changes)
     published = export_run(run, tmp_path / "out")
     assert published.architecture == architecture
-    model = getattr(hf, published.opened_with).from_pretrained(tmp_path / "out").eval()
+    model = getattr(hf, published.auto_class).from_pretrained(tmp_path / "out").eval()
     assert type(model).__name__ == architecture
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
     tuned = Tuned.open(run.folder)

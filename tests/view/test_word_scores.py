@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etude.errors import UserError
-from etude.hub.word_vectors import Grams, WordVectors
+from etude.hub.word_vectors import NgramTable, WordVectors
 from etude.view.coverage import coverage
 from etude.view.neighbours import analogy, neighbours
 from etude.view.word_scores import Analogies, Similarity, analogies, describe, score_file, similarity
@@ -36,7 +36,7 @@ def test_neighbours_are_by_cosine() -> None:
 def test_an_unknown_word_is_told_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match=r"'quen' is not among the 8 words.*queen"):
         neighbours(vectors(), "quen")
-    spelled = WordVectors(vectors().words, vectors().matrix, grams=Grams(np.tile([3.0, -1, 0], (5, 1)), 3, 6))
+    spelled = WordVectors(vectors().words, vectors().matrix, grams=NgramTable(np.tile([3.0, -1, 0], (5, 1)), 3, 6))
     assert neighbours(spelled, "quen", top=1, unknown="subwords")[0][0] == "queen"
     with pytest.raises(UserError, match="--unknown subwords"):
         neighbours(spelled, "quen")
@@ -97,7 +97,7 @@ def test_coverage_says_how_words_are_found() -> None:
     assert found.words == 14 and found.found == {"as written": 3, "lower case": 2, "digits as 0": 1}
     assert found.unknown.most_common(1) == [("cat", 3)] and found.spelled is None
     assert found.share == pytest.approx(8 / 14)
-    spelled = WordVectors(known.words, known.matrix, grams=Grams(np.ones((9, 4), np.float32), 4, 5))
+    spelled = WordVectors(known.words, known.matrix, grams=NgramTable(np.ones((9, 4), np.float32), 4, 5))
     assert coverage(spelled, ["the cat ,"]).spelled == 1
 
 

@@ -40,8 +40,8 @@ def present_export(call: Call[ModelExport]) -> None:
     if published.usage:
         return
     typer.echo(f"Opens as {published.architecture}:")
-    typer.echo(f"  from transformers import AutoTokenizer, {published.opened_with}")
-    typer.echo(f'  model = {published.opened_with}.from_pretrained("{result.path}")')
+    typer.echo(f"  from transformers import AutoTokenizer, {published.auto_class}")
+    typer.echo(f'  model = {published.auto_class}.from_pretrained("{result.path}")')
     typer.echo(f'  tokenizer = AutoTokenizer.from_pretrained("{result.path}")')
 
 

@@ -1,14 +1,30 @@
-"""Import and export: models to and from the folders that `transformers` reads.
+"""Import and export of models in the folders that `transformers` reads.
 
-    publish(recipe, tensors, tokenizer)   a model of ours in the published form, or None where it has no class there
-    refusal(recipe)                       why it has none, by name
-    adopt(folder)                         a published folder, or an id on the hub, as a model of ours
-    importing.import_folder, exporting.export_run    the same between folders and runs
+    to_published(recipe, tensors, tokenizer)   a model in its published form, or None where transformers has no class
+    describe_mismatch(recipe)                  why there is none
+    read_checkpoint(folder)                    a published folder, or an id on the hub, as a model of ours
+    importer.import_folder, exporter.export_run    the same between folders and runs
 
-One table a family (families/) is used in both directions; mapping.py is the language of the tables.
+One table a family (families/) serves both directions; mapping.py defines what a table is.
 """
 
-from etude.hub.checkpoint_reader import Adopted, adopt
-from etude.hub.checkpoint_writer import Published, publish, refusal, reread, write, write_tensors
+from etude.hub.checkpoint_reader import ImportedModel, read_checkpoint
+from etude.hub.checkpoint_writer import (
+    PublishedModel,
+    describe_mismatch,
+    read_run_tensors,
+    to_published,
+    write_published,
+    write_tensors,
+)
 
-__all__ = ["Adopted", "Published", "adopt", "publish", "refusal", "reread", "write", "write_tensors"]
+__all__ = [
+    "ImportedModel",
+    "PublishedModel",
+    "describe_mismatch",
+    "read_checkpoint",
+    "read_run_tensors",
+    "to_published",
+    "write_published",
+    "write_tensors",
+]

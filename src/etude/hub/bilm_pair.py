@@ -1,10 +1,10 @@
-"""Two language models that were trained apart, one forward and one backward, as the one run a tagger reads.
+"""A forward and a backward language model, trained apart, as one run for a tagger.
 
-TagLM (Peters et al. 2017, section 2.2) takes its two language models from elsewhere; nothing is shared between them.
+TagLM (Peters et al. 2017, section 2.2) takes two pre-trained language models that share nothing.
 
     etude pretrain taglm-toy data -o runs/forward  model.direction=forward
     etude pretrain taglm-toy data -o runs/backward  model.direction=backward
-    joining.join("runs/forward", "runs/backward", "runs/both")
+    join_language_models("runs/forward", "runs/backward", "runs/both")
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.hub.checkpoint_reader import Adopted
-from etude.hub.checkpoint_writer import reread
-from etude.hub.importer import store
+from etude.hub.checkpoint_reader import ImportedModel
+from etude.hub.checkpoint_writer import read_run_tensors
+from etude.hub.importer import write_run
 from etude.runs.run import Run
 
-BACKWARD = {"embedding": "backward_embedding", "output": "backward_output"}  # what both have, under its second name
+BACKWARD = {"embedding": "backward_embedding", "output": "backward_output"}  # modules that both models have
 
 
-def join(forward: str | Path, backward: str | Path, out: str | Path) -> Run:
-    """The run `out` with the states of both, side by side: a recurrent model with `shared: false`."""
+def join_language_models(forward: str | Path, backward: str | Path, out: str | Path) -> Run:
+    """Write the run `out` with the states of both side by side: a recurrent model with `shared: false`."""
     runs = [Run.open(forward), Run.open(backward)]
     for run, direction in zip(runs, ("forward", "backward"), strict=True):
         if run.recipe.model_kind != "recurrent" or run.recipe.model.direction != direction:
@@ -32,32 +32,35 @@ def join(forward: str | Path, backward: str | Path, out: str | Path) -> Run:
             )
         if not run.finished:
             raise UserError(f"{run.folder} is not finished. 'etude pretrain --resume {run.folder}' trains it.")
-    ahead, back = (run.recipe for run in runs)
+    forward_recipe, backward_recipe = (run.recipe for run in runs)
     if runs[0].tokenizer.fingerprint != runs[1].tokenizer.fingerprint:
         raise UserError(
             f"{runs[0].folder} and {runs[1].folder} have different tokenizers: a tagger reads words with one."
         )
-    differ = [
+    differences = [
         f"model.{name}"
-        for name in type(ahead.model).model_fields
-        if name != "direction" and getattr(ahead.model, name) != getattr(back.model, name)
+        for name in type(forward_recipe.model).model_fields
+        if name != "direction" and getattr(forward_recipe.model, name) != getattr(backward_recipe.model, name)
     ]
-    differ += ["objective"] if ahead.objective != back.objective else []
-    if differ:
+    differences += ["objective"] if forward_recipe.objective != backward_recipe.objective else []
+    if differences:
         raise UserError(
-            f"{runs[0].folder} and {runs[1].folder} differ in {', '.join(differ)}: only like models are joined."
+            f"{runs[0].folder} and {runs[1].folder} differ in {', '.join(differences)}: only models that are alike can be joined."
         )
-    tensors = _tensors(runs[0]) | {_renamed(name): one for name, one in _tensors(runs[1]).items()}
-    recipe = ahead.with_settings({"name": f"{ahead.name}-joined", "model.direction": "both", "model.shared": False})
+    tensors = _read_tensors(runs[0])
+    tensors |= {_backward_name(name): tensor for name, tensor in _read_tensors(runs[1]).items()}
+    settings = {"name": f"{forward_recipe.name}-joined", "model.direction": "both", "model.shared": False}
+    recipe = forward_recipe.with_settings(settings)
     notes = (f"joined from {runs[0].folder.name} and {runs[1].folder.name}",)
-    adopted = Adopted("taglm", "two language models", recipe, tensors, frozenset(), runs[0].tokenizer, notes)
-    return store(adopted, f"{runs[0].folder.name} and {runs[1].folder.name}", Path(out))
+    imported = ImportedModel("taglm", "two language models", recipe, tensors, frozenset(), runs[0].tokenizer, notes)
+    return write_run(imported, f"{runs[0].folder.name} and {runs[1].folder.name}", Path(out))
 
 
-def _tensors(run: Run) -> dict[str, Tensor]:
-    return reread(run.recipe, run.tokenizer.special, run.folder)[0]
+def _read_tensors(run: Run) -> dict[str, Tensor]:
+    return read_run_tensors(run.recipe, run.tokenizer.special, run.folder)[0]
 
 
-def _renamed(name: str) -> str:
-    whole, part, rest = name.split(".", 2)
-    return f"{whole}.{BACKWARD.get(part, part)}.{rest}"
+def _backward_name(name: str) -> str:
+    """Return the name that a tensor of the backward model has in the joined one."""
+    owner, module, rest = name.split(".", 2)
+    return f"{owner}.{BACKWARD.get(module, module)}.{rest}"

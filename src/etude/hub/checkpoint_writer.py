@@ -1,9 +1,9 @@
 """A model of ours in the published form: what `transformers` opens, from a recipe and its tensors.
 
-Published.config      config.json
-Published.tensors     model.safetensors, under the published names
-Published.files       what makes the tokenizer open beside them
-Published.beside      further models in folders of their own (ELECTRA's generator)
+PublishedModel.config      config.json
+PublishedModel.tensors     model.safetensors, under the published names
+PublishedModel.files       what makes the tokenizer open beside them
+PublishedModel.beside      further models in folders of their own (ELECTRA's generator)
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.hub import mapping
-from etude.hub.families import electra, of_recipe
+from etude.hub.families import electra, match_recipe
 from etude.hub.family import Family, activation_name
-from etude.hub.tokenizer_files import companions
+from etude.hub.tokenizer_files import make_tokenizer_configs
 from etude.models import transformer
 from etude.recipes.schema import Recipe
 from etude.text.tokenizer.special_tokens import Specials
@@ -30,7 +30,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
 VOCABULARY = ("model.embedding.tokens.weight", "objective.head.bias", "objective.generator_head.bias")  # a row a token
-OPENERS = {
+AUTO_CLASSES = {
     "ForPreTraining": "AutoModelForPreTraining",
     "ForMaskedLM": "AutoModelForMaskedLM",
     "ForCausalLM": "AutoModelForCausalLM",
@@ -45,11 +45,11 @@ GENERATOR = "generator"  # the folder, and the start of the names: objective.gen
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModel:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     files: dict[str, str] = field(default_factory=dict)
-    beside: dict[str, Published] = field(default_factory=dict)
+    beside: dict[str, PublishedModel] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a person should know: rows that were left out
     usage: tuple[str, ...] = ()  # how the folder is opened, where not by a class of transformers
 
@@ -58,26 +58,26 @@ class Published:
         return str(self.config["architectures"][0])
 
     @property
-    def opened_with(self) -> str:
+    def auto_class(self) -> str:
         """The class of transformers that opens it with all of its heads."""
-        return next(opener for ending, opener in OPENERS.items() if self.architecture.endswith(ending))
+        return next(opener for ending, opener in AUTO_CLASSES.items() if self.architecture.endswith(ending))
 
 
-def publish(
+def to_published(
     recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, *, trim: bool = False
-) -> Published | None:
-    """The published form of a model; None where its family has no class in transformers (`refusal` says why).
+) -> PublishedModel | None:
+    """The published form of a model; None where its family has no class in transformers (`describe_mismatch` says why).
 
     `tensors` are those of a run: `model.*` and `objective.*`; heads may be absent as a whole. `trim` leaves out the
     rows of the vocabulary for which the tokenizer has no token.
     """
-    family, _ = of_recipe(recipe)
-    if family is None or refusal(recipe, tensors):
+    family, _ = match_recipe(recipe)
+    if family is None or describe_mismatch(recipe, tensors):
         return None
     settings = recipe.model
     notes: tuple[str, ...] = ()
     if trim and tokenizer.vocab < settings.vocab:
-        tensors, notes = trimmed(tensors, tokenizer.vocab)
+        tensors, notes = trim_vocab(tensors, tokenizer.vocab)
         settings = settings.model_copy(update={"vocab": tokenizer.vocab})
     where = f"recipe {recipe.name} as {family.system}"
     apart = {name: one for name, one in tensors.items() if name.startswith(f"objective.{GENERATOR}")}
@@ -86,7 +86,7 @@ def publish(
     start = tokenizer.special.start if getattr(recipe.objective, "start", False) else None
     if start is not None:
         published.config["bos_token_id"] = start
-    files = companions(tokenizer, settings.context, segments=settings.segments > 0, start=start)
+    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0, start=start)
     if family.head_key is not None:
         published.config[family.head_key] = activation_name(recipe.objective.activation or settings.activation)
     sentence = getattr(recipe.objective, "sentence", "none")
@@ -105,9 +105,9 @@ def publish(
     return replace(published, files=files, beside=beside, notes=notes)
 
 
-def refusal(recipe: Recipe, tensors: Iterable[str] = ()) -> str:
+def describe_mismatch(recipe: Recipe, tensors: Iterable[str] = ()) -> str:
     """Why `publish` gives None for a recipe and the names of its tensors; empty where it does not."""
-    family, why = of_recipe(recipe)
+    family, why = match_recipe(recipe)
     if family is None:
         return why
     known = {name for rule in family.table.expand(recipe.model) for name in rule.ours}
@@ -124,14 +124,14 @@ def _form(
     tensors: Mapping[str, Tensor],
     tokenizer: Tokenizer,
     where: str,
-) -> Published:
-    theirs = mapping.write(table, settings, tensors, where)
-    parts = mapping.parts_of(table, settings, theirs)
-    config = family.config(settings, parts) | special_ids(tokenizer.special, family.objective == "causal")
-    return Published(config, {name: one.detach().cpu() for name, one in theirs.items()})
+) -> PublishedModel:
+    theirs = mapping.to_published_names(table, settings, tensors, where)
+    parts = mapping.find_parts(table, settings, theirs)
+    config = family.config(settings, parts) | special_token_ids(tokenizer.special, family.objective == "causal")
+    return PublishedModel(config, {name: one.detach().cpu() for name, one in theirs.items()})
 
 
-def special_ids(special: Specials, causal: bool) -> dict[str, int | None]:
+def special_token_ids(special: Specials, causal: bool) -> dict[str, int | None]:
     """The ids that config.json repeats from the tokenizer; without them transformers takes those of its own models."""
     if causal:
         return {"pad_token_id": special.pad, "bos_token_id": special.end, "eos_token_id": special.end}
@@ -139,7 +139,7 @@ def special_ids(special: Specials, causal: bool) -> dict[str, int | None]:
     return {"pad_token_id": special.pad, **around, "cls_token_id": special.start, "sep_token_id": special.separator}
 
 
-def trimmed(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def trim_vocab(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """The tensors without the rows beyond a vocabulary, and what was done, in words."""
     cut = {name: one[:vocab] if name in VOCABULARY else one for name, one in tensors.items()}
     rows = tensors[VOCABULARY[0]].shape[0]
@@ -148,7 +148,7 @@ def trimmed(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Tensor
     )
 
 
-def shapes_of(recipe: Recipe, special: Specials) -> dict[str, tuple[int, ...]]:
+def compute_shapes(recipe: Recipe, special: Specials) -> dict[str, tuple[int, ...]]:
     """The names and shapes of all tensors of a recipe, without making them."""
     with torch.device("meta"):
         model = recipe.build_model()
@@ -156,11 +156,11 @@ def shapes_of(recipe: Recipe, special: Specials) -> dict[str, tuple[int, ...]]:
     return {name: tuple(one.shape) for name, one in learner.state_dict().items()}
 
 
-def write(published: Published, folder: Path) -> None:
+def write_published(published: PublishedModel, folder: Path) -> None:
     """Writes everything into an existing folder; model.safetensors last, since it says that all is there."""
     for name, part in published.beside.items():
         (folder / name).mkdir(exist_ok=True)
-        write(part, folder / name)
+        write_published(part, folder / name)
     for name, text in published.files.items():
         checkpoint.write_text(folder / name, text)
     checkpoint.write_text(folder / "config.json", json.dumps(published.config, indent=1) + "\n")
@@ -178,7 +178,7 @@ def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
     checkpoint.flush(file.parent)
 
 
-def reread(recipe: Recipe, special: Specials, folder: Path) -> tuple[dict[str, Tensor], set[str]]:
+def read_run_tensors(recipe: Recipe, special: Specials, folder: Path) -> tuple[dict[str, Tensor], set[str]]:
     """The weights of a run under our names, from the form that `publish` or plain saving gave them.
 
     The second value names the tensors for which the folder has nothing: heads of an encoder that came without.
@@ -188,11 +188,11 @@ def reread(recipe: Recipe, special: Specials, folder: Path) -> tuple[dict[str, T
     config, tensors = read_config(folder), read_tensors(folder)
     if str(config.get("model_type", "")).startswith("etude-"):
         return tensors, set(config.get("untrained", ()))
-    family, why = of_recipe(recipe)
+    family, why = match_recipe(recipe)
     if family is None:
         raise UserError(f"{folder}: config.json says {config.get('model_type')!r}, yet {why}. Was recipe.yaml changed?")
-    shapes = shapes_of(recipe, special)
-    ours = mapping.read(family.table, recipe.model, tensors, shapes, str(folder / "model.safetensors"))
+    shapes = compute_shapes(recipe, special)
+    ours = mapping.to_own_names(family.table, recipe.model, tensors, shapes, str(folder / "model.safetensors"))
     if (folder / GENERATOR).is_dir():
         ours |= read_generator(recipe, shapes, ours, folder / GENERATOR)
     return ours, set(shapes) - set(ours)
@@ -205,7 +205,7 @@ def read_generator(
     from etude.hub.weights import read_tensors
 
     settings = electra.generator_settings(recipe).model_copy(update={"vocab": recipe.model.vocab})
-    found = mapping.read(electra.BESIDE, settings, read_tensors(folder), shapes, str(folder))
+    found = mapping.to_own_names(electra.BESIDE, settings, read_tensors(folder), shapes, str(folder))
     for name in [name for name in found if name.startswith("model.")]:
         if not torch.equal(found.pop(name), shared[name]):
             raise UserError(

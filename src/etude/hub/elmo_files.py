@@ -55,7 +55,7 @@ def _find(folder: Path, name: str) -> Path | None:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def read(folder: Path) -> tuple[Recipe, dict[str, Tensor], Tokenizer]:
+def read_release(folder: Path) -> tuple[Recipe, dict[str, Tensor], Tokenizer]:
     """The recipe, the tensors of the model under our names (`model.*`), and a tokenizer."""
     options, weights = _find(folder, OPTIONS), _find(folder, WEIGHTS)
     assert options is not None and weights is not None  # is_release
@@ -225,7 +225,7 @@ def _layers(model: Settings) -> dict[str, tuple[str, tuple[int, int]]]:
 # --- writing ----------------------------------------------------------------------------------------
 
 
-def refusal(recipe: Recipe) -> str:
+def describe_mismatch(recipe: Recipe) -> str:
     """Why a model has no place in these files; empty where it has."""
     model = recipe.model
     if recipe.model_kind != "recurrent":
@@ -239,7 +239,7 @@ def refusal(recipe: Recipe) -> str:
     return ""
 
 
-def options_of(model: Settings) -> dict[str, Any]:
+def make_options(model: Settings) -> dict[str, Any]:
     letters = model.characters
     assert letters is not None
     return {
@@ -262,7 +262,7 @@ def options_of(model: Settings) -> dict[str, Any]:
     }
 
 
-def write(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, folder: Path) -> None:
+def write_release(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, folder: Path) -> None:
     """The two files and the words, into an existing folder."""
     model = recipe.model
     own = {
@@ -281,7 +281,7 @@ def write(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, f
             file.create_dataset(f"{theirs}/W_0", data=whole)
             file.create_dataset(f"{theirs}/B", data=bias.reshape(-1))
             file.create_dataset(f"{theirs}/W_P_0", data=own[f"{name}.project.weight"].T)
-    (folder / OPTIONS).write_text(json.dumps(options_of(model), indent=1) + "\n", encoding="utf-8")
+    (folder / OPTIONS).write_text(json.dumps(make_options(model), indent=1) + "\n", encoding="utf-8")
     special = set(tokenizer.special.ids())
     known = tokenizer.backend.get_vocab(with_added_tokens=True)
     words = sorted((word for word, id in known.items() if id not in special), key=known.__getitem__)

@@ -11,9 +11,15 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.hub import elmo_files as elmo
-from etude.hub.checkpoint_writer import Published, publish, refusal, reread, write
-from etude.hub.task_heads import publish_tuned
-from etude.hub.tokenizer_files import with_markers, with_start
+from etude.hub.checkpoint_writer import (
+    PublishedModel,
+    describe_mismatch,
+    read_run_tensors,
+    to_published,
+    write_published,
+)
+from etude.hub.task_heads import to_published_with_head
+from etude.hub.tokenizer_files import add_markers, add_start_token
 from etude.recipes.schema import Recipe
 from etude.runs.run import MODEL_CARD, Run
 from etude.runs.staging import staged_folder
@@ -21,7 +27,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
 
-def export_run(run: Run | str | Path, out: str | Path) -> Published:
+def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     """Writes config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
     run = run if isinstance(run, Run) else Run.open(run)
     if not run.finished:
@@ -31,22 +37,22 @@ def export_run(run: Run | str | Path, out: str | Path) -> Published:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
     if run.is_fine_tuned:
-        tuned = publish_tuned(run)
+        tuned = to_published_with_head(run)
         with _exported_folder(folder, run) as staging:
-            write(tuned, staging)
+            write_published(tuned, staging)
         return tuned
-    tensors, _ = reread(recipe, run.tokenizer.special, run.folder)
+    tensors, _ = read_run_tensors(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
         return _export_elmo(run, tensors, folder)
-    why = refusal(recipe, tensors)
+    why = describe_mismatch(recipe, tensors)
     if why:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
     tokenizer = _framing(recipe, run.tokenizer)
-    published = publish(recipe, tensors, tokenizer, trim=True)
-    assert published is not None  # refusal() was empty
+    published = to_published(recipe, tensors, tokenizer, trim=True)
+    assert published is not None  # describe_mismatch() was empty
     published = _with_file(published, tokenizer.content)
     with _exported_folder(folder, run) as staging:
-        write(published, staging)
+        write_published(published, staging)
     return published
 
 
@@ -60,28 +66,28 @@ def _exported_folder(folder: Path, run: Run) -> Iterator[Path]:
         yield staging
 
 
-def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Published:
+def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> PublishedModel:
     """options.json and weights.hdf5, as ELMo was released."""
-    why = elmo.refusal(run.recipe)
+    why = elmo.describe_mismatch(run.recipe)
     if why:
         raise UserError(f"{run.folder} cannot be exported: {why}.")
     with _exported_folder(folder, run) as staging:
-        elmo.write(run.recipe, tensors, run.tokenizer, staging)
+        elmo.write_release(run.recipe, tensors, run.tokenizer, staging)
     own = {name: one for name, one in tensors.items() if name.startswith("model.")}
     usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
-    return Published(elmo.options_of(run.recipe.model), own, usage=usage)
+    return PublishedModel(elmo.make_options(run.recipe.model), own, usage=usage)
 
 
 def _framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer that frames a text there as the objective frames it here."""
     if recipe.objective_kind != "causal":
-        return with_markers(tokenizer) if getattr(recipe.objective, "markers", True) else tokenizer
+        return add_markers(tokenizer) if getattr(recipe.objective, "markers", True) else tokenizer
     special = tokenizer.special
     start = special.start if recipe.objective.start else special.end if recipe.objective.documents == "split" else None
-    return tokenizer if start is None else with_start(tokenizer, start)
+    return tokenizer if start is None else add_start_token(tokenizer, start)
 
 
-def _with_file(published: Published, tokenizer: str) -> Published:
+def _with_file(published: PublishedModel, tokenizer: str) -> PublishedModel:
     """The tokenizer itself, in the folder and in those of the models beside it."""
     beside = {name: _with_file(part, tokenizer) for name, part in published.beside.items()}
     return replace(published, files={**published.files, "tokenizer.json": tokenizer}, beside=beside)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from etude.errors import UserError
-from etude.hub.word_vectors import Grams, WordVectors
+from etude.hub.word_vectors import NgramTable, WordVectors
 from etude.text.tokenizer.char_ngrams import build_subword_rows
 
 MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
@@ -65,7 +65,7 @@ class FastText:
         matrix = np.empty((len(self.words), self.inputs.shape[1]), np.float32)
         for number in range(len(self.words)):
             matrix[number] = self.inputs[rows[bounds[number] : bounds[number + 1]]].mean(0)
-        return WordVectors(self.words, matrix, self.counts, Grams(self.inputs[len(self.words) :], *self.grams))
+        return WordVectors(self.words, matrix, self.counts, NgramTable(self.inputs[len(self.words) :], *self.grams))
 
 
 def read_fasttext(path: str | Path) -> FastText:

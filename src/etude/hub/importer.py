@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.hub.checkpoint_reader import Adopted, adopt
-from etude.hub.checkpoint_writer import Published, publish, write
+from etude.hub.checkpoint_reader import ImportedModel, read_checkpoint
+from etude.hub.checkpoint_writer import PublishedModel, to_published, write_published
 from etude.runs.run import MODEL_CARD, Run, import_origin, write_run_files
 from etude.runs.staging import refuse_existing, staged_folder
 from etude.train import checkpoint
@@ -14,32 +14,32 @@ from etude.train import checkpoint
 def import_folder(source: str | Path, out: str | Path) -> Run:
     """Reads a folder of transformers, OpenAI's GPT-1, ELMo, or a hub id, and writes the run `out`."""
     refuse_existing(Path(out))
-    return store(adopt(source), str(source), Path(out))
+    return write_run(read_checkpoint(source), str(source), Path(out))
 
 
-def store(adopted: Adopted, source: str, folder: Path) -> Run:
-    """The run of an adopted model; there at once or not at all."""
-    published = publish(adopted.recipe, adopted.tensors, adopted.tokenizer) or _under_our_names(adopted)
+def write_run(imported: ImportedModel, source: str, folder: Path) -> Run:
+    """The run of an imported model; there at once or not at all."""
+    published = to_published(imported.recipe, imported.tensors, imported.tokenizer) or _under_our_names(imported)
     name = Path(source).name
     with staged_folder(folder) as staging:
-        write_run_files(staging, adopted.recipe, adopted.tokenizer, import_origin(name))
-        checkpoint.write_text(staging / MODEL_CARD, _card(adopted, name))
-        write(published, staging)
+        write_run_files(staging, imported.recipe, imported.tokenizer, import_origin(name))
+        checkpoint.write_text(staging / MODEL_CARD, _card(imported, name))
+        write_published(published, staging)
     return Run(folder)
 
 
-def _under_our_names(adopted: Adopted) -> Published:
+def _under_our_names(imported: ImportedModel) -> PublishedModel:
     """Of a family without a class in transformers (ELMo); what it came without is named, for it starts fresh."""
-    recipe = adopted.recipe
+    recipe = imported.recipe
     config = {"model_type": f"etude-{recipe.model_kind}", "etude": recipe.model.model_dump(mode="json")}
-    return Published(config | {"untrained": sorted(adopted.untrained)}, dict(adopted.tensors))
+    return PublishedModel(config | {"untrained": sorted(imported.untrained)}, dict(imported.tensors))
 
 
-def _card(adopted: Adopted, source: str) -> str:
-    notes = "".join(f"- {note}\n" for note in adopted.notes)
-    count = sum(one.numel() for one in adopted.tensors.values())
+def _card(imported: ImportedModel, source: str) -> str:
+    notes = "".join(f"- {note}\n" for note in imported.notes)
+    count = sum(one.numel() for one in imported.tensors.values())
     return (
-        f"# {adopted.recipe.name}\n\nA {adopted.recipe.system} model ({adopted.architecture}, {count:,} parameters), "
+        f"# {imported.recipe.name}\n\nA {imported.recipe.system} model ({imported.architecture}, {count:,} parameters), "
         f"imported from `{source}`. Its weights were trained elsewhere; see there for data and licence.\n"
         + (f"\n{notes}" if notes else "")
     )

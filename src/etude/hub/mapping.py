@@ -146,7 +146,7 @@ def _names(names: Names, ending: str = "") -> tuple[str, ...]:
 # --- using it ----------------------------------------------------------------------------------------
 
 
-def read(
+def to_own_names(
     table: Table, settings: Any, tensors: Mapping[str, Tensor], shapes: Shapes, where: str, tied: bool = True
 ) -> dict[str, Tensor]:
     """Published tensors under our names.
@@ -174,7 +174,7 @@ def read(
     return ours
 
 
-def write(table: Table, settings: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def to_published_names(table: Table, settings: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Our tensors under the published names, without second names of tied ones."""
     used, faults = _used(table.expand(settings), tensors, lambda rule: rule.ours)
     known = {name for rule in used for name in rule.ours}
@@ -190,7 +190,7 @@ def write(table: Table, settings: Any, tensors: Mapping[str, Tensor], where: str
     return {name: piece.contiguous() for name, piece in theirs.items()}
 
 
-def parts_of(table: Table, settings: Any, tensors: Iterable[str]) -> set[str]:
+def find_parts(table: Table, settings: Any, tensors: Iterable[str]) -> set[str]:
     """The parts of which the published names hold something."""
     rules = table.expand(settings)
     names = set(_current(table, rules, tensors))

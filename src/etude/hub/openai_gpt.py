@@ -50,7 +50,7 @@ def is_release(folder: Path) -> bool:
     return (folder / SHAPES).is_file()
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Tokenizer]:
+def read_release(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], Tokenizer]:
     """config.json, tensors and tokenizer as they would lie in a folder of transformers."""
     shapes = _shapes(folder / SHAPES)
     layers, rest = divmod(len(shapes) - 2, len(LAYER))

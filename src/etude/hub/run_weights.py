@@ -11,7 +11,7 @@ import json
 from torch import nn
 
 from etude.errors import UserError
-from etude.hub.checkpoint_writer import publish, reread, write, write_tensors
+from etude.hub.checkpoint_writer import read_run_tensors, to_published, write_published, write_tensors
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
 from etude.objectives.distillation.matching import MATCHING
@@ -26,7 +26,7 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
     model, objective = build_learner(run.recipe, run.tokenizer)
     learner = nn.ModuleDict({"model": model, "objective": objective})
     if run.finished:
-        weights, untrained = reread(run.recipe, run.tokenizer.special, run.folder)
+        weights, untrained = read_run_tensors(run.recipe, run.tokenizer.special, run.folder)
         initial = {name: tensor for name, tensor in learner.state_dict().items() if name in untrained}
         checkpoint.load_strictly(learner, {**weights, **initial}, str(run.folder / WEIGHTS))
     elif run.steps:
@@ -47,9 +47,9 @@ def save_final(run: Run, model: Model, objective: PretrainingObjective, model_ca
     checkpoint.write_text(run.folder / MODEL_CARD, model_card)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     weights |= {f"objective.{name}": tensor for name, tensor in objective.persistent_state().items()}
-    published = publish(run.recipe, weights, run.tokenizer)
+    published = to_published(run.recipe, weights, run.tokenizer)
     if published is not None:
-        write(published, run.folder)
+        write_published(published, run.folder)
         return
     config = {"model_type": f"etude-{run.recipe.model_kind}", "etude": run.recipe.model.model_dump(mode="json")}
     every = {f"objective.{name}" for name in objective.state_dict() if not name.startswith(f"{MATCHING}.")}

@@ -13,10 +13,10 @@ from torch import nn
 
 from etude.errors import UserError
 from etude.hub import mapping
-from etude.hub.checkpoint_writer import Published, special_ids
-from etude.hub.families import of_recipe
+from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
+from etude.hub.families import match_recipe
 from etude.hub.mapping import linear
-from etude.hub.tokenizer_files import companions, with_markers
+from etude.hub.tokenizer_files import add_markers, make_tokenizer_configs
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.published_head import EncoderFamily
@@ -31,9 +31,9 @@ FAMILIES = {
 }
 
 
-def publish_tuned(run: Run) -> Published:
+def to_published_with_head(run: Run) -> PublishedModel:
     """The model and its head as transformers has them; UserError where it has no such class."""
-    family, why = of_recipe(run.recipe)
+    family, why = match_recipe(run.recipe)
     if family is None:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
     plan = Plan.read(run.folder)
@@ -64,10 +64,10 @@ def publish_tuned(run: Run) -> Published:
     if not head.reads_pooler:
         weights = {name: value for name, value in weights.items() if not name.startswith("model.pooler.")}
     weights |= {f"objective.{name}": value for name, value in head.weights.items()}
-    tensors = mapping.write(table, settings, weights, f"{run.folder} as {family.system}")
-    config = family.config(settings, set()) | special_ids(run.tokenizer.special, causal=False)
+    tensors = mapping.to_published_names(table, settings, weights, f"{run.folder} as {family.system}")
+    config = family.config(settings, set()) | special_token_ids(run.tokenizer.special, causal=False)
     config |= {"architectures": [f"{start}{head.ending}"], **head.config}
-    tokenizer = with_markers(run.tokenizer)
-    files = companions(tokenizer, settings.context, segments=settings.segments > 0)
+    tokenizer = add_markers(run.tokenizer)
+    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0)
     files["tokenizer.json"] = tokenizer.content
-    return Published(config, {name: value.detach() for name, value in tensors.items()}, files, notes=head.notes)
+    return PublishedModel(config, {name: value.detach() for name, value in tensors.items()}, files, notes=head.notes)

@@ -73,7 +73,9 @@ def _json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
 
 
-def companions(tokenizer: Tokenizer, context: int, segments: bool, start: int | None = None) -> dict[str, str]:
+def make_tokenizer_configs(
+    tokenizer: Tokenizer, context: int, segments: bool, start: int | None = None
+) -> dict[str, str]:
     """tokenizer_config.json and special_tokens_map.json. `start`: what a causal model's text stands behind, where that
     is not end-of-text."""
     special = tokenizer.special
@@ -97,7 +99,7 @@ def companions(tokenizer: Tokenizer, context: int, segments: bool, start: int | 
     }
 
 
-def leading(tokenizer: Tokenizer) -> list[int]:
+def find_prefix_tokens(tokenizer: Tokenizer) -> list[int]:
     """The tokens that a tokenizer itself puts before a text when asked for special tokens: Llama's <s>.
 
     tokenizer.json alone decides, as in transformers 5; `add_bos_token` beside it is not looked at there either.
@@ -106,9 +108,9 @@ def leading(tokenizer: Tokenizer) -> list[int]:
     return [id for id, _ in takewhile(lambda one: one[1], zip(probe.ids, probe.special_tokens_mask, strict=True))]
 
 
-def with_start(tokenizer: Tokenizer, start: int) -> Tokenizer:
+def add_start_token(tokenizer: Tokenizer, start: int) -> Tokenizer:
     """The tokenizer that puts one token before a text when asked for special tokens."""
-    if leading(tokenizer) == [start]:
+    if find_prefix_tokens(tokenizer) == [start]:
         return tokenizer
     name = tokenizer.token(start)
     step = {
@@ -123,7 +125,7 @@ def with_start(tokenizer: Tokenizer, start: int) -> Tokenizer:
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
-def with_markers(tokenizer: Tokenizer) -> Tokenizer:
+def add_markers(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer that puts [CLS] and [SEP] around text when asked for special tokens, as transformers expects.
 
     Objectives here put them in themselves, so a tokenizer of ours has no such step.

@@ -67,7 +67,7 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: Form | None = 
     if form == "fasttext":
         write_fasttext(_as_fasttext(run, model), writing)
     else:
-        write_vectors(WordVectors.of_model(model, list_token_strings(run.tokenizer)), writing, form)
+        write_vectors(WordVectors.from_model(model, list_token_strings(run.tokenizer)), writing, form)
     writing.replace(path)
     return form
 
@@ -76,7 +76,7 @@ def open_vectors(place: str | Path) -> WordVectors:
     """Of a run, or of a file of vectors."""
     place = Path(place)
     if place.is_dir():
-        return WordVectors.of_run(Run.open(place))
+        return WordVectors.from_run(Run.open(place))
     if not place.is_file():
         raise UserError(f"There is no run and no file of vectors at {place}.")
     return read_vectors(place)

@@ -1,6 +1,6 @@
-"""Words and their vectors, whatever they came from: a run, or a file of word2vec, GloVe or fastText.
+"""Words and their vectors in memory, from a run or from a file of word2vec, GloVe or fastText.
 
-The form in which vectors are looked at (`etude show`), compared, read and written (`vector_files.py`).
+`etude show` reads them, tasks compare them, `vector_files.py` reads and writes them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Unknown = Literal["refuse", "rarest", "random", "zero", "subwords"]
 
 
 @dataclass(frozen=True)
-class Grams:
-    """The rows of n-grams, for words that have none of their own."""
+class NgramTable:
+    """The vectors of character n-grams, for words that have none of their own."""
 
     table: np.ndarray  # (buckets, D) float32
     smallest: int
     largest: int
 
     def vectors(self, words: list[str]) -> np.ndarray:
-        """(words, D): the mean of the rows of each word's n-grams, 0 where it has none."""
+        """Return (words, D): the mean of the vectors of each word's n-grams, 0 where it has none."""
         bounds, rows = hash_ngrams(words, len(self.table), self.smallest, self.largest)
         totals = np.zeros((len(words), self.table.shape[1]), np.float32)
         np.add.at(totals, np.repeat(np.arange(len(words)), np.diff(bounds)), self.table[rows])
@@ -41,41 +41,45 @@ class Grams:
 
 @dataclass
 class WordVectors:
+    """Words with a vector each."""
+
     words: list[str]  # by falling frequency, where that is known
     matrix: np.ndarray  # (W, D) float32
-    counts: np.ndarray | None = None  # (W,) int64, in the text that they were learnt from
-    grams: Grams | None = None
-    unknown_row: np.ndarray | None = None  # (D,) of a file that has a vector for unknown words, as GloVe's <unk>
+    counts: np.ndarray | None = None  # (W,) int64, in the training text
+    grams: NgramTable | None = None
+    unknown_row: np.ndarray | None = None  # (D,) of a file with a vector for unknown words, such as GloVe's <unk>
 
     @property
     def width(self) -> int:
+        """The width D of the vectors."""
         return self.matrix.shape[1]
 
     @cached_property
     def index(self) -> dict[str, int]:
-        return {word: number for number, word in reversed(list(enumerate(self.words)))}  # of two, the first counts
+        """The row of each word; of a word that comes twice, the first."""
+        return {word: row for row, word in reversed(list(enumerate(self.words)))}
 
     @cached_property
     def unit(self) -> np.ndarray:
-        """(W, D) of length 1; 0 where the vector is."""
-        length = np.linalg.norm(self.matrix, axis=1, keepdims=True)
-        return self.matrix / np.where(length > 0, length, 1)
+        """(W, D) vectors of length 1; 0 where the vector is 0."""
+        norm = np.linalg.norm(self.matrix, axis=1, keepdims=True)
+        return self.matrix / np.where(norm > 0, norm, 1)
 
-    def place(self, word: str) -> int | None:
-        """The row of a word, as it is written, in lower case, or with every digit as 0 (Lample et al. 2016)."""
+    def find_row(self, word: str) -> int | None:
+        """Return the row of a word as written, in lower case, or with every digit as 0 (Lample et al. 2016)."""
         forms = (word, word.lower(), "".join("0" if letter.isdigit() else letter for letter in word.lower()))
         return next((self.index[form] for form in forms if form in self.index), None)
 
     def vectors(self, words: list[str], unknown: Unknown = "refuse") -> np.ndarray:
-        """(words, D), unknown words by the rule."""
-        places = np.array([-1 if (place := self.place(word)) is None else place for word in words], np.int64)
-        found = self.matrix[np.maximum(places, 0)]
-        strange = np.flatnonzero(places < 0)
-        if len(strange):
-            found[strange] = self._strange([words[number] for number in strange], unknown)
-        return found
+        """Return (words, D); `unknown` says what to do with words that have no vector."""
+        rows = np.array([-1 if (row := self.find_row(word)) is None else row for word in words], np.int64)
+        vectors = self.matrix[np.maximum(rows, 0)]
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            vectors[missing] = self._unknown_vectors([words[number] for number in missing], unknown)
+        return vectors
 
-    def _strange(self, words: list[str], unknown: Unknown) -> np.ndarray:
+    def _unknown_vectors(self, words: list[str], unknown: Unknown) -> np.ndarray:
         if unknown == "subwords":
             if self.grams is None:
                 raise UserError("These vectors have no rows for sub-words: take rarest, random or zero.")
@@ -84,35 +88,35 @@ class WordVectors:
             mean = self.matrix[-RAREST:].mean(0) if self.unknown_row is None else self.unknown_row
             return np.repeat(mean[None], len(words), axis=0)
         if unknown == "random":
-            edge, places = np.sqrt(3 / self.width), np.arange(self.width)
-            return np.array([2 * edge * uniform(fold("unknown word", word), places) - edge for word in words])
+            limit, columns = np.sqrt(3 / self.width), np.arange(self.width)
+            return np.array([2 * limit * uniform(fold("unknown word", word), columns) - limit for word in words])
         if unknown == "zero":
             return np.zeros((len(words), self.width), np.float32)
         raise UserError(f"'{words[0]}' is not among the {len(self.words):,} words.")
 
-    def first(self, most: int | None) -> WordVectors:
-        """The same with the most frequent words only."""
-        if most is None or most >= len(self.words):
+    def most_frequent(self, count: int | None) -> WordVectors:
+        """Return the vectors of the `count` most frequent words; None: of all."""
+        if count is None or count >= len(self.words):
             return self
-        counts = None if self.counts is None else self.counts[:most]
-        return WordVectors(self.words[:most], self.matrix[:most], counts, self.grams, self.unknown_row)
+        counts = None if self.counts is None else self.counts[:count]
+        return WordVectors(self.words[:count], self.matrix[:count], counts, self.grams, self.unknown_row)
 
     @classmethod
-    def of_run(cls, run: Run) -> WordVectors:
-        """The vectors of a run of word2vec, GloVe or fastText, special tokens left out."""
+    def from_run(cls, run: Run) -> WordVectors:
+        """Read the vectors of a run of word2vec, GloVe or fastText, without special tokens."""
         model, _, _ = load_learner(run)
         message = f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors."
-        return cls.of_model(require(model, Static, message), list_token_strings(run.tokenizer))
+        return cls.from_model(require(model, Static, message), list_token_strings(run.tokenizer))
 
     @classmethod
-    def of_model(cls, model: Static, words: list[str | None]) -> WordVectors:
-        """`words`: how every token is written, None for those that are no words."""
+    def from_model(cls, model: Static, words: list[str | None]) -> WordVectors:
+        """Read the vectors of a model; `words` are the strings of all tokens, None for those that are no words."""
         if model.settings.buckets:
             model.spell(words)
         ids = [id for id, word in enumerate(words) if word is not None]
         with torch.no_grad():
             matrix = model.vectors(torch.tensor(ids, device=model.input.weight.device)).float().cpu().numpy()
             table = model.input.weight[model.vocab :].float().cpu().numpy()
-        grams = Grams(table, *model.settings.grams) if model.settings.buckets else None
+        grams = NgramTable(table, *model.settings.grams) if model.settings.buckets else None
         counts = model.counts.cpu().numpy()[ids]
         return cls([word for word in words if word is not None], matrix, counts if counts.any() else None, grams)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.hub import adopt
+from etude.hub import read_checkpoint
 from etude.hub.run_weights import load_learner
 from etude.inference.task_model import Tuned
 from etude.models.base import Model
@@ -38,13 +38,15 @@ def open_pretrained(source: str | Path) -> Pretrained:
     """Open a run of ours, or a folder in the published form, without its heads."""
     folder = Path(source)
     if not (folder / RECIPE).is_file() and (folder / "config.json").is_file():
-        adopted = adopt(folder)
-        model = adopted.recipe.build_model()
+        imported = read_checkpoint(folder)
+        model = imported.recipe.build_model()
         weights = {
-            name.removeprefix("model."): tensor for name, tensor in adopted.tensors.items() if name.startswith("model.")
+            name.removeprefix("model."): tensor
+            for name, tensor in imported.tensors.items()
+            if name.startswith("model.")
         }
         checkpoint.load_strictly(model, weights, str(folder))
-        return Pretrained(str(folder.resolve()), adopted.recipe, adopted.tokenizer, model)
+        return Pretrained(str(folder.resolve()), imported.recipe, imported.tokenizer, model)
     run = Run.open(folder)
     model, _, _ = open_learner(run)
     return Pretrained(str(run.folder.resolve()), run.recipe, run.tokenizer, model.base)

@@ -124,7 +124,7 @@ class Exchange:
         """The nearest words, where there are vectors and one of this word."""
         if self.vectors is None:
             return None
-        known = next((one for one in (word, word.lower()) if self.vectors.place(one) is not None), None)
+        known = next((one for one in (word, word.lower()) if self.vectors.find_row(one) is not None), None)
         if known is None:
             return None
         near = [one for one, _ in neighbours(self.vectors, known, self.rules.candidates) if WORD.fullmatch(one)]

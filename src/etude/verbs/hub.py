@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from etude.hub.checkpoint_writer import Published
+    from etude.hub.checkpoint_writer import PublishedModel
     from etude.runs.run import Run
 
 
@@ -29,8 +29,8 @@ def import_(source: str | Path, *, out: str | Path) -> ModelImport:
         source: A folder of transformers, OpenAI's GPT-1, ELMo, a hub id, or a file of word vectors.
         out: The folder of the new run.
     """
-    from etude.hub import adopt
-    from etude.hub.importer import store
+    from etude.hub import read_checkpoint
+    from etude.hub.importer import write_run
     from etude.runs.staging import refuse_existing
 
     folder = Path(out)
@@ -40,10 +40,10 @@ def import_(source: str | Path, *, out: str | Path) -> ModelImport:
 
         run = import_vectors(source, folder)
         return ModelImport(run, None, None, run.recipe.model.vocab)
-    adopted = adopt(source)
-    run = store(adopted, str(source), folder)
-    parameters = sum(tensor.numel() for tensor in adopted.tensors.values())
-    return ModelImport(run, adopted.architecture, parameters, adopted.tokenizer.vocab, tuple(adopted.notes))
+    imported = read_checkpoint(source)
+    run = write_run(imported, str(source), folder)
+    parameters = sum(tensor.numel() for tensor in imported.tensors.values())
+    return ModelImport(run, imported.architecture, parameters, imported.tokenizer.vocab, tuple(imported.notes))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ModelExport:
 
     path: Path
     files: tuple[Path, ...]
-    published: Published | None = None  # None: a file of word vectors
+    published: PublishedModel | None = None  # None: a file of word vectors
     form: str | None = None  # of word vectors
 
 

@@ -46,7 +46,7 @@ def coverage(vectors: WordVectors, texts: Iterable[str]) -> Coverage:
             found["as written"] += count
         elif word.lower() in vectors.index:
             found["lower case"] += count
-        elif vectors.place(word) is not None:
+        elif vectors.find_row(word) is not None:
             found["digits as 0"] += count
         else:
             unknown[word] = count

@@ -26,13 +26,13 @@ def neighbours(vectors: WordVectors, word: str, top: int = 10, unknown: Unknown 
     if not length:
         raise UserError(f"The vector of '{word}' is 0: it has no neighbours.")
     scores = vectors.unit @ (vector / length)
-    return _best(vectors, scores, [vectors.place(word)], top)
+    return _best(vectors, scores, [vectors.find_row(word)], top)
 
 
 def analogy(vectors: WordVectors, a: str, b: str, c: str, top: int = 10, rule: Rule = "add") -> list[tuple[str, float]]:
     """Which word is to `c` as `b` is to `a`?"""
     _known(vectors, [a, b, c], "refuse")
-    places = [vectors.place(word) for word in (a, b, c)]
+    places = [vectors.find_row(word) for word in (a, b, c)]
     one, two, three = vectors.unit[[place for place in places if place is not None]]
     if rule == "add":
         scores = vectors.unit @ (two - one + three) / np.linalg.norm(two - one + three)
@@ -53,7 +53,7 @@ def _best(vectors: WordVectors, scores: np.ndarray, without: Sequence[int | None
 
 def _known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -> None:
     for word in words:
-        if unknown == "refuse" and vectors.place(word) is None:
+        if unknown == "refuse" and vectors.find_row(word) is None:
             ways = " --unknown subwords makes a vector of its n-grams." if vectors.grams else ""
             raise UserError(
                 f"'{word}' is not among the {len(vectors.words):,} words.{suggest_name(word, vectors.words[:50_000])}{ways}"

@@ -103,7 +103,7 @@ def similarity(vectors: WordVectors, path: str | Path, unknown: Unknown | None =
             if where.endswith(":1"):
                 continue  # a heading
             raise UserError(f"{where}: '{fields[2]}' is not a score.") from None
-        if unknown is None and any(vectors.place(word) is None for word in fields[:2]):
+        if unknown is None and any(vectors.find_row(word) is None for word in fields[:2]):
             left_out += 1
             continue
         words += fields[:2]
@@ -118,7 +118,7 @@ def similarity(vectors: WordVectors, path: str | Path, unknown: Unknown | None =
 
 def analogies(vectors: WordVectors, path: str | Path, most: int | None = 30_000) -> Analogies:
     """Case is folded on both sides; of words that differ in case alone, the most frequent counts."""
-    path, vectors = Path(path), vectors.first(most)
+    path, vectors = Path(path), vectors.most_frequent(most)
     index: dict[str, int] = {}
     for number, word in enumerate(vectors.words):
         index.setdefault(word.lower(), number)

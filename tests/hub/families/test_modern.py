@@ -16,7 +16,7 @@ import etude
 from etude import hub
 from etude.errors import UserError
 from etude.hub.exporter import export_run
-from etude.hub.families import of_recipe
+from etude.hub.families import match_recipe
 from etude.hub.importer import import_folder
 from etude.hub.run_weights import load_learner
 from etude.recipes.schema import Recipe
@@ -50,7 +50,7 @@ def test_a_modern_recipe_is_the_same_model_there(name: str, tmp_path: Path) -> N
     run, learner = finished(tmp_path / "run", recipe, tokenizer)
     published = export_run(run, tmp_path / "out")
     assert published.architecture == architecture
-    opener = getattr(transformers, published.opened_with)
+    opener = getattr(transformers, published.auto_class)
     there, info = opener.from_pretrained(tmp_path / "out", output_loading_info=True, attn_implementation="eager")
     assert type(there).__name__ == architecture
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -69,7 +69,7 @@ def test_a_modern_recipe_is_the_same_model_there(name: str, tmp_path: Path) -> N
 def test_the_encoder_at_full_size_is_modernbert_base() -> None:
     """What is written is what transformers takes for ModernBERT-base when it is told nothing."""
     recipe = Recipe.load("encoder-modern").resolve()
-    family, why = of_recipe(recipe)
+    family, why = match_recipe(recipe)
     assert family is not None, why
     written = transformers.ModernBertConfig(**family.config(recipe.model, {"masked"})).to_dict()
     expected = transformers.ModernBertConfig().to_dict()
@@ -147,7 +147,7 @@ def test_how_a_text_begins_travels(tmp_path: Path) -> None:
 def test_a_token_that_is_no_start_is_refused(tmp_path: Path) -> None:
     llama(tmp_path / "llama", "<odd> $A")
     with pytest.raises(UserError, match=r"puts <odd> before every text"):
-        hub.adopt(tmp_path / "llama")
+        hub.read_checkpoint(tmp_path / "llama")
 
 
 @pytest.mark.parametrize("documents", ["join", "split"])

@@ -117,7 +117,7 @@ def test_a_stop_and_a_resume_leave_no_trace(
 def test_a_run_is_an_encoder_like_any_other(name: str, runs: Callable[[str], Run]) -> None:
     run = runs(name)
     loaded = etude.load(run.folder)
-    vectors = WordVectors.of_run(run)
+    vectors = WordVectors.from_run(run)
     word = vectors.words[50]
     [first], [second] = (loaded.states([loaded.tokenizer.encode(text).ids], "last") for text in (word, f"the {word} ."))
     np.testing.assert_allclose(first[0], vectors.vectors([word])[0], rtol=1e-6)
@@ -137,7 +137,7 @@ def test_files_and_back(runs: Callable[[str], Run], tmp_path: Path) -> None:
     for name, file in (("skipgram-toy", "a.vec"), ("cbow-toy", "a.bin"), ("fasttext-toy", "f.bin")):
         form = export_vectors(runs(name), tmp_path / file)
         assert form == {"a.vec": "word2vec", "a.bin": "word2vec-binary", "f.bin": "fasttext"}[file]
-        wanted, found = WordVectors.of_run(runs(name)), read_vectors(tmp_path / file)
+        wanted, found = WordVectors.from_run(runs(name)), read_vectors(tmp_path / file)
         assert found.words == wanted.words
         np.testing.assert_allclose(found.matrix, wanted.matrix, rtol=0 if "fast" not in name else 1e-5, atol=1e-7)
         run = import_vectors(tmp_path / file, tmp_path / f"run-{file}")
@@ -163,7 +163,7 @@ def test_files_and_back(runs: Callable[[str], Run], tmp_path: Path) -> None:
 
 
 def test_finetune_and_features_take_them(runs: Callable[[str], Run], tmp_path: Path) -> None:
-    words = WordVectors.of_run(runs("fasttext-toy")).words
+    words = WordVectors.from_run(runs("fasttext-toy")).words
     chance = np.random.default_rng(0)
     lines = []
     for number in range(48):
@@ -189,7 +189,7 @@ def test_finetune_and_features_take_them(runs: Callable[[str], Run], tmp_path: P
 
     [vector] = extract(etude.load(base), [f"{words[60]} {words[61]}"])
     np.testing.assert_allclose(
-        vector[0], WordVectors.of_run(Run(base)).vectors([words[60], words[61]]).mean(0), rtol=1e-5
+        vector[0], WordVectors.from_run(Run(base)).vectors([words[60], words[61]]).mean(0), rtol=1e-5
     )
 
 
@@ -204,7 +204,7 @@ def test_commands(
     runs: Callable[[str], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = runs("skipgram-toy")
-    words = WordVectors.of_run(run).words[30:36]
+    words = WordVectors.from_run(run).words[30:36]
     assert command(monkeypatch, "show", "neighbours", run.folder, words[0], "-n", "4") == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert command(monkeypatch, "show", "analogy", run.folder, *words[:3], "--rule", "multiply") == 0

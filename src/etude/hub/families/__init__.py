@@ -24,7 +24,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def of_recipe(recipe: Recipe) -> tuple[Family | None, str]:
+def match_recipe(recipe: Recipe) -> tuple[Family | None, str]:
     """The family of a recipe's model; or None, and why there is none, by name."""
     candidates = [family for family in FAMILIES if family.objective == recipe.objective_kind]
     if recipe.model_kind != "transformer" or not candidates:
@@ -55,7 +55,7 @@ def _objective_misfits(family: Family, recipe: Recipe) -> list[str]:
     return faults
 
 
-def of_config(config: Mapping[str, Any], tensors: Iterable[str], where: str) -> Family:
+def match_config(config: Mapping[str, Any], tensors: Iterable[str], where: str) -> Family:
     """The family of a published config.json; `tensors` tell the two parts of ELECTRA apart."""
     kind = config.get("model_type")
     known = [family for family in FAMILIES if family.model_type == kind]
