@@ -19,7 +19,7 @@ from etude.errors import UserError
 from etude.train import malloc
 from etude.verbs import show
 from etude.verbs.callable_package import make_callable
-from etude.verbs.comparison import demo, pick
+from etude.verbs.comparison import demo, pick, plan_study
 from etude.verbs.corpus import prepare
 from etude.verbs.hub import export, import_
 from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict
@@ -70,7 +70,7 @@ __all__ = [
     "Bench", "Check", "Continuation", "Corpus", "Guess", "LoadedModel", "Perplexity", "Recipe", "Report", "Run",
     "Score", "SuiteRun", "TaskModel", "TaskRun", "Tokenizer", "UserError", "augment", "bench", "check", "demo",
     "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load",
-    "perplexity", "pick", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study",
+    "perplexity", "pick", "plan_study", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study",
     "tasks", "world",
 ]  # fmt: skip
 

@@ -140,4 +140,4 @@ def test_wrong_words_are_one_message(words: list[str], said: str) -> None:
 
 def test_no_time_at_all_is_refused() -> None:
     found = CliRunner().invoke(app, ["bench", "bert-toy", "--seconds", "-1"])
-    assert found.exit_code == 2 and "--seconds" in found.output
+    assert isinstance(found.exception, UserError) and "seconds=-1 is too small" in str(found.exception)

@@ -16,7 +16,7 @@ from etude.cli import show
 from etude.cli.adapter import annotated_parameters, is_hook, long_flag, parse_docstring
 from etude.cli.main import COMMANDS, app
 
-PYTHON_ONLY = {"load", "resume", "finetune_suite"}  # on a command line: other verbs, or their options
+PYTHON_ONLY = {"load", "resume", "finetune_suite", "plan_study"}  # on a command line: other verbs, or their options
 GROUPS = {"show"}
 NAMES = [name for name in etude.__all__ if name.islower() and name not in GROUPS]
 FUNCTIONS = {name: inspect.unwrap(getattr(etude, name)) for name in NAMES} | {

@@ -28,16 +28,16 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     if not quiet:  # torch takes seconds to load: say at once what is going on
         typer.echo(f"Planning {call.words[0] if call.words else ''}".rstrip(), err=True)
     arguments = call.arguments
-    study = verbs.read_study(**{name: arguments[name] for name in ("file", "settings", "budget", "gpu", "text")})
-    folder = verbs.study_folder(study, arguments["out"])
     if dry_run:
         from etude.study.leaderboard import plan_table, plan_words
 
-        plan, cells = verbs.plan_study(study, folder, **{name: arguments[name] for name in ("data", "device", "cell")})
+        names = ("file", "settings", "out", "budget", "gpu", "text", "data", "device", "cell")
+        plan, cells = verbs.plan_study(**{name: arguments[name] for name in names})
         console.print(plan_table(plan, cells))
         console.print(plan_words(plan, arguments["workers"] or 1))
         return
-    with interruptible(f"Stopped and saved. The same command goes on (-o {folder})."):
+    folder = f" (-o {arguments['out']})" if arguments["out"] else ""
+    with interruptible(f"Stopped and saved. The same command goes on{folder}."):
         report = call(on_progress=lambda line: None if quiet else _print_dim(console, line))
     _print_leaderboard(report, console)
     _print_claims(report.results, console)

@@ -101,25 +101,42 @@ def study_folder(study: Study, out: str | Path | None) -> Path:
 
 
 def plan_study(
-    study: Study,
-    folder: str | Path,
+    file: str | Path,
     *,
+    settings: Mapping[str, object] | None = None,
+    out: str | Path | None = None,
+    budget: str | None = None,
+    gpu: bool = False,
+    text: Sequence[str] | None = None,
     data: str | Path | None = None,
     device: str | None = None,
     cell: str | None = None,
 ) -> tuple[Plan, list[Cell]]:
-    """The cells of a study, their cost and what is cached; writes nothing."""
+    """The cells of a study, their cost and what is cached; nothing is written.
+
+    Args:
+        file: A study, such as studies/mlm-vs-electra.yaml
+        settings: Settings of the study to change: seeds.pretrain=1
+        out: Its folder; runs/study-NAME if not given.
+        budget: In place of the study's: 10m, 2h, 1e12 (FLOPs), 5e6tokens.
+        gpu: Take the study's section 'gpu'.
+        text: In place of the study's: files, or a prepared corpus.
+        data: The folder that the tasks' files lie under.
+        device: cpu or cuda; a GPU if there is one.
+        cell: Only this cell, by the first letters.
+    """
     import contextlib
     import tempfile
 
     from etude.study import plan as plans
     from etude.study.runner import chosen
 
+    loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
     with contextlib.ExitStack() as stack:  # a dry run leaves nothing behind
-        place = Path(folder)
-        if not place.is_dir():
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        plan = plans.make(study, place, data=None if data is None else Path(data), device=device, dry=True)
+        folder = study_folder(loaded, out)
+        if not folder.is_dir():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plan = plans.make(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
         return plan, chosen(plan, cell)
 
 
