@@ -1,4 +1,4 @@
-"""No import runs upward, wherever it stands; and what the command line and the workers load stays light."""
+"""No import runs upward, no files import each other in a circle; what the command line and workers load stays light."""
 
 from __future__ import annotations
 
@@ -12,23 +12,16 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "etude"
 
-# lowest first; names on one line are neighbours and may use each other
-LAYERS = [
-    {"errors", "extras", "settings", "chance", "kinds"},
-    {"text", "world"},
-    {"nn"},
-    {"models"},
-    {"objectives", "tasks"},
-    {"train"},
-    {"recipes"},
-    {"run", "card", "pretraining", "check", "bench", "loaded", "generation", "beams", "perplexity"}
-    | {"transfer", "hub", "view"},
-    {"study", "demo", "serve"},
-    {"etude"},  # the package itself: the Python interface over all of it
-    {"cli"},
-    {"__main__"},
+# One rank a package, lowest first: a package uses itself and what stands before it.
+# fmt: off
+ORDER = [
+    "errors", "settings", "chance", "kinds", "extras", "text", "world", "nn", "models", "objectives", "tasks", "train",
+    "recipes", "runs", "hub", "inference", "view", "pretraining", "transfer", "study", "serve", "verbs",
+    "etude",  # the package itself: the Python interface over all of it
+    "cli", "__main__",
 ]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+# fmt: on
+RANK = {name: rank for rank, name in enumerate(ORDER)}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -65,13 +58,94 @@ def target(module: str) -> str | None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_imports_run_downward(file: Path) -> None:
     own = part(file)
-    assert own in RANK, f"src/etude/{own} has no layer yet: give it one in LAYERS of {Path(__file__).name}"
+    assert own in RANK, f"src/etude/{own} has no layer yet: give it one in ORDER of {Path(__file__).name}"
     package = ("etude", *file.relative_to(SOURCE).parent.parts)
     for line, module in imports(file.read_text(encoding="utf-8"), package):
         used = target(module)
         if used is not None:
             assert used in RANK, f"{file}:{line} uses {module}, which has no layer"
             assert RANK[used] <= RANK[own], f"{file}:{line}: {own} may not use {module}, a layer above it"
+
+
+def module_name(file: Path) -> str:
+    return ".".join(("etude", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Module -> modules of ours that it imports anywhere, for the type checker too."""
+    graph: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        graph[name] = set()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                graph[name] |= {alias.name for alias in node.names if alias.name in sources}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    graph[name] |= {inner if inner in sources else node.module} & sources.keys()
+    return {name: imported - {name} for name, imported in graph.items()}
+
+
+def find_circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of modules, or []; modules without imports are taken away until none is left."""
+    left = {name: set(imported) for name, imported in graph.items()}
+    while free := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in free:
+            del left[name]
+    circle: list[str] = [next(iter(sorted(left)))] if left else []
+    while circle and circle[-1] not in circle[:-1]:
+        circle.append(sorted(left[circle[-1]] & left.keys())[0])
+    return circle
+
+
+def test_no_circle_of_files() -> None:
+    graph = import_graph({module_name(file): file.read_text(encoding="utf-8") for file in FILES})
+    assert not (circle := find_circle(graph)), " -> ".join(circle)
+
+
+def test_a_circle_is_found() -> None:
+    sources = {
+        "etude.a": "def f():\n    from etude import b",
+        "etude.b": "import etude.c",
+        "etude.c": "from etude.a import x",
+    }
+    assert set(find_circle(import_graph(sources))) == {"etude.a", "etude.b", "etude.c"}
+    assert not find_circle(import_graph(sources | {"etude.c": ""}))
+
+
+FAMILIES = {"Transformer", "TwoTower", "Recurrent", "Static", "LayerFeatures"}
+
+
+def family_probes(source: str) -> list[int]:
+    """Lines that ask a model for its class, or for an attribute that it may not have."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
+            continue
+        subject, question = ast.unparse(node.args[0]), node.args[1]
+        if node.func.id == "isinstance":
+            classes = {name.id for name in ast.walk(question) if isinstance(name, ast.Name)}
+            classes |= {name.attr for name in ast.walk(question) if isinstance(name, ast.Attribute)}
+            lines += [node.lineno] if classes & FAMILIES else []
+        elif node.func.id in ("getattr", "hasattr") and isinstance(question, ast.Constant):
+            lines += [node.lineno] if subject.split(".")[-1] in ("model", "trunk", "teacher") else []
+    return lines
+
+
+def test_nobody_asks_a_model_for_its_class() -> None:
+    """Outside models/, what is asked of a model is a member of its contract (models/base.py)."""
+    probes = [
+        f"{file.relative_to(SOURCE)}:{line}"
+        for file in FILES
+        if part(file) != "models"
+        for line in family_probes(file.read_text(encoding="utf-8"))
+    ]
+    assert not probes, probes
+
+
+def test_a_probe_is_found() -> None:
+    source = "isinstance(m, (int, models.Static))\ngetattr(self.model, 'causal', None)\nisinstance(m, Model)\n"
+    assert family_probes(source) == [1, 2]
 
 
 def test_the_rule_can_fail() -> None:

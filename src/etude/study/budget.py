@@ -198,7 +198,7 @@ class Machine:
 
 
 def invented(recipe: Recipe) -> Corpus:
-    vocab = getattr(recipe.model, "vocab", None) or WORDS
+    vocab = recipe.model.vocab or WORDS
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
     return invented_text(tokens, words=min(WORDS, vocab - len(TRAINED_SPECIALS)))
 
