@@ -36,7 +36,8 @@ from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Row, Stat
 from etude.objectives.parts.heads import CausalHead
 from etude.objectives.rows.sizes import name_of, sequence_length, whole_rows
 from etude.settings import Strict
-from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.corpus.bounds import Bounds
+from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
 
 SPLIT_ROW = 512  # tokens at least, where documents are split

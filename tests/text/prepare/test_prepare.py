@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare import readers
-from etude.text.prepare.corpus_report import entropy, format_report
+from etude.text.prepare.corpus_report import format_report, unigram_entropy
 from etude.text.prepare.prepare import Progress, prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -62,7 +62,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 1 << 12)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 12)
 
 
 @pytest.mark.parametrize("spec", ["bpe:1500", "bytebpe:400", "unigram:1300", "char"])
@@ -128,8 +128,8 @@ def test_the_report_adds_up(tmp_path: Path) -> None:
     counts = sum(Corpus.open(tmp_path / "c", part).token_counts() for part in ("train", "valid"))
     assert report["unknown_share"] == pytest.approx(counts[1] / counts.sum(), abs=1e-8) and counts[1] > 0
     assert report["tokens_a_word"] == pytest.approx(counts.sum() / report["words"], abs=1e-4)
-    assert report["unigram_entropy_nats"] == pytest.approx(entropy(counts), abs=1e-6)
-    assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * np.log(2))
+    assert report["unigram_entropy_nats"] == pytest.approx(unigram_entropy(counts), abs=1e-6)
+    assert unigram_entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * np.log(2))
     letters = [c for c in everything if c.isalpha()]
     hangul = sum("가" <= c <= "힣" for c in letters) / len(letters)
     assert report["scripts"]["Hangul"] == pytest.approx(hangul, abs=1e-6)
@@ -379,7 +379,7 @@ KILLED = """
 import sys
 from etude.text.prepare import readers
 from etude.text.prepare.prepare import prepare
-readers.BLOCK = 1 << 12
+readers.BLOCK_BYTES = 1 << 12
 if __name__ == "__main__":
     prepare(sys.argv[1], sys.argv[2], "wordpiece:200", workers=2, commit_seconds=0.02,
             progress=lambda p: print(p.phase, p.text, flush=True))

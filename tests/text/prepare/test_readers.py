@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.text.prepare import readers
-from etude.text.prepare.documents import Documents, parse
-from etude.text.prepare.readers import Position, Reading, blocks
-from etude.text.prepare.record_filter import parse as parse_where
+from etude.text.prepare.documents import Documents, parse_documents
+from etude.text.prepare.readers import Position, ReadSettings, read_blocks
+from etude.text.prepare.record_filter import parse_filter
 from etude.text.prepare.sources import find_sources
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -40,15 +40,15 @@ relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 
 
 def read(
-    path: Path | str, reading: Reading | None = None, where: str | None = None, start: Position | None = None
+    path: Path | str, reading: ReadSettings | None = None, where: str | None = None, start: Position | None = None
 ) -> Documents:
     """All documents of a path, through blocks."""
-    condition = parse_where(where) if where else None
-    reading = reading or Reading(fields=condition.fields if condition else ())
+    condition = parse_filter(where) if where else None
+    reading = reading or ReadSettings(fields=condition.fields if condition else ())
     joined = Documents()
     for source in find_sources(str(path)):
-        for block in blocks(source.files, reading, start or Position()):
-            found = parse(block.parts, block.payload, reading, condition)
+        for block in read_blocks(source.files, reading, start or Position()):
+            found = parse_documents(block.parts, block.payload, reading, condition)
             joined.texts += found.texts
             joined.places += found.places
             joined.filtered += found.filtered
@@ -100,14 +100,14 @@ def test_documents_come_back_from_every_format(tmp_path: Path, kind: str, packin
 
 @pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".parquet"])
 def test_reading_may_start_at_any_block(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 10)
     texts = [f"문서 {n} " + "word " * (n * 37 % 90) + "\nend" for n in range(120)]
     path = write(tmp_path / f"a{kind}", texts)
     files = find_sources(str(path))[0].files
-    whole = list(blocks(files, Reading(), Position()))
+    whole = list(read_blocks(files, ReadSettings(), Position()))
     assert len(whole) > 5
     for number in range(len(whole) - 1):
-        rest = list(blocks(files, Reading(), whole[number].after))
+        rest = list(read_blocks(files, ReadSettings(), whole[number].after))
         assert [block.payload for block in rest] == [block.payload for block in whole[number + 1 :]]
         assert [block.parts for block in rest] == [block.parts for block in whole[number + 1 :]]
 
@@ -119,10 +119,10 @@ def test_small_files_share_blocks_and_order_is_by_name(tmp_path: Path) -> None:
     (tmp_path / ".hidden.txt").write_text("hidden")
     files = find_sources(str(tmp_path))[0].files
     assert [Path(file.path).name for file in files] == ["1.txt", "2.txt", "3.txt"]
-    assert len(list(blocks(files, Reading(), Position()))) == 1
+    assert len(list(read_blocks(files, ReadSettings(), Position()))) == 1
     assert read(tmp_path).texts == ["document 1", "and 1", "document 2", "and 2", "document 3", "and 3"]
     assert read(f"{tmp_path}/[12].txt").texts == ["document 1", "and 1", "document 2", "and 2"]
-    assert read(tmp_path, Reading(one_document=True)).texts[0] == "document 1\n\nand 1"
+    assert read(tmp_path, ReadSettings(one_document=True)).texts[0] == "document 1\n\nand 1"
 
 
 def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
@@ -141,13 +141,17 @@ def test_windows_line_ends_and_byte_order_marks(tmp_path: Path) -> None:
 
 
 def test_long_documents_are_cut_at_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
-    monkeypatch.setattr(readers, "LONGEST", 1 << 11)
-    monkeypatch.setattr("etude.text.prepare.documents.LONGEST", 1 << 11)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", 1 << 11)
+    monkeypatch.setattr("etude.text.prepare.documents.MAX_DOCUMENT_BYTES", 1 << 11)
     text = "\n".join(f"줄 {n} 이다" for n in range(500))
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}))
-    for path, reading in (("a.txt", Reading()), ("a.txt", Reading(one_document=True)), ("a.jsonl", Reading())):
+    for path, reading in (
+        ("a.txt", ReadSettings()),
+        ("a.txt", ReadSettings(one_document=True)),
+        ("a.jsonl", ReadSettings()),
+    ):
         found = read(tmp_path / path, reading)
         assert len(found.texts) > 3 and found.cut == len(found.texts) - 1
         assert "\n".join(part.strip("\n") for part in found.texts) == text
@@ -177,7 +181,7 @@ def test_a_hub_data_set_is_read_as_a_stream(tmp_path: Path) -> None:
     files = find_sources(f"hub:{folder}")[0].files
     assert read(f"hub:{folder}", start=Position(0, 2, 3)).texts == ["셋"] and files[0].format == "hub"
     with pytest.raises(UserError, match="body"):
-        read(f"hub:{folder}", Reading(text_field="body"))
+        read(f"hub:{folder}", ReadSettings(text_field="body"))
     with pytest.raises(UserError, match="cannot be read"):
         read(f"hub:{tmp_path}/nothing")
 
@@ -205,7 +209,7 @@ def test_weights_belong_to_sources(tmp_path: Path) -> None:
 def problem(tmp_path: Path, name: str, data: bytes, **reading: Any) -> str:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError) as caught:
-        read(tmp_path / name, Reading(**reading))
+        read(tmp_path / name, ReadSettings(**reading))
     message = str(caught.value)
     assert name in message and "\n" not in message
     return message
@@ -217,11 +221,11 @@ def test_invalid_utf8_is_told_by_its_byte(tmp_path: Path, name: str) -> None:
     end = {"a.txt": b" end", "a.jsonl": b' end"}', "a.csv": b" end\n"}[name]
     message = problem(tmp_path, name, start + b"\xff" + end)
     assert f"byte {len(start)} " in message and "--errors replace" in message
-    assert read(tmp_path / name, Reading(errors="replace")).texts == ["좋아 \ufffd end"]
+    assert read(tmp_path / name, ReadSettings(errors="replace")).texts == ["좋아 \ufffd end"]
 
 
 def test_invalid_utf8_far_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 10)
     good = "한 줄이다.\n\n".encode() * 500
     assert f"byte {len(good) + 1} " in problem(tmp_path, "a.txt", good + b"x\xc3\x28" + good)
 
@@ -241,7 +245,7 @@ def test_binary_files_are_refused(tmp_path: Path, data: bytes, word: str) -> Non
 def test_a_zero_byte_later_on_is_damage(tmp_path: Path) -> None:
     data = b"x" * 70_000 + b"\n\n" + b"y\0z"
     assert "byte 70003 is 0" in problem(tmp_path, "a.txt", data)
-    assert read(tmp_path / "a.txt", Reading(errors="replace")).texts[-1] == "y\ufffdz"
+    assert read(tmp_path / "a.txt", ReadSettings(errors="replace")).texts[-1] == "y\ufffdz"
 
 
 @pytest.mark.parametrize("packing", [".gz", ".xz", ".zst"])
@@ -270,7 +274,7 @@ def test_bad_records_are_told_by_their_line(tmp_path: Path, data: bytes, words: 
 
 def test_lone_surrogates_can_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a\\ud800b \\ud83d\\ude42"}\n')
-    assert read(tmp_path / "a.jsonl", Reading(errors="replace")).texts == ["a\ufffdb 🙂"]
+    assert read(tmp_path / "a.jsonl", ReadSettings(errors="replace")).texts == ["a\ufffdb 🙂"]
 
 
 def test_bad_tables(tmp_path: Path) -> None:
@@ -280,7 +284,7 @@ def test_bad_tables(tmp_path: Path) -> None:
     assert "Parquet" in problem(tmp_path, "a.parquet", b"PAR1 nonsense")
     write(tmp_path / "b.parquet", ["x"])
     with pytest.raises(UserError, match="'body'"):
-        read(tmp_path / "b.parquet", Reading(text_field="body"))
+        read(tmp_path / "b.parquet", ReadSettings(text_field="body"))
     arrow.parquet.write_table(arrow.table({"text": ["x", None]}), tmp_path / "c.parquet")
     with pytest.raises(UserError, match="row 2"):
         read(tmp_path / "c.parquet")
@@ -293,7 +297,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:
         (tmp_path / name).write_bytes(data)
         for errors in ("strict", "replace"):
             try:
-                texts = read(tmp_path / name, Reading(errors=errors)).texts
+                texts = read(tmp_path / name, ReadSettings(errors=errors)).texts
             except UserError:
                 continue
             assert all(text.encode() for text in texts)

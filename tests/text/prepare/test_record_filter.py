@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.text.prepare.record_filter import parse
+from etude.text.prepare.record_filter import parse_filter
 
 RECORD: dict[str, Any] = {
     "score": 3, "ratio": 0.5, "lang": "ko", "draft": False, "title": "The 'x' y", "none": None, "number_text": "12.5",
@@ -32,11 +32,11 @@ RECORD: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_selection(text: str, selected: bool) -> None:
-    assert parse(text).test(RECORD) is selected
+    assert parse_filter(text).test(RECORD) is selected
 
 
 def test_fields_are_known() -> None:
-    assert parse("score>=3 and (meta.kind==x or not score)").fields == ("score", "meta.kind")
+    assert parse_filter("score>=3 and (meta.kind==x or not score)").fields == ("score", "meta.kind")
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_fields_are_known() -> None:
 )
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="filter"):
-        parse(text)
+        parse_filter(text)
 
 
 @given(st.text(max_size=30))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
-        where = parse(text)
+        where = parse_filter(text)
     except UserError:
         return
     assert where.test(RECORD) in (True, False)
@@ -81,10 +81,10 @@ values = st.one_of(st.integers(-5, 5), st.sampled_from(["ko", "en", "3", None, T
 )
 @settings(max_examples=200, deadline=None)
 def test_logic_agrees_with_python(record: dict[str, Any], number: int, word: str) -> None:
-    first, second = parse(f"x>={number}").test(record), parse(f"y=={word}").test(record)
-    assert parse(f"x>={number} and y=={word}").test(record) == (first and second)
-    assert parse(f"x>={number} or y=={word}").test(record) == (first or second)
-    assert parse(f"not x>={number}").test(record) == (not first)
+    first, second = parse_filter(f"x>={number}").test(record), parse_filter(f"y=={word}").test(record)
+    assert parse_filter(f"x>={number} and y=={word}").test(record) == (first and second)
+    assert parse_filter(f"x>={number} or y=={word}").test(record) == (first or second)
+    assert parse_filter(f"not x>={number}").test(record) == (not first)
     x = record.get("x")
     if isinstance(x, int):
         assert first == (x >= number)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from etude.text.prepare.sentences import ends, split
+from etude.text.prepare.sentences import find_sentence_ends, split_sentences
 
 alphabet = st.sampled_from(
     [*"aA1 .!?…。！？\n\t\"'”’)]다요까죠습니가고 며", "Mr.", "e.g. ", "니다 ", "라고 ", "\r\n", "\u2028", " \n "]
@@ -20,8 +20,8 @@ alphabet = st.sampled_from(
 @example("다 ")
 @settings(max_examples=300, deadline=None)
 def test_the_pieces_joined_are_the_text(text: str) -> None:
-    assert "".join(split(text)) == text
-    places = ends(text)
+    assert "".join(split_sentences(text)) == text
+    places = find_sentence_ends(text)
     assert places == sorted(set(places))
     assert (places[-1] == len(text)) if text else not places
     starts = [0, *places[:-1]]
@@ -43,7 +43,7 @@ def test_the_pieces_joined_are_the_text(text: str) -> None:
     ],
 )
 def test_english(sentences: list[str]) -> None:
-    assert split("".join(sentences)) == sentences
+    assert split_sentences("".join(sentences)) == sentences
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_english(sentences: list[str]) -> None:
     ],
 )
 def test_korean(sentences: list[str]) -> None:
-    assert split("".join(sentences)) == sentences
+    assert split_sentences("".join(sentences)) == sentences
 
 
 def test_a_polite_ending_goes_on_before_a_quoting_word() -> None:
-    assert len(split("간다고 했어요 라고 말했다.")) == 1
+    assert len(split_sentences("간다고 했어요 라고 말했다.")) == 1
 
 
 def test_japanese_and_chinese_need_no_space() -> None:
-    assert split("これは文です。次の文！「はい。」") == ["これは文です。", "次の文！", "「はい。」"]
+    assert split_sentences("これは文です。次の文！「はい。」") == ["これは文です。", "次の文！", "「はい。」"]
 
 
 def test_wrapped_lines_do_not_end_sentences() -> None:
@@ -75,7 +75,7 @@ def test_wrapped_lines_do_not_end_sentences() -> None:
         "It was the best of times, it was the worst\nof times, it was the age of Mr.\nMicawber, it was the age of\n"
         "foolishness. It was the epoch of belief,\nit was the season of Light.\n\nCHAPTER II\n\nA new one."
     )
-    assert split(text) == [
+    assert split_sentences(text) == [
         text[: text.index("It was the epoch")],
         text[text.index("It was the epoch") : text.index("CHAPTER")],
         "CHAPTER II\n\n",

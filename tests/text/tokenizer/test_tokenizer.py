@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.text.prepare.sentences import ends
+from etude.text.prepare.sentences import find_sentence_ends
 from etude.text.tokenizer import pre_tokenization, training
 from etude.text.tokenizer.batch_encoder import BatchEncoder, is_split_at_space
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
@@ -272,7 +272,7 @@ def _same_as_library(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert is_split_at_space(tokenizer)
     encoder = BatchEncoder(tokenizer, 1 << 20)
     for _ in range(2):  # computed, then remembered
-        encoded = encoder.encode(texts, [ends(text) for text in texts])
+        encoded = encoder.encode(texts, [find_sentence_ends(text) for text in texts])
         flat = encode_flat(tokenizer.backend, texts)
         assert np.array_equal(encoded.ids, flat.ids)
         assert np.array_equal(encoded.word_starts, flat.word_starts)
@@ -312,7 +312,7 @@ def test_a_full_memory_forgets_and_still_answers() -> None:
     texts = [" ".join(f"w{n * 7 % 400}x{n % 13}" for n in range(start, start + 60)) for start in range(0, 900, 60)]
     for text in texts * 2:
         flat = encode_flat(tokenizer.backend, [text])
-        assert np.array_equal(encoder.encode([text], [ends(text)]).ids, flat.ids)
+        assert np.array_equal(encoder.encode([text], [find_sentence_ends(text)]).ids, flat.ids)
         assert len(encoder.piece_cache.hashes) <= 1024 and encoder.word_cache.used_bytes <= 20_000
 
 
@@ -327,6 +327,6 @@ def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
     tokenizer = Tokenizer(backend.to_str())
     assert not is_split_at_space(tokenizer)
     text = "a b. A a\nb a"
-    encoded = BatchEncoder(tokenizer, 1 << 20).encode([text], [ends(text)])
+    encoded = BatchEncoder(tokenizer, 1 << 20).encode([text], [find_sentence_ends(text)])
     assert np.array_equal(encoded.ids, tokenizer.encode(text).ids)
     assert len(encoded.sentences) == 3

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from etude import chance
-from etude.text.corpus.corpus import Bounds, Corpus
+from etude.text.corpus.bounds import Bounds
+from etude.text.corpus.corpus import Corpus
 
 ALL = np.uint64((1 << 64) - 1)
 LOW = np.uint64((1 << 32) - 1)

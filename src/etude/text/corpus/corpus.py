@@ -126,7 +126,10 @@ class Corpus:
             shard.letters = (np.cumsum([len(word) for word in letters]) - [len(word) for word in letters]).astype(BOUND)
         size: ShardSize = {"tokens": len(tokens), "documents": len(documents), "sentences": len(sentences)}
         texts = [tokenizer.decode([id for sentence in document for id in sentence]) for document in documents]
-        entry: SplitEntry = {**size, "bytes": sum(len(text.encode()) for text in texts), "words": int(starts.sum())}
+        entry: SplitEntry = {
+            "tokens": size["tokens"], "documents": size["documents"], "sentences": size["sentences"],
+            "bytes": sum(len(text.encode()) for text in texts), "words": int(starts.sum()),
+        }  # fmt: skip
         manifest: Manifest = {
             "format": FORMAT, "version": VERSION, "parts": {"train": entry},
             "tokenizer": {"kind": tokenizer.kind, "vocab": tokenizer.vocab, "fingerprint": tokenizer.fingerprint},

@@ -95,7 +95,7 @@ class Report(TypedDict):
     cut: int
     without_tokens: int
     non_text: int
-    non_text_examples: list[tuple[str, int]]  # file and line
+    non_text_examples: list[list[str | int]]  # file and line
     scripts: dict[str, float]
     characters: dict[str, int]
     words: int

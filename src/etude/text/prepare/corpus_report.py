@@ -1,40 +1,46 @@
-"""What a corpus is like: duplicates, non-text, mix of scripts, tokens a word, unknown tokens, unigram entropy."""
+"""The report on a corpus: duplicates, non-text, scripts, tokens a word, unknown tokens, unigram entropy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
+from etude.text.corpus.manifest import Manifest, Report, SplitEntry
+from etude.text.prepare.messages import Head
+from etude.text.prepare.scan import ScanResult
 from etude.text.tokenizer import characters
 
-MOST_EXAMPLES = 5
+MAX_EXAMPLES = 5
 
 
 @dataclass
-class Sums:
-    """What is added up while a corpus is made."""
+class ReportCounts:
+    """Counts that add up while a corpus is encoded."""
 
     classes: list[int] = field(default_factory=lambda: [0] * characters.CLASSES)
     words: int = 0
     non_text: int = 0
-    examples: list[list[Any]] = field(default_factory=list)  # file and line of documents that do not look like text
+    examples: list[list[str | int]] = field(
+        default_factory=list
+    )  # file and line of documents that do not look like text
     without_tokens: int = 0
 
-    def add(self, facts: dict[str, Any], parts: tuple[str, ...]) -> None:
+    def add(self, facts: Head, splits: tuple[str, ...]) -> None:
+        """Add the counts of one block."""
         self.classes = [a + b for a, b in zip(self.classes, facts["classes"], strict=True)]
         self.words += facts["words"]
         self.non_text += facts["non_text"]
-        self.examples = (self.examples + facts["examples"])[:MOST_EXAMPLES]
-        self.without_tokens += sum(facts[part]["without_tokens"] for part in parts if part in facts)
+        self.examples = (self.examples + facts["examples"])[:MAX_EXAMPLES]
+        self.without_tokens += sum(facts[split]["without_tokens"] for split in splits if split in facts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
-def entropy(counts: np.ndarray) -> float:
-    """Of the unigram distribution, in nats a token: the loss of a model that knows word counts and nothing else."""
+def unigram_entropy(counts: np.ndarray) -> float:
+    """Return the entropy of the unigram distribution in nats a token: the loss of a model of token frequencies."""
     total = counts.sum()
     if not total:
         return 0.0
@@ -42,29 +48,32 @@ def entropy(counts: np.ndarray) -> float:
     return float(-(share * np.log(share)).sum())
 
 
-def build(
-    sums: Sums, scanned: dict[str, Any], parts: dict[str, Any], counts: np.ndarray, unknown: int | None
-) -> dict[str, Any]:
-    """The report as the manifest holds it. `counts` are those of all parts together."""
+def build_report(
+    report_counts: ReportCounts, scan_result: ScanResult, unique: bool, splits: Mapping[str, SplitEntry],
+    counts: np.ndarray, unknown: int | None,
+) -> Report:  # fmt: skip
+    """Build the report of the manifest. `counts` are those of all splits together."""
     tokens = int(counts.sum())
-    size = sum(part["bytes"] for part in parts.values())
-    letters = {name: count for name, count in zip(characters.CLASS_NAMES, sums.classes, strict=True) if count}
-    scripts = {
-        name: count for name, count in letters.items() if name not in characters.CLASS_NAMES[: characters.FIRST_SCRIPT]
-    }
-    all_letters = max(1, sum(scripts.values()))
-    nats = entropy(counts)
+    size = sum(split["bytes"] for split in splits.values())
+    classes = {name: count for name, count in zip(characters.CLASS_NAMES, report_counts.classes, strict=True) if count}
+    others = characters.CLASS_NAMES[: characters.FIRST_SCRIPT]
+    scripts = {name: count for name, count in classes.items() if name not in others}
+    letters = max(1, sum(scripts.values()))
+    nats = unigram_entropy(counts)
     return {
-        **{name: scanned[name] for name in ("documents", "duplicates", "dropped", "filtered", "empty", "cut")},
-        "without_tokens": sums.without_tokens,
-        "non_text": sums.non_text,
-        "non_text_examples": sums.examples,
-        "scripts": {
-            name: round(count / all_letters, 6) for name, count in sorted(scripts.items(), key=lambda x: -x[1])
-        },
-        "characters": letters,
-        "words": sums.words,
-        "tokens_a_word": round(tokens / max(1, sums.words), 4),
+        "documents": scan_result.documents,
+        "duplicates": scan_result.duplicates,
+        "dropped": scan_result.duplicates if unique else 0,
+        "filtered": scan_result.filtered,
+        "empty": scan_result.empty,
+        "cut": scan_result.cut,
+        "without_tokens": report_counts.without_tokens,
+        "non_text": report_counts.non_text,
+        "non_text_examples": report_counts.examples,
+        "scripts": {name: round(count / letters, 6) for name, count in sorted(scripts.items(), key=lambda x: -x[1])},
+        "characters": classes,
+        "words": report_counts.words,
+        "tokens_a_word": round(tokens / max(1, report_counts.words), 4),
         "bytes_a_token": round(size / max(1, tokens), 4),
         "unknown_share": round(int(counts[unknown]) / max(1, tokens), 8) if unknown is not None else 0.0,
         "unigram_entropy_nats": round(nats, 6),
@@ -73,14 +82,14 @@ def build(
     }
 
 
-def format_report(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    """The report in words, one line a fact, for the terminal."""
-    report, parts = manifest["report"], manifest["parts"]
-    train = parts["train"]
+def format_report(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the report for the terminal, as rows of a name and a text."""
+    report, splits = manifest["report"], manifest["parts"]
+    train = splits["train"]
     rows = [
-        ("documents", f"{train['documents']:,} train, {parts['valid']['documents']:,} held out"),
-        ("tokens", f"{train['tokens']:,} train, {parts['valid']['tokens']:,} held out"),
-        ("text", f"{sum(part['bytes'] for part in parts.values()) / 1e6:,.1f} MB, {report['words']:,} words"),
+        ("documents", f"{train['documents']:,} train, {splits['valid']['documents']:,} held out"),
+        ("tokens", f"{train['tokens']:,} train, {splits['valid']['tokens']:,} held out"),
+        ("text", f"{sum(split['bytes'] for split in splits.values()) / 1e6:,.1f} MB, {report['words']:,} words"),
         ("tokenizer", f"{manifest['tokenizer']['spec']}: {manifest['tokenizer']['vocab']:,} ids, "
                       f"{report['vocabulary_used']:,} of them used"),
         ("tokens a word", f"{report['tokens_a_word']:.2f} ({report['bytes_a_token']:.2f} bytes a token)"),
@@ -90,23 +99,15 @@ def format_report(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("scripts", ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(report["scripts"].items())[:4])),
     ]  # fmt: skip
     share = report["duplicates"] / max(1, report["documents"])
-    done = "dropped" if report["dropped"] else "kept; --unique drops them"
-    rows.append(
-        (
-            "exact duplicates",
-            f"{report['duplicates']:,} ({100 * share:.1f} %{', ' + done if report['duplicates'] else ''})",
-        )
-    )
-    where = (
-        f", first: {report['non_text_examples'][0][0]}:{report['non_text_examples'][0][1]}"
-        if report["non_text"]
-        else ""
-    )
-    rows.append(("not like text", f"{report['non_text']:,} documents{where}"))
-    for name, what in (
-        ("filtered", "left out by the filter"), ("empty", "without text"), ("cut", "cut for being over 1 MB"),
-        ("without_tokens", "without a single token"),
+    treatment = "dropped" if report["dropped"] else "kept; --unique drops them"
+    suffix = f", {treatment}" if report["duplicates"] else ""
+    rows.append(("exact duplicates", f"{report['duplicates']:,} ({100 * share:.1f} %{suffix})"))
+    first = ", first: {}:{}".format(*report["non_text_examples"][0]) if report["non_text"] else ""
+    rows.append(("not like text", f"{report['non_text']:,} documents{first}"))
+    for count, name in (
+        (report["filtered"], "left out by the filter"), (report["empty"], "without text"),
+        (report["cut"], "cut for being over 1 MB"), (report["without_tokens"], "without a single token"),
     ):  # fmt: skip
-        if report[name]:
-            rows.append((what, f"{report[name]:,} documents"))
+        if count:
+            rows.append((name, f"{count:,} documents"))
     return rows

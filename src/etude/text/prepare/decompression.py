@@ -1,4 +1,4 @@
-"""Files with their packing (gzip, xz, zstd) undone and their hash taken, as they are read."""
+"""Input files: decompressed (gzip, xz, zstd) and hashed while they are read."""
 
 from __future__ import annotations
 
@@ -9,40 +9,50 @@ import lzma
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
-from etude.text.prepare.sources import File
+from etude.text.prepare.sources import SourceFile
 
-DAMAGE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)  # what reading a broken archive raises
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+DECOMPRESSION_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)  # what reading a broken archive raises
 
 
-class Opened:
-    """One file, open for reading; a hub data set has nothing to open."""
+class _Readable(Protocol):
+    """A stream of decompressed bytes."""
 
-    def __init__(self, file: File, hashing: bool) -> None:
+    def read(self, size: int, /) -> bytes: ...
+
+
+class InputFile:
+    """A file open for reading; a hub data set has nothing to open."""
+
+    def __init__(self, file: SourceFile, hashing: bool) -> None:
         self.file, self.hashing = file, hashing
         self.raw: BinaryIO | None = None
         if file.format == "hub":
             return
         self.raw = Path(file.path).open("rb")  # noqa: SIM115 (lives as long as this object)
         self.hash = hashlib.sha256()
-        self.source: Any = io.BufferedReader(_Hashed(self.raw, self.hash), 1 << 18) if hashing else self.raw
-        self.stream: Any = UNPACK[file.packing](self.source)
+        hashed = io.BufferedReader(_HashingReader(self.raw, self.hash), 1 << 18) if hashing else self.raw
+        self.source = cast("BinaryIO", hashed)
+        self.stream = DECOMPRESSORS[file.compression](self.source)
 
     def position(self) -> int:
-        """Bytes of the file read so far."""
+        """Return how many bytes of the file were read so far."""
         return self.raw.tell() if self.raw else 0
 
     def skip(self, offset: int) -> None:
-        """Passes over the first bytes of the unpacked text."""
-        if self.file.packing or self.hashing:
+        """Skip the first bytes of the decompressed text."""
+        if self.file.compression or self.hashing:
             while offset and (chunk := self.stream.read(min(offset, 1 << 20))):
                 offset -= len(chunk)
         else:
-            self.stream.seek(offset)
+            self.source.seek(offset)
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes, or all that is left: unpackers give what they please."""
+        """Read exactly `size` bytes, or all that is left; decompressors may return fewer."""
         chunks = []
         while size and (chunk := self.stream.read(size)):
             chunks.append(chunk)
@@ -50,7 +60,7 @@ class Opened:
         return b"".join(chunks)
 
     def finish(self) -> str | None:
-        """The hash of the whole file as it lies on disk."""
+        """Read to the end and return the SHA-256 of the file as it is on disk; None without hashing."""
         if self.raw is None or not self.hashing:
             return None
         while self.source.read(1 << 20):
@@ -62,53 +72,55 @@ class Opened:
             self.raw.close()
 
 
-class _Hashed(io.RawIOBase):
-    def __init__(self, raw: BinaryIO, digest: Any) -> None:
+class _HashingReader(io.RawIOBase):
+    def __init__(self, raw: BinaryIO, digest: hashlib._Hash) -> None:
         self.raw, self.digest = raw, digest
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         count = self.raw.readinto(buffer)  # type: ignore[attr-defined]
         self.digest.update(memoryview(buffer)[:count])
         return count
 
 
-def _gzip(source: BinaryIO) -> gzip.GzipFile:
+def _open_gzip(source: BinaryIO) -> gzip.GzipFile:
     return gzip.GzipFile(fileobj=source)
 
 
-class _Zstd:
-    """Unpacks zstd frames. The package's own reader takes a file that is cut short for a whole one; this does not."""
+class _ZstdReader:
+    """Decompresses zstd frames. The package's own reader accepts a truncated file; this one raises EOFError."""
 
-    CHUNK = 1 << 14  # packed bytes at a time: little, since all they unpack to is held
+    CHUNK = 1 << 14  # compressed bytes at a time: few, since all their output is held
 
     def __init__(self, source: BinaryIO) -> None:
         import zstandard
 
         self.source, self.package = source, zstandard
-        self.unpacker: Any = None  # of the frame being read
-        self.rest = b""  # packed, read ahead
-        self.ready = b""  # unpacked, not yet asked for
+        self.decompressor: zstandard.ZstdDecompressionObj | None = None  # of the frame being read
+        self.unread = b""  # compressed, read ahead
+        self.output = b""  # decompressed, not yet read
 
     def read(self, size: int) -> bytes:
-        while not self.ready:
-            packed = self.rest or self.source.read(self.CHUNK)
-            self.rest = b""
-            if not packed:
-                if self.unpacker is not None:
+        while not self.output:
+            compressed = self.unread or self.source.read(self.CHUNK)
+            self.unread = b""
+            if not compressed:
+                if self.decompressor is not None:
                     raise EOFError("the file ends before its data does")
                 return b""
-            self.unpacker = self.unpacker or self.package.ZstdDecompressor().decompressobj()
+            self.decompressor = self.decompressor or self.package.ZstdDecompressor().decompressobj()
             try:
-                self.ready = self.unpacker.decompress(packed)
+                self.output = self.decompressor.decompress(compressed)
             except self.package.ZstdError as problem:
                 raise EOFError(str(problem)) from None
-            if self.unpacker.eof:
-                self.rest, self.unpacker = self.unpacker.unused_data, None
-        given, self.ready = self.ready[:size], self.ready[size:]
-        return given
+            if self.decompressor.eof:
+                self.unread, self.decompressor = self.decompressor.unused_data, None
+        data, self.output = self.output[:size], self.output[size:]
+        return data
 
 
-UNPACK: dict[str, Callable[[Any], Any]] = {"": lambda source: source, "gz": _gzip, "xz": lzma.LZMAFile, "zst": _Zstd}
+DECOMPRESSORS: dict[str, Callable[[BinaryIO], _Readable]] = {
+    "": lambda source: source, "gz": _open_gzip, "xz": lzma.LZMAFile, "zst": _ZstdReader,
+}  # fmt: skip

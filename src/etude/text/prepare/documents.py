@@ -1,4 +1,4 @@
-"""Documents out of blocks: decoding, records, blank lines, filters, NFC. Problems are told with file and line."""
+"""Parsing of documents from blocks: decoding, records, blank lines, filters, NFC; errors name file and line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from etude.errors import UserError, suggest_name
-from etude.text.prepare.readers import LONGEST, Part, Reading, invalid_utf8
-from etude.text.prepare.record_filter import Where, look_up
+from etude.text.prepare.readers import MAX_DOCUMENT_BYTES, BlockPart, ReadSettings, build_utf8_error
+from etude.text.prepare.record_filter import RecordFilter, get_field
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 BLANK_LINES = re.compile(r"\n\s*\n")
@@ -29,11 +28,11 @@ class Documents:
     filtered: int = 0  # records the filter left out
     empty: int = 0  # records without text
     cut: int = 0  # documents cut for their length
-    seen: set[str] = field(default_factory=set)  # which of the filter's fields any record had
+    seen: set[str] = field(default_factory=set)  # fields of the filter that any record had
 
     @property
     def hashes(self) -> np.ndarray:
-        """(documents,) uint64. Two different texts share one with a chance of n^2 / 2^65: 3e-6 for ten million."""
+        """Hashes of the texts, (documents,) uint64; any two of n texts collide with a chance of n^2 / 2^65."""
         digests = (hashlib.blake2b(data, digest_size=8).digest() for data in self.encoded)
         return np.frombuffer(b"".join(digests), "<u8")
 
@@ -43,26 +42,29 @@ class Documents:
         self.places.append((file, line))
 
 
-def parse(parts: Sequence[Part], payload: bytes, reading: Reading, where: Where | None) -> Documents:
+def parse_documents(
+    parts: Sequence[BlockPart], payload: bytes, settings: ReadSettings, record_filter: RecordFilter | None
+) -> Documents:
+    """Parse the documents of a block's payload."""
     documents = Documents()
     start = 0
     for part in parts:
         data = payload[start : start + part.length]
         start += part.length
         documents.cut += part.cut
-        text = _decode(part, data, reading.errors)
+        text = _decode(part, data, settings.errors)
         if part.kind in ("lines", "rows"):
-            _records(part, text, reading, where, documents)
+            _parse_records(part, text, settings, record_filter, documents)
         else:
-            _plain(part, text, documents)
+            _parse_text(part, text, documents)
     return documents
 
 
-def _decode(part: Part, data: bytes, errors: str) -> str:
+def _decode(part: BlockPart, data: bytes, errors: str) -> str:
     try:
         text = data.decode("utf-8", errors)
     except UnicodeDecodeError as problem:
-        raise invalid_utf8(part.file, part.offset + problem.start) from None
+        raise build_utf8_error(part.file, part.offset + problem.start) from None
     if "\0" in text:
         if errors == "strict":
             place = part.offset + data.index(b"\0")
@@ -72,12 +74,12 @@ def _decode(part: Part, data: bytes, errors: str) -> str:
     return text
 
 
-def _plain(part: Part, text: str, documents: Documents) -> None:
+def _parse_text(part: BlockPart, text: str, documents: Documents) -> None:
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     text = Tokenizer.normalise(text)
     line, counted = part.line, 0
-    for start, end in _spans(text) if part.kind == "text" else [(0, len(text))]:
+    for start, end in _split_at_blank_lines(text) if part.kind == "text" else [(0, len(text))]:
         document = text[start:end].strip()
         if document:
             line += text.count("\n", counted, start)
@@ -85,7 +87,7 @@ def _plain(part: Part, text: str, documents: Documents) -> None:
             documents.add(document, part.file, line)
 
 
-def _spans(text: str) -> Iterator[tuple[int, int]]:
+def _split_at_blank_lines(text: str) -> Iterator[tuple[int, int]]:
     start = 0
     for match in BLANK_LINES.finditer(text):
         yield start, match.start()
@@ -93,7 +95,9 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     yield start, len(text)
 
 
-def _records(part: Part, text: str, reading: Reading, where: Where | None, documents: Documents) -> None:
+def _parse_records(
+    part: BlockPart, text: str, settings: ReadSettings, record_filter: RecordFilter | None, documents: Documents
+) -> None:
     unit = "row" if part.kind == "rows" else "line"
     for number, line in enumerate(text.split("\n"), start=part.line):
         if not line or line.isspace():
@@ -105,23 +109,23 @@ def _records(part: Part, text: str, reading: Reading, where: Where | None, docum
             raise UserError(f"{place}: not JSON ({problem}). A .jsonl file has one JSON object a line.") from None
         if not isinstance(record, dict):
             raise UserError(f"{place}: a JSON object is expected, not {line[:40]!r}.")
-        if where is not None:
-            documents.seen.update(name for name in where.fields if look_up(record, name) is not None)
-            if not where.test(record):
+        if record_filter is not None:
+            documents.seen.update(name for name in record_filter.fields if get_field(record, name) is not None)
+            if not record_filter.test(record):
                 documents.filtered += 1
                 continue
-        if not (words := _text_of(record, reading, place)).strip():
+        if not (content := _get_text(record, settings, place)).strip():
             documents.empty += 1
             continue
-        words = Tokenizer.normalise(words)
-        pieces = _cut(words) if 4 * len(words) > LONGEST else [words]
+        content = Tokenizer.normalise(content)
+        pieces = _cut_document(content) if 4 * len(content) > MAX_DOCUMENT_BYTES else [content]
         documents.cut += len(pieces) - 1
         for piece in pieces:
             documents.add(piece, part.file, number)
 
 
-def _text_of(record: dict[str, Any], reading: Reading, place: str) -> str:
-    name = reading.text_field
+def _get_text(record: dict[str, object], settings: ReadSettings, place: str) -> str:
+    name = settings.text_field
     if name not in record:
         raise UserError(f"{place}: no field '{name}' to read text from (--text-field).{suggest_name(name, record)}")
     text = record[name]
@@ -130,7 +134,7 @@ def _text_of(record: dict[str, Any], reading: Reading, place: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as problem:  # a lone surrogate, possible through JSON's \u escapes
-        if reading.errors == "strict":
+        if settings.errors == "strict":
             raise UserError(
                 f"{place}: character {problem.start} of '{name}' is half of a surrogate pair, not text. "
                 "Go on with --errors replace to put U+FFFD in its place."
@@ -140,13 +144,13 @@ def _text_of(record: dict[str, Any], reading: Reading, place: str) -> str:
     return text
 
 
-def _cut(text: str) -> list[str]:
-    """A text of any length as pieces of at most LONGEST bytes, cut after a line, else after a space, else anywhere."""
+def _cut_document(text: str) -> list[str]:
+    """Cut a text into pieces of at most MAX_DOCUMENT_BYTES, after a line, else after a space, else anywhere."""
     data = text.encode()
     pieces = []
-    while len(data) > LONGEST:
-        ends = (data.rfind(mark, LONGEST // 2, LONGEST) + 1 for mark in (b"\n", b" "))
-        place = next(filter(None, ends), LONGEST)
+    while len(data) > MAX_DOCUMENT_BYTES:
+        ends = (data.rfind(mark, MAX_DOCUMENT_BYTES // 2, MAX_DOCUMENT_BYTES) + 1 for mark in (b"\n", b" "))
+        place = next(filter(None, ends), MAX_DOCUMENT_BYTES)
         while data[place] & 0xC0 == 0x80:
             place -= 1
         pieces.append(data[:place].decode())

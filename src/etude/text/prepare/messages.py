@@ -1,4 +1,4 @@
-"""Messages between processes: a JSON head and raw arrays behind it. No pickle, nothing to execute."""
+"""Messages between processes: a JSON head with raw arrays behind it. No pickle, nothing to execute."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import numpy as np
 
 SIZES = struct.Struct("<IQ")  # bytes of the head, bytes of all arrays
 
-Message = tuple[dict[str, Any], dict[str, np.ndarray]]
+Head = dict[str, Any]  # JSON, whose fields depend on the task of the message
+Arrays = dict[str, np.ndarray]
+Message = tuple[Head, Arrays]
 
 
 def send(file: IO[bytes], head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    described = {name: [array.dtype.str, len(array)] for name, array in arrays.items()}
-    text = json.dumps({"head": head, "arrays": described}).encode()
+    """Write one message."""
+    descriptions = {name: [array.dtype.str, len(array)] for name, array in arrays.items()}
+    text = json.dumps({"head": head, "arrays": descriptions}).encode()
     file.write(SIZES.pack(len(text), sum(array.nbytes for array in arrays.values())))
     file.write(text)
     for array in arrays.values():
@@ -25,7 +28,7 @@ def send(file: IO[bytes], head: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 
 
 def receive(file: IO[bytes]) -> Message | None:
-    """The next message, or None when the other side is gone."""
+    """Read the next message; None when the other side is gone."""
     sizes = file.read(SIZES.size)
     if len(sizes) < SIZES.size:
         return None
@@ -36,11 +39,12 @@ def receive(file: IO[bytes]) -> Message | None:
     message = json.loads(text)
     arrays, place = {}, 0
     for name, (dtype, count) in message["arrays"].items():
-        kind = np.dtype(dtype)
-        arrays[name] = np.frombuffer(body, kind, count, place)
-        place += kind.itemsize * count
+        array_dtype = np.dtype(dtype)
+        arrays[name] = np.frombuffer(body, array_dtype, count, place)
+        place += array_dtype.itemsize * count
     return message["head"], arrays
 
 
-def as_array(data: bytes) -> np.ndarray:
+def bytes_to_array(data: bytes) -> np.ndarray:
+    """Return bytes as an array of uint8, without a copy."""
     return np.frombuffer(data, np.uint8)

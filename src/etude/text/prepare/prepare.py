@@ -1,8 +1,8 @@
-"""From files to a corpus: scan, train the tokenizer if asked, encode, report (see the modules of those names).
+"""Preparation of a corpus from text: scan, train the tokenizer if needed, encode, report.
 
-The result is a function of the texts and the settings: neither the number of workers nor an interruption shows in a
-single byte. Work in progress lies in `<out>.partial`; the corpus itself appears by one rename when it is whole. The
-same call goes on where an interrupted one stopped; a problem with the input leaves nothing behind.
+The result is a function of the texts and the settings: neither the number of workers nor an interruption changes a
+single byte. Work in progress lies in `<out>.partial`; the corpus itself appears by one rename when it is complete. The
+same call continues an interrupted one; an error in the input leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from etude.errors import UserError, suggest_name
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import FORMAT, VERSION
+from etude.text.corpus.manifest import FORMAT, VERSION, TokenizerEntry
 from etude.text.corpus.shard import choose_id_dtype
 from etude.text.corpus.split_writer import SHARD_TOKENS
-from etude.text.prepare import corpus_report as report
-from etude.text.prepare.readers import Reading
-from etude.text.prepare.record_filter import Where
-from etude.text.prepare.record_filter import parse as parse_where
-from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, Scanned, scan
-from etude.text.prepare.sources import Given, Source, find_sources
-from etude.text.prepare.tokenization import Written, tokenise
-from etude.text.prepare.work_folder import WorkFolder, write_whole
-from etude.text.prepare.worker_pool import Pool
+from etude.text.prepare import corpus_report
+from etude.text.prepare.messages import Head
+from etude.text.prepare.readers import ReadSettings
+from etude.text.prepare.record_filter import RecordFilter, parse_filter
+from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
+from etude.text.prepare.sources import Source, SourceInput, find_sources
+from etude.text.prepare.tokenization import EncodingResult, encode_sources
+from etude.text.prepare.work_folder import WorkFolder, write_atomically
+from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer import training
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
-SMALL = 1 << 21  # bytes on disk below which other processes take longer to start than the work
+MIN_BYTES_FOR_WORKERS = 1 << 21  # bytes on disk below which other processes take longer to start than the work
 
 
 @dataclass(frozen=True)
 class Progress:
+    """How far a preparation is."""
+
     phase: str  # "reading", "training" or "encoding"
     done: int  # bytes read from disk, of `total`
     total: int
@@ -49,7 +50,7 @@ class Progress:
 
 
 def prepare(
-    sources: Given,
+    sources: SourceInput,
     out: str | Path,
     tokenizer: str | Path | Tokenizer = "bpe:16000",
     *,
@@ -73,13 +74,13 @@ def prepare(
 
     sources: files, folders, patterns or `hub:name` data sets; a mapping gives each a weight.
     tokenizer: a spec such as "bpe:16000" to train one, or a tokenizer, or the path of one.
-    valid: the share of documents held out, drawn by hash: equal documents fall on the same side.
+    valid: the share of documents held out, sample by hash: equal documents fall on the same side.
     where: keeps records by their fields, as in "score>=3" (see text/prepare/record_filter.py).
     unique: drops documents whose text came before.
     errors: "replace" puts U+FFFD for invalid UTF-8 instead of stopping.
     weights: how many times each source counts: 2 takes every document twice, 0.5 every other one.
     one_document: a text file is one document; otherwise blank lines part documents.
-    sample_bytes: how much text, drawn by hash, the tokenizer learns from.
+    sample_bytes: how much text, sample by hash, the tokenizer learns from.
     ids: "uint16" or "uint32" on disk; "auto" takes what the vocabulary needs.
     force: replaces a corpus that is already at `out`.
     """
@@ -90,57 +91,68 @@ def prepare(
         raise UserError(f"errors is 'strict' or 'replace', not '{errors}'.")
     if workers is not None and workers < 0:
         raise UserError(f"workers is the number of processes, not {workers}.")
-    found = find_sources(sources, weights)
-    filter_ = parse_where(where) if where else None
-    plain = next((file.path for source in found for file in source.files if file.format == "text"), None)
-    if filter_ is not None and plain is not None:
+    source_list = find_sources(sources, weights)
+    record_filter = parse_filter(where) if where else None
+    plain = next((file.path for source in source_list for file in source.files if file.format == "text"), None)
+    if record_filter is not None and plain is not None:
         raise UserError(f"The filter '{where}' looks at fields, but {plain} is plain text and has none.")
-    given = _given_tokenizer(tokenizer)
-    vocab = given.vocab if given else training.parse_spec(str(tokenizer)).size or 0
-    id_type = _id_type(ids, vocab)
+    given_tokenizer = _open_given_tokenizer(tokenizer)
+    vocab = given_tokenizer.vocab if given_tokenizer else training.parse_spec(str(tokenizer)).size or 0
+    id_dtype = _parse_id_dtype(ids, vocab)
     if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
-    reading = Reading(text_field, filter_.fields if filter_ else (), one_document, errors)
+    read_settings = ReadSettings(text_field, record_filter.fields if record_filter else (), one_document, errors)
     settings = {
-        "version": VERSION, "reading": asdict(reading), "where": where, "seed": seed, "valid": valid, "unique": unique,
-        "tokenizer": given.fingerprint if given else str(tokenizer), "sample_bytes": 0 if given else sample_bytes,
-        "ids": ids, "shard_tokens": shard_tokens,
-        "sources": [[s.name, s.weight, [[f.path, f.size, _changed(f.path)] for f in s.files]] for s in found],
+        "version": VERSION, "reading": asdict(read_settings), "where": where, "seed": seed, "valid": valid,
+        "unique": unique,
+        "tokenizer": given_tokenizer.fingerprint if given_tokenizer else str(tokenizer),
+        "sample_bytes": 0 if given_tokenizer else sample_bytes, "ids": ids, "shard_tokens": shard_tokens,
+        "sources": [
+            [source.name, source.weight, [[f.path, f.size, _modification_time(f.path)] for f in source.files]]
+            for source in source_list
+        ],
     }  # fmt: skip
-    disk = sum(file.size for source in found for file in source.files)
+    disk_bytes = sum(file.size for source in source_list for file in source.files)
     if workers is None:
-        workers = 0 if disk < SMALL and all(f.format != "hub" for s in found for f in s.files) else os.cpu_count() or 1
-    job = _Job(found, reading, where, seed, progress or (lambda _: None), disk)
-    with WorkFolder(out, settings) as work, Pool(workers) as pool:
-        scanned = job.scan(pool, work, filter_, valid, 0 if given else sample_bytes, unique)
-        made = given or job.train(work, str(tokenizer), scanned)
-        id_type = id_type or choose_id_dtype(made.vocab)
-        written = job.encode(pool, work, made, scanned, unique, id_type, shard_tokens, commit_seconds)
-        if not written.parts["train"]["tokens"]:
+        is_small = disk_bytes < MIN_BYTES_FOR_WORKERS and all(f.format != "hub" for s in source_list for f in s.files)
+        workers = 0 if is_small else os.cpu_count() or 1
+    preparation = _Preparation(source_list, read_settings, where, seed, progress or (lambda _: None), disk_bytes)
+    with WorkFolder(out, settings) as work, WorkerPool(workers) as pool:
+        scan_result = preparation.scan(pool, work, record_filter, valid, 0 if given_tokenizer else sample_bytes, unique)
+        used_tokenizer = given_tokenizer or preparation.train(work, str(tokenizer), scan_result)
+        id_dtype = id_dtype or choose_id_dtype(used_tokenizer.vocab)
+        result = preparation.encode(
+            pool, work, used_tokenizer, scan_result, unique, id_dtype, shard_tokens, commit_seconds
+        )
+        if not result.splits["train"]["tokens"]:
             raise UserError("The corpus is empty: no document to train on has a single token under this tokenizer.")
-        facts: dict[str, Any] = {
-            "spec": tokenizer.kind if isinstance(tokenizer, Tokenizer) else str(tokenizer), "kind": made.kind,
-            "vocab": made.vocab, "fingerprint": made.fingerprint,
+        entry: TokenizerEntry = {
+            "spec": tokenizer.kind if isinstance(tokenizer, Tokenizer) else str(tokenizer), "kind": used_tokenizer.kind,
+            "vocab": used_tokenizer.vocab, "fingerprint": used_tokenizer.fingerprint,
         }  # fmt: skip
-        if given is None:
-            drawn = {"documents": scanned.sample_documents, "bytes": scanned.sample_bytes}
-            facts["sample"] = {**drawn, "limit": sample_bytes, "seed": seed}
-        counted = {**asdict(scanned), "dropped": scanned.duplicates if unique else 0}
+        if given_tokenizer is None:
+            entry["sample"] = {
+                "documents": scan_result.sample_documents, "bytes": scan_result.sample_bytes,
+                "limit": sample_bytes, "seed": seed,
+            }  # fmt: skip
+        report = corpus_report.build_report(
+            result.report_counts, scan_result, unique, result.splits, result.counts, used_tokenizer.special.unknown
+        )
         work.publish({
-            "format": FORMAT, "version": VERSION, "tokenizer": facts,
+            "format": FORMAT, "version": VERSION, "tokenizer": entry,
             "settings": {name: settings[name] for name in ("reading", "where", "seed", "valid", "unique")},
             "sources": [
                 {"name": source.name, "weight": source.weight, "files": files}
-                for source, files in zip(found, scanned.files, strict=True)
+                for source, files in zip(source_list, scan_result.files, strict=True)
             ],
-            "parts": written.parts,
-            "report": report.build(written.sums, counted, written.parts, written.counts, made.special.unknown),
+            "parts": result.splits,
+            "report": report,
         })  # fmt: skip
     return Corpus.open(out)
 
 
-def _given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None:
-    """An existing tokenizer, or None if the text is a spec to train one by."""
+def _open_given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None:
+    """Open an existing tokenizer; None if the text is the spec of one to train."""
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
     kind = str(tokenizer).split(":")[0].split(",")[0]
@@ -155,80 +167,102 @@ def _given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None:
     return Tokenizer.open(tokenizer)
 
 
-def _id_type(ids: str, vocab: int) -> np.dtype | None:
+def _parse_id_dtype(ids: str, vocab: int) -> np.dtype | None:
     """The type of ids on disk, None where the trained vocabulary will decide."""
     if ids == "auto":
         return None
     if ids not in ("uint16", "uint32"):
         raise UserError(f"ids is 'auto', 'uint16' or 'uint32', not '{ids}'.")
-    chosen = np.dtype(ids).newbyteorder("<")
-    if vocab > np.iinfo(chosen).max + 1:
+    dtype = np.dtype(ids).newbyteorder("<")
+    if vocab > np.iinfo(dtype).max + 1:
         raise UserError(
-            f"A vocabulary of {vocab} does not fit into {ids}, which ends at {np.iinfo(chosen).max}. "
+            f"A vocabulary of {vocab} does not fit into {ids}, which ends at {np.iinfo(dtype).max}. "
             "Take --ids uint32, or a smaller tokenizer."
         )
-    return chosen
+    return dtype
 
 
-def _changed(path: str) -> int:
+def _modification_time(path: str) -> int:
     with contextlib.suppress(OSError):
         return Path(path).stat().st_mtime_ns
     return 0
 
 
 @dataclass
-class _Job:
-    """The passes over one set of sources, with their progress told."""
+class _Preparation:
+    """The passes over one set of sources, with their progress reported."""
 
     sources: list[Source]
-    reading: Reading
+    read_settings: ReadSettings
     where: str | None
     seed: int
     progress: Callable[[Progress], None]
-    disk: int
+    disk_bytes: int
 
-    def setup(self) -> dict[str, Any]:
-        return {"task": "setup", "reading": asdict(self.reading), "where": self.where, "seed": self.seed}
+    def setup(self) -> Head:
+        """Build the head of the request that sets up a worker."""
+        return {"task": "setup", "reading": asdict(self.read_settings), "where": self.where, "seed": self.seed}
 
     def scan(
-        self, pool: Pool, work: WorkFolder, where: Where | None, valid: float, sample_bytes: int, unique: bool
-    ) -> Scanned:
+        self,
+        pool: WorkerPool,
+        work: WorkFolder,
+        where: RecordFilter | None,
+        valid: float,
+        sample_bytes: int,
+        unique: bool,
+    ) -> ScanResult:
         if work.path(SCAN).exists():
-            return Scanned.load(work.folder)
-        started = time.monotonic()
+            return ScanResult.load(work.folder)
+        start_time = time.monotonic()
 
-        def tell(done: int, text: int, documents: int) -> None:
-            self.progress(Progress("reading", done, self.disk, text, documents, time.monotonic() - started))
+        def report_progress(done: int, text: int, documents: int) -> None:
+            self.progress(Progress("reading", done, self.disk_bytes, text, documents, time.monotonic() - start_time))
 
-        pool.tell((self.setup(), {}))
-        return scan(self.sources, self.reading, where, pool, work.folder, self.seed, valid, sample_bytes, unique, tell)
+        pool.broadcast((self.setup(), {}))
+        return scan(
+            self.sources,
+            self.read_settings,
+            where,
+            pool,
+            work.folder,
+            self.seed,
+            valid,
+            sample_bytes,
+            unique,
+            report_progress,
+        )
 
-    def train(self, work: WorkFolder, spec: str, scanned: Scanned) -> Tokenizer:
+    def train(self, work: WorkFolder, spec: str, scan_result: ScanResult) -> Tokenizer:
         path = work.path(TOKENIZER_FILE)
         if path.exists():
             return Tokenizer.open(path)
-        started = time.monotonic()
-        size = scanned.sample_bytes
-        self.progress(Progress("training", 0, size, size, scanned.sample_documents, 0.0))
+        start_time = time.monotonic()
+        size = scan_result.sample_bytes
+        self.progress(Progress("training", 0, size, size, scan_result.sample_documents, 0.0))
         texts = np.fromfile(work.path(SAMPLE), np.uint8)
         sizes = np.load(work.path(SAMPLE_SIZES), allow_pickle=False)
-        with Pool(0 if size < SMALL else 1, threads=True) as pool:  # apart, so that its memory is given back
+        with WorkerPool(
+            0 if size < MIN_BYTES_FOR_WORKERS else 1, threads=True
+        ) as pool:  # apart, so that its memory is given back
             [(_, arrays)] = pool.map([({"task": "train", "spec": spec}, {"texts": texts, "sizes": sizes})])
         content = arrays["tokenizer"].tobytes().decode()
-        write_whole(path, content)
-        self.progress(Progress("training", size, size, size, scanned.sample_documents, time.monotonic() - started))
+        write_atomically(path, content)
+        self.progress(
+            Progress("training", size, size, size, scan_result.sample_documents, time.monotonic() - start_time)
+        )
         return Tokenizer(content)
 
     def encode(
-        self, pool: Pool, work: WorkFolder, tokenizer: Tokenizer, scanned: Scanned, unique: bool, id_type: np.dtype,
-        shard_tokens: int, commit_seconds: float,
-    ) -> Written:  # fmt: skip
-        started = time.monotonic()
+        self, pool: WorkerPool, work: WorkFolder, tokenizer: Tokenizer, scan_result: ScanResult, unique: bool,
+        id_dtype: np.dtype, shard_tokens: int, commit_seconds: float,
+    ) -> EncodingResult:  # fmt: skip
+        start_time = time.monotonic()
 
-        def tell(done: int, total: int, text: int, documents: int) -> None:
-            self.progress(Progress("encoding", done, total, text, documents, time.monotonic() - started))
+        def report_progress(done: int, total: int, text: int, documents: int) -> None:
+            self.progress(Progress("encoding", done, total, text, documents, time.monotonic() - start_time))
 
-        return tokenise(
-            self.sources, self.reading, scanned, tokenizer, self.setup(), pool, work, unique, id_type, shard_tokens,
-            commit_seconds, tell,
+        return encode_sources(
+            self.sources, self.read_settings, scan_result, tokenizer, self.setup(), pool, work, unique, id_dtype,
+            shard_tokens, commit_seconds, report_progress,
         )  # fmt: skip

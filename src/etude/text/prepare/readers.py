@@ -1,8 +1,8 @@
-"""Raw text in blocks: each file is read once, in order, in pieces that end where documents end.
+"""Readers of source files: each is read once, in order, in blocks that end where documents end.
 
-A piece depends on the bytes from its first one on and on nothing before, so a reader started in the middle gives the
-same pieces as one that came there on its own: that is how an interrupted preparation goes on. Small pieces of many
-files share a block; documents are parsed out of blocks by the workers (text/prepare/documents.py).
+A piece of a file depends on the bytes from its first one on and on nothing before, so a reader started in the middle
+gives the same pieces as one that started at the beginning: that is how an interrupted preparation continues. Small
+pieces of many files share a block; workers parse documents out of blocks (documents.py).
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import BinaryIO
 
 from etude.errors import UserError, suggest_name
 from etude.extras import require
-from etude.text.prepare.decompression import DAMAGE, Opened
-from etude.text.prepare.sources import HUB, File, refuse_binary
+from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
+from etude.text.prepare.sources import HUB, SourceFile, refuse_binary
 
-BLOCK = 1 << 19  # bytes of text for a worker at a time: large enough to share its overhead, small enough for memory
-LONGEST = 1 << 20  # bytes of one document; a longer one is cut at a line end, so that memory stays bounded
-LONGEST_LINE = 1 << 26  # bytes of one line of JSON
+BLOCK_BYTES = 1 << 19  # of text for a worker at a time: large enough to share its overhead, small enough for memory
+MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that memory stays bounded
+MAX_LINE_BYTES = 1 << 26  # of JSON
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
+Row = dict[str, object]
 BOM = b"\xef\xbb\xbf"
 
 
@@ -37,7 +38,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Part:
+class BlockPart:
     """A span of a block's payload that comes from one file."""
 
     file: str
@@ -50,15 +51,17 @@ class Part:
 
 @dataclass
 class Block:
-    parts: list[Part] = field(default_factory=list)
+    """Text for one worker: pieces of one or more files."""
+
+    parts: list[BlockPart] = field(default_factory=list)
     payload: bytes = b""
     after: Position = Position()
     disk: int = 0  # bytes of the source's files read up to here, for progress
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What to read out of records, and how to read text."""
+class ReadSettings:
+    """Which fields of records to read, and how to read text."""
 
     text_field: str = "text"
     fields: tuple[str, ...] = ()  # that a filter looks at
@@ -68,6 +71,8 @@ class Reading:
 
 @dataclass
 class _Piece:
+    """A span of one file, and where the next one starts."""
+
     payload: bytes
     offset: int
     line: int
@@ -76,107 +81,110 @@ class _Piece:
     cut: bool = False
 
 
-def blocks(
-    files: Sequence[File], reading: Reading, start: Position, hashed: Callable[[int, str], None] | None = None
+def read_blocks(
+    files: Sequence[SourceFile],
+    settings: ReadSettings,
+    start: Position,
+    on_hash: Callable[[int, str], None] | None = None,
 ) -> Iterator[Block]:
-    """All blocks of a source from `start` on. `hashed` is told the SHA-256 of each file that was read in full."""
+    """Yield all blocks of a source from `start` on. `on_hash` gets the SHA-256 of each file that was read in full."""
     before = [sum(file.size for file in files[:number]) for number in range(len(files))]
     block = Block()
     for number in range(start.file, len(files)):
         file = files[number]
         offset, line = (start.offset, start.line) if number == start.file else (0, 1)
-        kind = {"text": "file" if reading.one_document else "text", "jsonl": "lines"}.get(file.format, "rows")
-        opened = Opened(file, hashing=hashed is not None and offset == 0)
+        kind = {"text": "file" if settings.one_document else "text", "jsonl": "lines"}.get(file.format, "rows")
+        input_file = InputFile(file, hashing=on_hash is not None and offset == 0)
         try:
-            for piece in _pieces(opened, kind, reading, offset, line):
-                part = Part(file.path, kind, piece.offset, piece.line, len(piece.payload), piece.cut)
+            for piece in _read_pieces(input_file, kind, settings, offset, line):
+                part = BlockPart(file.path, kind, piece.offset, piece.line, len(piece.payload), piece.cut)
                 block.parts.append(part)
                 block.payload += piece.payload
                 block.after = Position(number, piece.next_offset, piece.next_line)
-                block.disk = before[number] + opened.position()
-                if 4 * len(block.payload) >= 3 * BLOCK:
+                block.disk = before[number] + input_file.position()
+                if 4 * len(block.payload) >= 3 * BLOCK_BYTES:
                     yield block
                     block = Block()
-            digest = opened.finish()
-        except DAMAGE as problem:
+            digest = input_file.finish()
+        except DECOMPRESSION_ERRORS as problem:
             raise UserError(f"{file.path} is damaged and cannot be unpacked: {problem}.") from None
         except OSError as problem:
             raise UserError(f"{file.path} cannot be read: {problem.strerror or problem}.") from None
         finally:
-            opened.close()
-        if hashed is not None and digest is not None:
-            hashed(number, digest)
+            input_file.close()
+        if on_hash is not None and digest is not None:
+            on_hash(number, digest)
         if block.parts:
             block.after = Position(number + 1, 0, 1)
     if block.parts:
         yield block
 
 
-def _pieces(opened: Opened, kind: str, reading: Reading, offset: int, line: int) -> Iterator[_Piece]:
+def _read_pieces(input_file: InputFile, kind: str, settings: ReadSettings, offset: int, line: int) -> Iterator[_Piece]:
     if kind != "rows":
-        return _spans(opened, kind, offset, line)
-    rows = {"csv": _csv_rows, "tsv": _csv_rows, "parquet": _parquet_rows, "hub": _hub_rows}[opened.file.format]
-    return _grouped(rows(opened, reading, offset), offset)
+        return _read_spans(input_file, kind, offset, line)
+    rows = {"csv": _read_csv, "tsv": _read_csv, "parquet": _read_parquet, "hub": _read_hub}[input_file.file.format]
+    return _group_rows(rows(input_file, settings, offset), offset)
 
 
-def _spans(opened: Opened, kind: str, offset: int, line: int) -> Iterator[_Piece]:
-    """Spans of bytes that end where a document, or for records a line, ends."""
-    opened.skip(offset)
-    buffer, ended = b"", False
-    window = BLOCK
+def _read_spans(input_file: InputFile, kind: str, offset: int, line: int) -> Iterator[_Piece]:
+    """Yield spans of bytes that end where a document, or for records a line, ends."""
+    input_file.skip(offset)
+    buffer, at_end = b"", False
+    window = BLOCK_BYTES
     while True:
-        if len(buffer) < window and not ended:
-            more = opened.read(window - len(buffer))
-            ended = len(buffer) + len(more) < window
+        if len(buffer) < window and not at_end:
+            more = input_file.read(window - len(buffer))
+            at_end = len(buffer) + len(more) < window
             if offset == 0 and not buffer:
-                refuse_binary(opened.file.path, more[: 1 << 16])
+                refuse_binary(input_file.file.path, more[: 1 << 16])
             buffer += more
         if not buffer:
             return
-        place, forced = _cut_place(buffer, kind, ended)
+        place, cuts_document = _find_cut(buffer, kind, at_end)
         if not place:
-            if kind == "lines" and window >= LONGEST_LINE:
+            if kind == "lines" and window >= MAX_LINE_BYTES:
                 raise UserError(
-                    f"{opened.file.path}, line {line}: longer than {LONGEST_LINE >> 20} MB. Is it JSON lines?"
+                    f"{input_file.file.path}, line {line}: longer than {MAX_LINE_BYTES >> 20} MB. Is it JSON lines?"
                 )
-            window = min(2 * window, LONGEST if kind != "lines" else LONGEST_LINE)
+            window = min(2 * window, MAX_DOCUMENT_BYTES if kind != "lines" else MAX_LINE_BYTES)
             continue
-        payload, buffer, window = buffer[:place], buffer[place:], BLOCK
+        payload, buffer, window = buffer[:place], buffer[place:], BLOCK_BYTES
         lines = payload.count(b"\n")
         bom = len(BOM) if offset == 0 and payload.startswith(BOM) else 0
-        yield _Piece(payload[bom:], offset + bom, line, offset + place, line + lines, forced)
+        yield _Piece(payload[bom:], offset + bom, line, offset + place, line + lines, cuts_document)
         offset, line = offset + place, line + lines
 
 
-def _cut_place(buffer: bytes, kind: str, ended: bool) -> tuple[int, bool]:
-    """Where the next piece ends (0: more must be read first), and whether that cuts a document."""
+def _find_cut(buffer: bytes, kind: str, at_end: bool) -> tuple[int, bool]:
+    """Return where the next piece ends (0: more must be read first), and whether that cuts a document."""
     if kind == "lines":
-        return (len(buffer) if ended else buffer.rfind(b"\n") + 1), False
-    if ended and len(buffer) <= LONGEST:
+        return (len(buffer) if at_end else buffer.rfind(b"\n") + 1), False
+    if at_end and len(buffer) <= MAX_DOCUMENT_BYTES:
         return len(buffer), False
     if kind == "text":
-        place = buffer.rfind(b"\n\n", 0, LONGEST)
+        place = buffer.rfind(b"\n\n", 0, MAX_DOCUMENT_BYTES)
         if place >= 0:
             return place + 2, False
         last = 0
-        for match in BLANK_LINE.finditer(buffer, 0, LONGEST):
+        for match in BLANK_LINE.finditer(buffer, 0, MAX_DOCUMENT_BYTES):
             last = match.end()
         if last:
             return last, False
-    if len(buffer) < LONGEST:
+    if len(buffer) < MAX_DOCUMENT_BYTES:
         return 0, False
     for mark in (b"\n", b" "):
-        place = buffer.rfind(mark, LONGEST // 2, LONGEST)
+        place = buffer.rfind(mark, MAX_DOCUMENT_BYTES // 2, MAX_DOCUMENT_BYTES)
         if place >= 0:
             return place + 1, True
-    place = LONGEST - 1
-    while place > LONGEST - 5 and buffer[place] & 0xC0 == 0x80:
+    place = MAX_DOCUMENT_BYTES - 1
+    while place > MAX_DOCUMENT_BYTES - 5 and buffer[place] & 0xC0 == 0x80:
         place -= 1  # to the first byte of a character of UTF-8
     return place, True
 
 
-def _grouped(rows: Iterator[dict[str, Any]], offset: int) -> Iterator[_Piece]:
-    """Rows as lines of JSON, a block's worth at a time."""
+def _group_rows(rows: Iterator[Row], offset: int) -> Iterator[_Piece]:
+    """Yield rows as lines of JSON, about a block at a time."""
     lines: list[bytes] = []
     size, first = 0, offset
     for row in rows:
@@ -184,24 +192,26 @@ def _grouped(rows: Iterator[dict[str, Any]], offset: int) -> Iterator[_Piece]:
         lines.append(json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
         size += len(lines[-1])
         offset += 1
-        if size >= BLOCK:
+        if size >= BLOCK_BYTES:
             yield _Piece(b"\n".join(lines), first, first + 1, offset, offset + 1)
             lines, size, first = [], 0, offset
     if lines:
         yield _Piece(b"\n".join(lines), first, first + 1, offset, offset + 1)
 
 
-def _csv_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[str, Any]]:
-    path = opened.file.path
-    csv.field_size_limit(LONGEST_LINE)
-    reader = csv.reader(_decoded_lines(opened, reading.errors), delimiter="\t" if opened.file.format == "tsv" else ",")
+def _read_csv(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
+    path = input_file.file.path
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader(
+        _decode_lines(input_file, settings.errors), delimiter="\t" if input_file.file.format == "tsv" else ","
+    )
     try:
         header = next(reader, None)
         if header is None:
             return
-        _require(path, reading.text_field, header, "column")
-        wanted = {name: header.index(name) for name in _columns(reading) if name in header}
-        text_place = wanted[reading.text_field]
+        _require_column(path, settings.text_field, header, "column")
+        columns = {name: header.index(name) for name in _list_columns(settings) if name in header}
+        text_place = columns[settings.text_field]
         for row in reader:
             if not row:
                 continue  # an empty line is no row
@@ -211,22 +221,22 @@ def _csv_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[str,
             if len(row) <= text_place:
                 raise UserError(
                     f"{path}, line {reader.line_num}: the row has {len(row)} of {len(header)} columns, "
-                    f"'{reading.text_field}' is missing."
+                    f"'{settings.text_field}' is missing."
                 )
-            yield {name: row[place] if place < len(row) else None for name, place in wanted.items()}
+            yield {name: row[place] if place < len(row) else None for name, place in columns.items()}
     except csv.Error as problem:
         raise UserError(
-            f"{path}, line {reader.line_num}: not readable as {opened.file.format.upper()}: {problem}."
+            f"{path}, line {reader.line_num}: not readable as {input_file.file.format.upper()}: {problem}."
         ) from None
 
 
-def _decoded_lines(opened: Opened, errors: str) -> Iterator[str]:
-    """Lines as text, with their line ends; \\n alone ends a line."""
-    for piece in _spans(opened, "lines", 0, 1):
+def _decode_lines(input_file: InputFile, errors: str) -> Iterator[str]:
+    """Yield lines as text, with their line ends; \\n alone ends a line."""
+    for piece in _read_spans(input_file, "lines", 0, 1):
         try:
             text = piece.payload.decode("utf-8", errors)
         except UnicodeDecodeError as problem:
-            raise invalid_utf8(opened.file.path, piece.offset + problem.start) from None
+            raise build_utf8_error(input_file.file.path, piece.offset + problem.start) from None
         lines = text.split("\n")
         last = lines.pop()
         yield from (line + "\n" for line in lines)
@@ -234,24 +244,24 @@ def _decoded_lines(opened: Opened, errors: str) -> Iterator[str]:
             yield last
 
 
-def _parquet_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[str, Any]]:
-    path = opened.file.path
+def _read_parquet(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
+    path = input_file.file.path
     require("pyarrow", f"Reading {path}")
     import pyarrow
     import pyarrow.parquet
 
-    source: Any = path
-    with tempfile.TemporaryFile() as unpacked:
-        if opened.file.packing:  # Parquet is read from both ends
-            while chunk := opened.read(1 << 20):
-                unpacked.write(chunk)
-            unpacked.seek(0)
-            source = unpacked
+    source: str | BinaryIO = path
+    with tempfile.TemporaryFile() as decompressed:
+        if input_file.file.compression:  # Parquet is read from both ends
+            while chunk := input_file.read(1 << 20):
+                decompressed.write(chunk)
+            decompressed.seek(0)
+            source = decompressed
         try:
             # a small buffer and no read-ahead keep memory flat whatever the size of row groups
             file = pyarrow.parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False)
-            _require(path, reading.text_field, file.schema_arrow.names, "column")
-            columns = [name for name in _columns(reading) if name in file.schema_arrow.names]
+            _require_column(path, settings.text_field, file.schema_arrow.names, "column")
+            columns = [name for name in _list_columns(settings) if name in file.schema_arrow.names]
             seen = 0
             for batch in file.iter_batches(batch_size=256, columns=columns, use_threads=False):
                 if seen + len(batch) > skip:
@@ -261,36 +271,38 @@ def _parquet_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[
             raise UserError(f"{path} cannot be read as Parquet: {problem}.") from None
 
 
-def _hub_rows(opened: Opened, reading: Reading, skip: int) -> Iterator[dict[str, Any]]:
-    name, _, rest = opened.file.path.removeprefix(HUB).partition(":")
+def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
+    name, _, rest = input_file.file.path.removeprefix(HUB).partition(":")
     configuration, _, split = rest.partition(":")
-    require("datasets", f"Reading {opened.file.path}")
+    require("datasets", f"Reading {input_file.file.path}")
     import datasets
 
     try:
         rows = datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True)
         for number, row in enumerate(rows.skip(skip)):
             if number == 0:
-                _require(opened.file.path, reading.text_field, list(row), "field")
-            yield {field: row.get(field) for field in _columns(reading)}
+                _require_column(input_file.file.path, settings.text_field, list(row), "field")
+            yield {field: row.get(field) for field in _list_columns(settings)}
     except UserError:
         raise
     except Exception as problem:  # network, names, formats: the library raises everything there is
         first = str(problem).strip().split("\n")[0]
-        raise UserError(f"{opened.file.path} cannot be read: {type(problem).__name__}: {first}") from None
+        raise UserError(f"{input_file.file.path} cannot be read: {type(problem).__name__}: {first}") from None
 
 
-def _columns(reading: Reading) -> list[str]:
-    """The columns to read: the text, and what the filter looks at (the head of a dotted name)."""
-    return list(dict.fromkeys([reading.text_field, *reading.fields, *(name.split(".")[0] for name in reading.fields)]))
+def _list_columns(settings: ReadSettings) -> list[str]:
+    """Return the columns to read: the text, and those of the filter (the head of a dotted name)."""
+    return list(
+        dict.fromkeys([settings.text_field, *settings.fields, *(name.split(".")[0] for name in settings.fields)])
+    )
 
 
-def _require(path: str, name: str, names: list[str], what: str) -> None:
+def _require_column(path: str, name: str, names: list[str], what: str) -> None:
     if name not in names:
         raise UserError(f"{path} has no {what} '{name}' to read text from (--text-field).{suggest_name(name, names)}")
 
 
-def invalid_utf8(path: str, offset: int) -> UserError:
+def build_utf8_error(path: str, offset: int) -> UserError:
     return UserError(
         f"{path} is not UTF-8: byte {offset} is invalid. Convert the file (iconv -f ... -t UTF-8), or go on with "
         "--errors replace, which puts U+FFFD in its place."

@@ -1,8 +1,8 @@
-"""A small language to choose records by their fields: `score>=3 and (lang==ko or not draft)`.
+"""Filters of records by their fields, in a small language: `score>=3 and (lang==ko or not draft)`.
 
-    choice     = both ("or" both)*
-    both       = one ("and" one)*
-    one        = "not" one | "(" choice ")" | field | field operator value
+    or         = and ("or" and)*
+    and        = condition ("and" condition)*
+    condition  = "not" condition | "(" or ")" | field | field operator value
     operator   = == != < <= > >= contains
     value      = number | "text" | 'text' | true | false | null | a bare word
 
@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from etude.errors import UserError
 
-Test = Callable[[dict[str, Any]], bool]
+Record = Mapping[str, object]
+Literal = str | float | bool | None
+Predicate = Callable[[Record], bool]
+Comparison = Callable[[Any, Any], bool]  # of numbers, or of texts
 
 TOKEN = re.compile(
     r"\s*(?:(?P<symbol>==|!=|<=|>=|<|>|=|\(|\))"
@@ -29,32 +32,35 @@ TOKEN = re.compile(
     r"""|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
     r"|(?P<word>[\w.\-/]+))"
 )
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+COMPARISONS: dict[str, Comparison] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-WORDS = {"true": True, "false": False, "null": None}
+CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True)
-class Where:
+class RecordFilter:
+    """A parsed filter."""
+
     text: str
-    test: Test
+    test: Predicate  # whether a record is used
     fields: tuple[str, ...]  # in the order they are named
 
 
-def parse(text: str) -> Where:
-    reader = _Reader(text)
-    test = reader.choice()
-    if reader.kind:
-        reader.fail(f"'{reader.value}' is unexpected")
-    return Where(text, test, tuple(dict.fromkeys(reader.fields)))
+def parse_filter(text: str) -> RecordFilter:
+    """Parse a filter; raises UserError where it cannot be read."""
+    parser = _Parser(text)
+    test = parser.parse_or()
+    if parser.kind:
+        parser.fail(f"'{parser.value}' is unexpected")
+    return RecordFilter(text, test, tuple(dict.fromkeys(parser.fields)))
 
 
-def look_up(record: dict[str, Any], field: str) -> Any:
-    """The value of a field; dots reach into objects unless the record has the dotted name itself."""
+def get_field(record: Record, field: str) -> object:
+    """Return the value of a field; dots reach into objects unless the record has the dotted name itself."""
     if field in record:
         return record[field]
-    value: Any = record
+    value: object = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
             return None
@@ -62,15 +68,15 @@ def look_up(record: dict[str, Any], field: str) -> Any:
     return value
 
 
-class _Reader:
-    """Recursive descent over the tokens of the text."""
+class _Parser:
+    """A recursive-descent parser over the tokens of the text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.place = text, 0
         self.fields: list[str] = []
-        self.step()
+        self.advance()
 
-    def step(self) -> None:
+    def advance(self) -> None:
         match = TOKEN.match(self.text, self.place)
         if match is None:
             if self.text[self.place :].strip():
@@ -85,66 +91,66 @@ class _Reader:
         example = 'Write for example "score>=3" or "lang==ko and not draft".'
         raise UserError(f"The filter '{self.text}' cannot be read: {what}. {example}")
 
-    def choice(self) -> Test:
-        tests = [self.both()]
+    def parse_or(self) -> Predicate:
+        tests = [self.parse_and()]
         while (self.kind, self.value) == ("word", "or"):
-            self.step()
-            tests.append(self.both())
+            self.advance()
+            tests.append(self.parse_and())
         return tests[0] if len(tests) == 1 else lambda record: any(test(record) for test in tests)
 
-    def both(self) -> Test:
-        tests = [self.one()]
+    def parse_and(self) -> Predicate:
+        tests = [self.parse_condition()]
         while (self.kind, self.value) == ("word", "and"):
-            self.step()
-            tests.append(self.one())
+            self.advance()
+            tests.append(self.parse_condition())
         return tests[0] if len(tests) == 1 else lambda record: all(test(record) for test in tests)
 
-    def one(self) -> Test:
+    def parse_condition(self) -> Predicate:
         if (self.kind, self.value) == ("word", "not"):
-            self.step()
-            inner = self.one()
+            self.advance()
+            inner = self.parse_condition()
             return lambda record: not inner(record)
         if (self.kind, self.value) == ("symbol", "("):
-            self.step()
-            test = self.choice()
+            self.advance()
+            test = self.parse_or()
             if (self.kind, self.value) != ("symbol", ")"):
                 self.fail("a bracket is not closed")
-            self.step()
+            self.advance()
             return test
         if self.kind not in ("word", "text") or (self.kind == "word" and self.value in ("and", "or", "contains")):
             self.fail(f"a field's name is missing{f' before {self.value!r}' if self.value else ' at the end'}")
         field = _unquote(self.value) if self.kind == "text" else self.value
         self.fields.append(field)
-        self.step()
-        if self.kind == "symbol" and self.value in (*COMPARE, "="):
+        self.advance()
+        if self.kind == "symbol" and self.value in (*COMPARISONS, "="):
             name = "==" if self.value == "=" else self.value
-            self.step()
-            return _comparison(field, COMPARE[name], name, self.literal())
+            self.advance()
+            return _build_comparison(field, COMPARISONS[name], name, self.parse_literal())
         if (self.kind, self.value) == ("word", "contains"):
-            self.step()
-            part = str(self.literal())
-            return lambda record: part in str(look_up(record, field) or "")
-        return lambda record: bool(look_up(record, field))
+            self.advance()
+            part = str(self.parse_literal())
+            return lambda record: part in str(get_field(record, field) or "")
+        return lambda record: bool(get_field(record, field))
 
-    def literal(self) -> Any:
+    def parse_literal(self) -> Literal:
         kind, value = self.kind, self.value
         if kind not in ("number", "text", "word"):
             self.fail("a value is missing after the operator")
-        self.step()
+        self.advance()
         if kind == "number":
             return float(value)
-        return _unquote(value) if kind == "text" else WORDS.get(value, value)
+        return _unquote(value) if kind == "text" else CONSTANTS.get(value, value)
 
 
 def _unquote(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text[1:-1])
 
 
-def _comparison(field: str, compare: Callable[[Any, Any], bool], name: str, literal: Any) -> Test:
+def _build_comparison(field: str, compare: Comparison, name: str, literal: Literal) -> Predicate:
     equality = name in ("==", "!=")
 
-    def test(record: dict[str, Any]) -> bool:
-        value = look_up(record, field)
+    def test(record: Record) -> bool:
+        value = get_field(record, field)
         if literal is None or value is None:
             return equality and compare(value, literal) if literal is None or name == "!=" else False
         if isinstance(literal, bool):
@@ -157,14 +163,14 @@ def _comparison(field: str, compare: Callable[[Any, Any], bool], name: str, lite
     return test
 
 
-def _as_number(value: Any) -> float | None:
+def _as_number(value: object) -> float | None:
     if isinstance(value, (int, float)):
         return float(value)
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(value) if isinstance(value, str) else None
+    except ValueError:
         return None
 
 
-def _as_bool(value: Any) -> bool:
+def _as_bool(value: object) -> bool:
     return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)

@@ -1,8 +1,8 @@
-"""The first pass over the text: it finds every problem before any work is done on it, and knows all documents after.
+"""The first pass over the text: reads everything once, reports every problem, and stores a hash of each document.
 
-Kept of each document is a hash: by it duplicates are found, held-out documents chosen (equal texts always fall on the
-same side) and the tokenizer's sample drawn. All of it depends on the texts and the seed alone, not on the order of
-work, and memory does not grow with the text: hashes lie in a file.
+By the hash duplicates are found, validation documents selected (equal texts always fall into the same split) and the
+tokenizer's sample drawn. All of it depends on the texts and the seed alone, not on the order of work, and memory does
+not grow with the text: hashes lie in a file.
 """
 
 from __future__ import annotations
@@ -12,164 +12,168 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from etude.chance import fold, random_bits
 from etude.errors import UserError
-from etude.text.prepare import messages as frames
-from etude.text.prepare.readers import Block, Position, Reading, blocks
-from etude.text.prepare.record_filter import Where
+from etude.text.corpus.manifest import SourceFileEntry
+from etude.text.prepare import messages
+from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
+from etude.text.prepare.record_filter import RecordFilter
 from etude.text.prepare.sources import Source
-from etude.text.prepare.worker import request
-from etude.text.prepare.worker_pool import Pool
+from etude.text.prepare.worker import build_request
+from etude.text.prepare.worker_pool import WorkerPool
 
 HASHES, DUPLICATES, SCAN = "hashes.u64", "duplicates.u8", "scan.json"
 SAMPLE, SAMPLE_SIZES = "sample.utf8", "sample-sizes.npy"
-CHUNK = 1 << 22  # hashes looked at together: 32 MB
-FEWEST = 10  # distinct documents from which on at least one is held out: it is a tenth of the text at most
+CHUNK = 1 << 22  # hashes in memory at a time: 32 MB
+MIN_DOCUMENTS = 10  # distinct documents from which on at least one is held out: it is a tenth of the text at most
 
 
 @dataclass
-class Scanned:
+class ScanResult:
+    """What is known of the text after the first pass."""
+
     documents: int = 0
     bytes: int = 0
     duplicates: int = 0  # documents whose text came before
     filtered: int = 0
     empty: int = 0
     cut: int = 0
-    valid_limit: int = 0  # documents drawn below it are held out
+    valid_limit: int = 0  # documents drawn below it are in the validation split
     sample_documents: int = 0
     sample_bytes: int = 0
-    files: list[list[dict[str, Any]]] = field(default_factory=list)  # of each source: path, bytes, sha256
+    files: list[list[SourceFileEntry]] = field(default_factory=list)  # of each source: path, bytes, sha256
     blocks: list[list[int]] = field(default_factory=list)  # of each source: documents of each block
 
     def save(self, work: Path) -> None:
         (work / SCAN).write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def load(cls, work: Path) -> Scanned:
+    def load(cls, work: Path) -> ScanResult:
         return cls(**json.loads((work / SCAN).read_text()))
 
 
-class Sample:
-    """The documents with the smallest draws that fit into `limit` bytes; which those are is no matter of order."""
+class TokenizerSample:
+    """The documents with the smallest draws that fit into `limit` bytes, whatever the order they come in."""
 
     def __init__(self, limit: int, unique: bool) -> None:
         self.limit, self.unique = limit, unique
-        self.held: list[tuple[int, int, bytes]] = []  # draw, number, text
+        self.documents: list[tuple[int, int, bytes]] = []  # draw, number, text
         self.bytes = 0
-        self.below = 1 << 64 if limit else 0  # draws from here on cannot be in it any more
+        self.below = 1 << 64 if limit else 0  # larger draws cannot be in the sample any more
 
     def add(self, draw: int, number: int, text: bytes) -> None:
         if draw < self.below:
-            self.held.append((draw, number, text))
+            self.documents.append((draw, number, text))
             self.bytes += len(text)
             if 4 * self.bytes > 5 * self.limit:  # some slack, so that sorting is rare
-                self.settle()
+                self.trim()
 
-    def settle(self) -> None:
-        self.held.sort(key=lambda item: item[:2])
+    def trim(self) -> None:
+        self.documents.sort(key=lambda item: item[:2])
         if self.unique:
-            self.held = [item for n, item in enumerate(self.held) if n == 0 or item[0] != self.held[n - 1][0]]
+            self.documents = [
+                item for n, item in enumerate(self.documents) if n == 0 or item[0] != self.documents[n - 1][0]
+            ]
         total = 0
-        for count, (draw, _, text) in enumerate(self.held):
+        for count, (draw, _, text) in enumerate(self.documents):
             total += len(text)
             if total > self.limit and count:
-                self.held, self.below = self.held[:count], draw
+                self.documents, self.below = self.documents[:count], draw
                 break
-        self.bytes = sum(len(text) for _, _, text in self.held)
+        self.bytes = sum(len(text) for _, _, text in self.documents)
 
 
 def scan(
-    sources: list[Source], reading: Reading, where: Where | None, pool: Pool, work: Path,
+    sources: list[Source], settings: ReadSettings, record_filter: RecordFilter | None, pool: WorkerPool, work: Path,
     seed: int, valid: float, sample_bytes: int, unique: bool, progress: Callable[[int, int, int], None],
-) -> Scanned:  # fmt: skip
-    """Reads everything once. `progress` is told bytes read from disk, bytes of text, and documents."""
-    found = Scanned(files=[[{"path": f.path, "bytes": f.size, "sha256": ""} for f in s.files] for s in sources])
-    found.blocks = [[] for _ in sources]
-    sample = Sample(sample_bytes, unique)
+) -> ScanResult:  # fmt: skip
+    """Read everything once. `progress` gets bytes read from disk, bytes of text, and documents."""
+    result = ScanResult(files=[[{"path": f.path, "bytes": f.size, "sha256": ""} for f in s.files] for s in sources])
+    result.blocks = [[] for _ in sources]
+    sample = TokenizerSample(sample_bytes, unique)
     draw_key = fold(seed, "sample")
     seen: set[str] = set()
-    waiting: deque[tuple[int, int]] = deque()
+    in_flight: deque[tuple[int, int]] = deque()
 
-    def messages() -> Iterator[frames.Message]:
+    def requests() -> Iterator[messages.Message]:
         before = 0
         for number, source in enumerate(sources):
 
-            def hashed(file: int, digest: str, number: int = number) -> None:
-                found.files[number][file]["sha256"] = digest
+            def record_hash(file: int, digest: str, number: int = number) -> None:
+                result.files[number][file]["sha256"] = digest
 
             block: Block
-            for block in blocks(source.files, reading, Position(), hashed):
-                waiting.append((number, before + block.disk))
-                yield request("scan", block, {"sample": str(sample.below)})
+            for block in read_blocks(source.files, settings, Position(), record_hash):
+                in_flight.append((number, before + block.disk))
+                yield build_request("scan", block, {"sample": str(sample.below)})
             before += sum(file.size for file in source.files)
 
     with (work / HASHES).open("wb") as file:
-        for facts, arrays in pool.map(messages()):
-            source, disk = waiting.popleft()
+        for facts, arrays in pool.map(requests()):
+            source, disk = in_flight.popleft()
             hashes = arrays["hashes"]
             file.write(hashes.tobytes())
             draws = random_bits(draw_key, hashes[arrays["sampled"]]).tolist() if len(arrays["sampled"]) else []
             sizes = arrays["sizes"][arrays["sampled"]].tolist()
             texts, place = arrays["texts"].tobytes(), 0
             for number, draw, size in zip(arrays["sampled"].tolist(), draws, sizes, strict=True):
-                sample.add(draw, found.documents + number, texts[place : place + size])
+                sample.add(draw, result.documents + number, texts[place : place + size])
                 place += size
-            found.blocks[source].append(len(hashes))
-            found.documents += len(hashes)
-            found.bytes += int(arrays["sizes"].sum())
+            result.blocks[source].append(len(hashes))
+            result.documents += len(hashes)
+            result.bytes += int(arrays["sizes"].sum())
             for name in ("filtered", "empty", "cut"):
-                setattr(found, name, getattr(found, name) + facts[name])
+                setattr(result, name, getattr(result, name) + facts[name])
             seen.update(facts["seen"])
-            progress(disk, found.bytes, found.documents)
-    if not found.documents:
-        raise _nothing(found, where, seen)
-    found.duplicates = mark_duplicates(work, found.documents)
-    found.valid_limit = _valid_limit(work, found, seed, valid)
-    sample.settle()
+            progress(disk, result.bytes, result.documents)
+    if not result.documents:
+        raise _build_empty_error(result, record_filter, seen)
+    result.duplicates = mark_duplicates(work, result.documents)
+    result.valid_limit = _choose_valid_limit(work, result, seed, valid)
+    sample.trim()
     if sample_bytes:
-        _save_sample(sample, found, work, seed)
-    found.save(work)
-    return found
+        _save_sample(sample, result, work, seed)
+    result.save(work)
+    return result
 
 
-def _nothing(found: Scanned, where: Where | None, seen: set[str]) -> UserError:
-    if found.filtered and where is not None:
-        unseen = [name for name in where.fields if name not in seen]
+def _build_empty_error(result: ScanResult, record_filter: RecordFilter | None, seen: set[str]) -> UserError:
+    if result.filtered and record_filter is not None:
+        unseen = [name for name in record_filter.fields if name not in seen]
         if unseen:
-            return UserError(f"The filter '{where.text}' left nothing: no record has a field '{unseen[0]}'.")
-        return UserError(f"The filter '{where.text}' left out all {found.filtered} records.")
+            return UserError(f"The filter '{record_filter.text}' left nothing: no record has a field '{unseen[0]}'.")
+        return UserError(f"The filter '{record_filter.text}' left out all {result.filtered} records.")
     return UserError("The corpus is empty: no document with any text was found in what was given.")
 
 
 def mark_duplicates(work: Path, count: int) -> int:
-    """Writes a byte a document: 1 if its hash came before. By ranges of hashes, so that memory stays bounded."""
+    """Write a byte a document, 1 if its hash came before, by ranges of hashes to bound memory; return how many."""
     hashes = np.memmap(work / HASHES, "<u8", "r")
     marks = np.memmap(work / DUPLICATES, np.uint8, "w+", shape=(count,))
     ranges = -(-count // CHUNK)
     total = 0
     for number in range(ranges):
         first, last = (number << 64) // ranges, ((number + 1) << 64) // ranges - 1
-        found, places = [], []
+        range_hashes, places = [], []
         for start in range(0, count, CHUNK):
             chunk = np.asarray(hashes[start : start + CHUNK])
             inside = np.flatnonzero((chunk >= np.uint64(first)) & (chunk <= np.uint64(last)))
-            found.append(chunk[inside])
+            range_hashes.append(chunk[inside])
             places.append(inside + start)
-        values, where = np.concatenate(found), np.concatenate(places)
-        again = np.ones(len(values), bool)
-        again[np.unique(values, return_index=True)[1]] = False  # the first of each
-        marks[where[again]] = 1
-        total += int(again.sum())
+        values, numbers = np.concatenate(range_hashes), np.concatenate(places)
+        is_duplicate = np.ones(len(values), bool)
+        is_duplicate[np.unique(values, return_index=True)[1]] = False  # the first of each
+        marks[numbers[is_duplicate]] = 1
+        total += int(is_duplicate.sum())
     marks.flush()
     return total
 
 
-def _valid_limit(work: Path, found: Scanned, seed: int, valid: float) -> int:
-    """The share asked for, or, if by chance no document is drawn, just above the smallest draw."""
+def _choose_valid_limit(work: Path, result: ScanResult, seed: int, valid: float) -> int:
+    """Return the limit of draws for a share of `valid`; if it selects no document, just above the smallest draw."""
     if not valid:
         return 0
     limit = int(valid * 2**64)
@@ -178,18 +182,18 @@ def _valid_limit(work: Path, found: Scanned, seed: int, valid: float) -> int:
     least = min(
         int(random_bits(key, np.asarray(hashes[start : start + CHUNK])).min()) for start in range(0, len(hashes), CHUNK)
     )
-    if least >= limit and found.documents - found.duplicates >= FEWEST:
+    if least >= limit and result.documents - result.duplicates >= MIN_DOCUMENTS:
         limit = least + 1
     return limit
 
 
-def _save_sample(sample: Sample, found: Scanned, work: Path, seed: int) -> None:
-    """What is held out is kept from the tokenizer too, unless nothing else is there."""
+def _save_sample(sample: TokenizerSample, result: ScanResult, work: Path, seed: int) -> None:
+    """Write the sample without validation documents, unless there are no others."""
     key = fold(seed, "valid")
     hashes = np.memmap(work / HASHES, "<u8", "r")
-    numbers = np.array([number for _, number, _ in sample.held])
-    held_out = random_bits(key, np.asarray(hashes[numbers])) < np.uint64(min(found.valid_limit, (1 << 64) - 1))
-    texts = [text for (_, _, text), out in zip(sample.held, held_out, strict=True) if not out or held_out.all()]
-    found.sample_documents, found.sample_bytes = len(texts), sum(map(len, texts))
+    numbers = np.array([number for _, number, _ in sample.documents])
+    is_valid = random_bits(key, np.asarray(hashes[numbers])) < np.uint64(min(result.valid_limit, (1 << 64) - 1))
+    texts = [text for (_, _, text), out in zip(sample.documents, is_valid, strict=True) if not out or is_valid.all()]
+    result.sample_documents, result.sample_bytes = len(texts), sum(map(len, texts))
     (work / SAMPLE).write_bytes(b"".join(texts))
     np.save(work / SAMPLE_SIZES, np.array([len(text) for text in texts], np.int64), allow_pickle=False)

@@ -1,9 +1,9 @@
-"""Where sentences end, in English and Korean text, by rule (next-sentence and sentence-order objectives need them).
+"""Sentence splitting by rules for English and Korean (for next-sentence and sentence-order objectives).
 
-Nothing is changed or lost: the pieces of `split` joined give the text back. A sentence ends at a line break (unless
-the text is wrapped to a fixed width), at the full stops of Chinese and Japanese, and at . ! ? … followed by white
-space, where the rules below find neither an abbreviation, an initial, a number nor a clause that goes on. Korean
-also ends sentences without any mark: a polite ending (…습니다, …어요) before a space is enough.
+The sentences of `split_sentences` joined give the text back. A sentence ends at a line break (unless the text is
+wrapped to a fixed width), at the full stops of Chinese and Japanese, and at . ! ? … followed by white space, where the
+rules below find neither an abbreviation, an initial, a number nor a clause that goes on. Korean also ends sentences
+without any mark: a polite ending (…습니다, …어요) before a space is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLOSE = re.compile(rf"[{CLOSERS}]*")
 # Endings that close a sentence whatever follows; each is matched up to its last syllable.
 POLITE = re.compile(r"(?:니다|니까|세요|셔요|[어아여워와해져에예네군지나가]요|[을를까]까요|거든요|는데요|죠)\Z")
 # Words after a quotation or a polite ending that carry the sentence on: "…다." 라고 말했다
-CARRIES_ON = re.compile(r"(?:이?라[고는며면]|하[고며는면였]|[고며는]\s|만\s)")
+CONTINUATION = re.compile(r"(?:이?라[고는며면]|하[고며는면였]|[고며는]\s|만\s)")
 # the break itself first: `re` looks for a leading literal fastest
 SINGLE_BREAK = re.compile(r"\n(?<!\n\n)(?!\n)")
 BREAK_INSIDE = re.compile(rf"\n(?<![\s.!?…:;{CLOSERS}]\n)(?=[a-zà-öø-ÿа-я])")
@@ -43,7 +43,7 @@ BEFORE_NUMBER = _words(
     "no nos nr p pp vol vols fig figs eq eqs ch chap sec art pt ed bk ca c b d r fl approx ver op cap"
 )
 # may stand at the end: the next word decides
-PERHAPS = _words(
+MAYBE_FINAL = _words(
     """inc ltd co corp bros jr sr etc al esq dept univ assn est ave blvd rd jan feb mar apr jun jul aug sep sept oct nov
     dec mon tue wed thu fri sat sun ph.d m.d b.a m.a a.m p.m b.c a.d d.c"""
 )
@@ -57,14 +57,14 @@ INNER_POINTS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
 NEXT_WORD = re.compile(r"[\"'“‘«‹「『(\[{]*([^\W\d_]+)")
 
 
-def ends(text: str) -> list[int]:
-    """The place after each sentence, before the white space that follows it; the last is len(text)."""
-    found: list[int] = []
+def find_sentence_ends(text: str) -> list[int]:
+    """Return the end of each sentence, before the white space that follows it; the last is len(text)."""
+    sentence_ends: list[int] = []
     candidate = CANDIDATE_WIDE if any(mark in text for mark in WIDE) else CANDIDATE
     start, length = 0, len(text)
     wrapped = "\n" in text and _is_wrapped(text)
     while start < length:
-        stop = _line_end(text, start, wrapped)
+        stop = _find_line_end(text, start, wrapped)
         last = start
         for match in candidate.finditer(text, start, stop):
             place = match.end()
@@ -72,45 +72,45 @@ def ends(text: str) -> list[int]:
             if mark in "다까요죠":
                 if not POLITE.search(text, max(last, place - 4), place):
                     continue
-                if text[place] in CLOSING or CARRIES_ON.match(text, _skip(text, place)):
+                if text[place] in CLOSING or CONTINUATION.match(text, _skip_space(text, place)):
                     continue
             else:
                 end = place
                 if place < stop and text[place] in CLOSING and (close := CLOSE.match(text, place, stop)):
                     end = close.end()
-                if mark not in WIDE and not _stops(text, place, end, last, stop):
+                if mark not in WIDE and not _is_sentence_end(text, place, end, last, stop):
                     continue
                 place = end
             if place < stop:
-                found.append(place)
+                sentence_ends.append(place)
                 last = place
         place = stop
         while place > last and text[place - 1].isspace():
             place -= 1
         if place > last:
-            found.append(place)
+            sentence_ends.append(place)
         start = stop + 1
-    if not found:
+    if not sentence_ends:
         return [length] if text else []
-    found[-1] = length
-    return found
+    sentence_ends[-1] = length
+    return sentence_ends
 
 
-def split(text: str) -> list[str]:
-    """The sentences, each with the white space after it."""
-    starts = [0, *(_skip(text, place) for place in ends(text)[:-1]), len(text)]
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences, each with the white space after it."""
+    starts = [0, *(_skip_space(text, place) for place in find_sentence_ends(text)[:-1]), len(text)]
     return [text[start:stop] for start, stop in pairwise(starts) if stop > start]
 
 
-def _stops(text: str, place: int, end: int, last: int, stop: int) -> bool:
-    """Does the mark before `place`, with its closing quotes up to `end`, end a sentence that began at `last`?"""
-    after = _skip(text, end)
+def _is_sentence_end(text: str, place: int, end: int, last: int, stop: int) -> bool:
+    """Whether the mark before `place`, with closing quotes up to `end`, ends the sentence that began at `last`."""
+    after = _skip_space(text, end)
     if after >= stop:
         return False  # the line's own end
-    follows = text[after]
-    if after == end or follows.islower() or follows in ",;:)]}":
+    next_char = text[after]
+    if after == end or next_char.islower() or next_char in ",;:)]}":
         return False
-    if end > place and CARRIES_ON.match(text, after):
+    if end > place and CONTINUATION.match(text, after):
         return False
     point = place - 1
     if text[point] != "." or text[max(last, point - 1)] in STOPS:
@@ -122,28 +122,32 @@ def _stops(text: str, place: int, end: int, last: int, stop: int) -> bool:
     word = text[start:point].lstrip("\"'“‘«‹「『【（([{")
     if not word:
         return True
-    if word.isdigit() and len(word) <= 4 and (follows.isdigit() or DATE.search(text, max(last, point - 14), point + 1)):
+    if (
+        word.isdigit()
+        and len(word) <= 4
+        and (next_char.isdigit() or DATE.search(text, max(last, point - 14), point + 1))
+    ):
         return False
     if LIST_NUMBER.match(word) and not text[last:start].strip():
         return False  # "1. ", "a. " or "가. " before an item
-    low = word.lower()
-    if low in TITLES or (low in BEFORE_NUMBER and (follows.isdigit() or follows in "IVXLC")):
+    lower = word.lower()
+    if lower in TITLES or (lower in BEFORE_NUMBER and (next_char.isdigit() or next_char in "IVXLC")):
         return False
     initial = len(word) == 1 and word.isupper()
-    if initial or low in PERHAPS or INNER_POINTS.match(word):
+    if initial or lower in MAYBE_FINAL or INNER_POINTS.match(word):
         next_word = NEXT_WORD.match(text, after)
         return next_word is not None and next_word[1].lower() in STARTERS
     return True
 
 
 def _is_wrapped(text: str) -> bool:
-    """Are lines broken at a fixed width? Then most breaks stand inside a sentence, before a small letter."""
+    """Whether lines are wrapped at a fixed width: most breaks are inside a sentence, before a lower-case letter."""
     inside = len(BREAK_INSIDE.findall(text))
     return inside >= 2 and 2 * inside >= len(SINGLE_BREAK.findall(text))
 
 
-def _line_end(text: str, start: int, wrapped: bool) -> int:
-    """The next line break that ends a sentence: any, or in wrapped text one before an empty line."""
+def _find_line_end(text: str, start: int, wrapped: bool) -> int:
+    """Return the next line break that ends a sentence: any, or in wrapped text one before an empty line."""
     while True:
         stop = text.find("\n", start)
         if stop < 0:
@@ -154,7 +158,7 @@ def _line_end(text: str, start: int, wrapped: bool) -> int:
         start = stop + 1
 
 
-def _skip(text: str, place: int) -> int:
+def _skip_space(text: str, place: int) -> int:
     while place < len(text) and text[place].isspace():
         place += 1
     return place

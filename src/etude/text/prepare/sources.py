@@ -1,4 +1,4 @@
-"""What text there is: files, globs, folders and hub data sets become one ordered list, checked before any work.
+"""Sources of text: files, patterns, folders and hub data sets as one ordered list, checked before any work.
 
 Formats go by the name: .txt (and every other name given outright), .jsonl, .csv, .tsv, .parquet, each also with .gz,
 .xz or .zst behind. `hub:name`, `hub:name:configuration` or `hub:name:configuration:split` is a data set of the hub.
@@ -17,11 +17,11 @@ FORMATS = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
     ".parquet": "parquet",
 }  # fmt: skip
-PACKINGS = {".gz": "gz", ".xz": "xz", ".zst": "zst"}
+COMPRESSIONS = {".gz": "gz", ".xz": "xz", ".zst": "zst"}
 HUB = "hub:"
 
-# How files of other kinds begin: a message that names the kind helps more than a byte offset.
-BEGINNINGS = (
+# The first bytes of other kinds of files: a message that names the kind helps more than a byte offset.
+FILE_SIGNATURES = (
     (b"%PDF", "a PDF"), (b"PK\x03\x04", "a ZIP archive (or an Office document)"), (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"), (b"GIF8", "a GIF image"), (b"\x7fELF", "a program"), (b"\x1f\x8b", "gzip data"),
     (b"\xfd7zXZ", "xz data"), (b"\x28\xb5\x2f\xfd", "zstd data"), (b"BZh", "bzip2 data"), (b"PAR1", "a Parquet file"),
@@ -30,31 +30,35 @@ BEGINNINGS = (
 
 
 @dataclass(frozen=True)
-class File:
+class SourceFile:
+    """A file to read text from, or a hub data set."""
+
     path: str  # as the user wrote it: goes into the manifest
     format: str  # text, jsonl, csv, tsv, parquet or hub
-    packing: str  # gz, xz, zst or nothing
+    compression: str  # gz, xz, zst or nothing
     size: int  # bytes on disk; 0 for a hub data set
 
 
 @dataclass(frozen=True)
 class Source:
+    """One source as the user gave it, with its weight in the mix."""
+
     name: str
     weight: float
-    files: tuple[File, ...]
+    files: tuple[SourceFile, ...]
 
 
-Given = str | Path | Sequence[str | Path] | Mapping[str, float]
+SourceInput = str | Path | Sequence[str | Path] | Mapping[str, float]
 
 
-def find_sources(given: Given, weights: Sequence[float] | None = None) -> list[Source]:
-    """The sources in the order given; files of a glob or folder in the order of their names."""
-    if isinstance(given, Mapping):
+def find_sources(sources: SourceInput, weights: Sequence[float] | None = None) -> list[Source]:
+    """Return the sources in the order given; files of a pattern or folder are sorted by name."""
+    if isinstance(sources, Mapping):
         if weights is not None:
             raise UserError("Weights are given twice: once with the sources, once as weights.")
-        names, weights = list(given), list(given.values())
+        names, weights = list(sources), list(sources.values())
     else:
-        names = [str(given)] if isinstance(given, (str, Path)) else [str(name) for name in given]
+        names = [str(sources)] if isinstance(sources, (str, Path)) else [str(name) for name in sources]
     if not names:
         raise UserError("No text was named. Give files, folders or patterns such as 'books/*.txt'.")
     if weights is None:
@@ -67,48 +71,52 @@ def find_sources(given: Given, weights: Sequence[float] | None = None) -> list[S
     for name, weight in zip(names, weights, strict=True):
         if not 0 < weight < 1000:
             raise UserError(f"The weight of {name} is {weight:g}; it must lie above 0 and below 1000.")
-    return [Source(name, float(weight), _files(name)) for name, weight in zip(names, weights, strict=True)]
+    return [Source(name, float(weight), _list_files(name)) for name, weight in zip(names, weights, strict=True)]
 
 
-def _files(name: str) -> tuple[File, ...]:
+def _list_files(name: str) -> tuple[SourceFile, ...]:
     if name.startswith(HUB):
-        return (File(name, "hub", "", 0),)
+        return (SourceFile(name, "hub", "", 0),)
     path = Path(name)
     if path.is_dir():
         inside = sorted(child for child in path.rglob("*") if child.is_file())
-        found = tuple(_file(str(child)) for child in inside if _known(child) and not _hidden(child.relative_to(path)))
-        if not found:
+        files = tuple(
+            _describe_file(str(child))
+            for child in inside
+            if _is_known(child) and not _is_hidden(child.relative_to(path))
+        )
+        if not files:
             kinds = ", ".join(sorted(FORMATS))
             raise UserError(
                 f"The folder {name} holds no text files. Looked for {kinds}, also packed as .gz, .xz, .zst."
             )
-        return found
+        return files
     if path.is_file():
-        return (_file(name),)
+        return (_describe_file(name),)
     # Path.glob takes no absolute pattern
     matches = sorted(match for match in glob.glob(name, recursive=True) if Path(match).is_file())  # noqa: PTH207
     if not matches:
         what = "no file matches the pattern" if glob.has_magic(name) else "no such file or folder"
         raise UserError(f"{name}: {what}.")
-    return tuple(_file(match) for match in matches)
+    return tuple(_describe_file(match) for match in matches)
 
 
-def _known(path: Path) -> bool:
+def _is_known(path: Path) -> bool:
     suffixes = path.suffixes
-    if suffixes and suffixes[-1].lower() in PACKINGS:
+    if suffixes and suffixes[-1].lower() in COMPRESSIONS:
         suffixes = suffixes[:-1]
     return bool(suffixes) and suffixes[-1].lower() in FORMATS
 
 
-def _hidden(path: Path) -> bool:
+def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _file(name: str) -> File:
+def _describe_file(name: str) -> SourceFile:
     path = Path(name)
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    packing = PACKINGS.get(suffixes[-1], "") if suffixes else ""
-    if packing:
+    compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""
+    if compression:
         suffixes = suffixes[:-1]
     try:
         size = path.stat().st_size
@@ -116,15 +124,19 @@ def _file(name: str) -> File:
             pass
     except OSError as problem:
         raise UserError(f"{name} cannot be read: {problem.strerror or problem}.") from None
-    return File(name, FORMATS.get(suffixes[-1], "text") if suffixes else "text", packing, size)
+    return SourceFile(name, FORMATS.get(suffixes[-1], "text") if suffixes else "text", compression, size)
 
 
-def refuse_binary(name: str, beginning: bytes) -> None:
-    """Says so if a file that should be text plainly is something else."""
-    for mark, kind in BEGINNINGS:
-        if beginning.startswith(mark):
-            packed = kind.split()[0] in ("gzip", "xz", "zstd")
-            hint = "its name should say so: .txt.gz, .txt.xz, .txt.zst" if packed else "turn it into UTF-8 text first"
+def refuse_binary(name: str, start: bytes) -> None:
+    """Raise UserError if a file that should be text is something else."""
+    for mark, kind in FILE_SIGNATURES:
+        if start.startswith(mark):
+            is_compressed = kind.split()[0] in ("gzip", "xz", "zstd")
+            hint = (
+                "its name should say so: .txt.gz, .txt.xz, .txt.zst"
+                if is_compressed
+                else "turn it into UTF-8 text first"
+            )
             raise UserError(f"{name} is not text but {kind}; {hint}.")
-    if (place := beginning.find(b"\0")) >= 0:
+    if (place := start.find(b"\0")) >= 0:
         raise UserError(f"{name} is a binary file: byte {place} is 0. Only text can be prepared.")

@@ -1,4 +1,4 @@
-"""The folder beside a corpus in the making: `<out>.partial`, locked, and gone when the corpus is there."""
+"""The work folder of a preparation: `<out>.partial`, locked, removed when the corpus is complete."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from etude.errors import UserError
-from etude.text.corpus.manifest import MANIFEST
+from etude.text.corpus.manifest import MANIFEST, Manifest
 
 SETTINGS, STATE, LOCK, CORPUS = "settings.json", "state.json", "lock", "corpus"
 
 
 class WorkFolder:
-    """Kept when interrupted, removed when the input is at fault."""
+    """The folder of one preparation: stays after an interruption, is removed after an error in the input."""
 
-    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, out: Path, settings: dict[str, object]) -> None:
         self.out, self.settings = out, settings
         self.folder = out.parent / f"{out.name}.partial"
-        self.made: list[Path] = []
+        self.new_folders: list[Path] = []
 
     def __enter__(self) -> WorkFolder:
         parent = self.out.absolute().parent
-        self.made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+        self.new_folders = [folder for folder in (parent, *parent.parents) if not folder.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lock = (self.folder / LOCK).open("w")
@@ -40,20 +39,22 @@ class WorkFolder:
                 f"Another process is preparing {self.out} right now. Wait for it, or choose another name."
             ) from None
         text = json.dumps(self.settings, sort_keys=True)
-        kept = self.folder / SETTINGS
-        if not kept.is_file() or kept.read_text() != text:  # nothing to go on from, or other text or settings
+        settings_file = self.folder / SETTINGS
+        if (
+            not settings_file.is_file() or settings_file.read_text() != text
+        ):  # nothing to continue, or other text or settings
             for path in self.folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
                 elif path.name != LOCK:
                     path.unlink()
-            write_whole(kept, text)
+            write_atomically(settings_file, text)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
         if kind is not None and issubclass(kind, UserError):
             shutil.rmtree(self.folder, ignore_errors=True)
-            for folder in self.made:
+            for folder in self.new_folders:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
         self.lock.close()
@@ -61,28 +62,28 @@ class WorkFolder:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def publish(self, manifest: dict[str, Any]) -> None:
-        """Writes the manifest and puts the corpus in its place by a rename."""
+    def publish(self, manifest: Manifest) -> None:
+        """Write the manifest and move the corpus to its place by a rename."""
         corpus = self.folder / CORPUS
-        # without a state, what a process that dies in the next lines leaves is not taken for work to go on with
+        # without a state, what a process that dies in the next lines leaves is not continued
         (self.folder / STATE).unlink(missing_ok=True)
-        write_whole(corpus / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
-        old = self.folder / "replaced"
+        write_atomically(corpus / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+        replaced = self.folder / "replaced"
         if self.out.exists():
-            self.out.rename(old)
+            self.out.rename(replaced)
         corpus.rename(self.out)
         _sync_folder(self.out.absolute().parent)
         shutil.rmtree(self.folder)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """The file is there with all of its text, or as it was before."""
-    aside = path.with_name(path.name + ".new")
-    with aside.open("w", encoding="utf-8", newline="") as file:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that it has all of its text, or stays as it was."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    temporary.replace(path)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Workers in other processes, and their answers in the order of the questions."""
+"""A pool of worker processes that returns results in the order of the requests."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from types import TracebackType
 from typing import Self
 
 from etude.errors import UserError
-from etude.text.prepare import messages as frames
-from etude.text.prepare.worker import Handler
+from etude.text.prepare import messages
+from etude.text.prepare.worker import RequestHandler
 
 # one thread a worker: the processes are the parallelism
-QUIET = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREADED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-class Pool:
-    """`workers` processes, or with 0 none: then this one does the work."""
+class WorkerPool:
+    """A pool of `workers` processes; with 0 this process does the work."""
 
     def __init__(self, workers: int, threads: bool = False) -> None:
-        """`threads`: whether a worker may use all cores itself."""
+        """`threads`: whether one worker may use all cores."""
         self.workers = workers
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.handler = Handler()
+        self.handler = RequestHandler()
         if not workers:
             return
-        quiet = {"TOKENIZERS_PARALLELISM": "true"} if threads else QUIET
+        threading = {"TOKENIZERS_PARALLELISM": "true"} if threads else SINGLE_THREADED
         root = str(Path(__file__).resolve().parents[3])  # where the package lies, installed or not
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "etude.text.prepare.worker"]
-        environment = {**os.environ, **quiet, "PYTHONPATH": path}
+        environment = {**os.environ, **threading, "PYTHONPATH": path}
         for _ in range(workers):
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
             self.processes.append(process)
@@ -44,44 +44,44 @@ class Pool:
         for process in self.processes:
             self.idle.put(process)
 
-    def tell(self, message: frames.Message) -> None:
-        """Sends one message to every worker; none may be busy."""
+    def broadcast(self, request: messages.Message) -> None:
+        """Send one request to every worker; none may be busy."""
         for process in self.processes:
-            _checked(self._answer(process, message))
+            _check_result(self._exchange(process, request))
         if not self.processes:
-            _checked(self.handler.handle(*message))
+            _check_result(self.handler.handle(*request))
 
-    def map(self, messages: Iterable[frames.Message]) -> Iterator[frames.Message]:
-        """The answers, in order. At most two questions a worker are under way, so memory stays bounded."""
+    def map(self, requests: Iterable[messages.Message]) -> Iterator[messages.Message]:
+        """Yield the results in order. At most two requests a worker are in flight, so memory stays bounded."""
         if not self.processes:
-            yield from (_checked(self.handler.handle(*message)) for message in messages)
+            yield from (_check_result(self.handler.handle(*request)) for request in requests)
             return
-        under_way: deque[Future[frames.Message]] = deque()
-        for message in messages:
-            under_way.append(self.threads.submit(self._ask, message))
-            if len(under_way) >= 2 * self.workers:
-                yield _checked(under_way.popleft().result())
-        while under_way:
-            yield _checked(under_way.popleft().result())
+        in_flight: deque[Future[messages.Message]] = deque()
+        for request in requests:
+            in_flight.append(self.threads.submit(self._process_request, request))
+            if len(in_flight) >= 2 * self.workers:
+                yield _check_result(in_flight.popleft().result())
+        while in_flight:
+            yield _check_result(in_flight.popleft().result())
 
-    def _ask(self, message: frames.Message) -> frames.Message:
+    def _process_request(self, request: messages.Message) -> messages.Message:
         process = self.idle.get()
         try:
-            return self._answer(process, message)
+            return self._exchange(process, request)
         finally:
             self.idle.put(process)
 
-    def _answer(self, process: subprocess.Popen[bytes], message: frames.Message) -> frames.Message:
+    def _exchange(self, process: subprocess.Popen[bytes], request: messages.Message) -> messages.Message:
         assert process.stdin is not None and process.stdout is not None
         try:
-            frames.send(process.stdin, *message)
-            answer = frames.receive(process.stdout)
+            messages.send(process.stdin, *request)
+            result = messages.receive(process.stdout)
         except (BrokenPipeError, ValueError):
-            answer = None
-        if answer is None:
+            result = None
+        if result is None:
             code = process.wait()
             raise RuntimeError(f"a worker ended unexpectedly (exit code {code}); -9 is often a lack of memory")
-        return answer
+        return result
 
     def __enter__(self) -> Self:
         return self
@@ -91,9 +91,9 @@ class Pool:
     ) -> None:
         for process in self.processes:
             if kind is not None:
-                process.kill()  # an answer under way is of no use any more
+                process.kill()  # the result of a request in flight is of no use any more
             elif process.stdin is not None:
-                process.stdin.close()  # a worker ends when it is asked no more
+                process.stdin.close()  # a worker ends at the end of its input
         for process in self.processes:
             process.wait()
         if self.processes:
@@ -104,9 +104,9 @@ class Pool:
                         pipe.close()
 
 
-def _checked(answer: frames.Message) -> frames.Message:
-    if "problem" in answer[0]:
-        raise UserError(answer[0]["problem"])
-    if "crash" in answer[0]:
-        raise RuntimeError(f"a worker failed:\n{answer[0]['crash']}")
-    return answer
+def _check_result(result: messages.Message) -> messages.Message:
+    if "problem" in result[0]:
+        raise UserError(result[0]["problem"])
+    if "crash" in result[0]:
+        raise RuntimeError(f"a worker failed:\n{result[0]['crash']}")
+    return result
