@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
     from etude.study.runner import Report
-    from etude.tasks.base import Score
+    from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
     from etude.text.tokenizer.tokenizer import Tokenizer
     from etude.verbs.catalog import recipes, tasks
@@ -60,7 +60,7 @@ TYPES = {  # what the verbs take and return: (module, name there)
     "Recipe": ("etude.recipes.schema", "Recipe"),
     "Report": ("etude.study.runner", "Report"),
     "Run": ("etude.runs.run", "Run"),
-    "Score": ("etude.tasks.base", "Score"),
+    "Score": ("etude.tasks.bootstrap", "Score"),
     "SuiteRun": ("etude.verbs.task_run", "SuiteRun"),
     "TaskModel": ("etude.inference.task_model", "Tuned"),
     "TaskRun": ("etude.verbs.task_run", "TaskRun"),

@@ -136,7 +136,8 @@ class Call(Generic[Result]):
 
     def __call__(self, **hooks: Callable[..., None]) -> Result:
         """Calls the verb; `hooks` are its functions that receive progress."""
-        return self.command.verb(**self.arguments, **hooks)
+        result: Result = self.command.verb(**self.arguments, **hooks)
+        return result
 
 
 # --- what a signature says --------------------------------------------------------------------------

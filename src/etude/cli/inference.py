@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
     from etude.inference.perplexity import Perplexity
-    from etude.tasks.base import Score
+    from etude.tasks.bootstrap import Score
     from etude.verbs.inference import FeatureFile
 
 

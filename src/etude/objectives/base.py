@@ -28,11 +28,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from etude.chance import Chance
 from etude.errors import UserError
@@ -47,10 +48,11 @@ __all__ = [
     "rows_of",
 ]  # fmt: skip
 
-ModelT = TypeVar("ModelT", bound=Model)
-RowT = TypeVar("RowT", bound="Row")
-RowT_co = TypeVar("RowT_co", bound="Row", covariant=True)
-BatchT = TypeVar("BatchT", bound="Batch")
+# A plain `Objective` is one of any model, row and batch
+ModelT = TypeVar("ModelT", bound=Model, default=Any)
+RowT = TypeVar("RowT", bound="Row", default=Any)
+RowT_co = TypeVar("RowT_co", bound="Row", covariant=True, default=Any)
+BatchT = TypeVar("BatchT", bound="Batch", default=Any)
 
 
 @dataclass

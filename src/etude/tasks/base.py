@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import torch
+from typing_extensions import TypeVar
 
 from etude.chance import Chance
 from etude.models.base import Model
@@ -39,7 +40,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result
 
-E = TypeVar("E")
+E = TypeVar("E", default=Any)
 Answer = dict[str, Any]  # JSON-ready: what a task says of one example
 Answers = Sequence[Answer]
 Facts = Mapping[str, Any]  # JSON-ready: what follows from the training examples (labels, thresholds)

@@ -42,6 +42,7 @@ from etude.train.device import make_deterministic, resolve_device
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.train.run_state import SelectionMetric, TrainResult
+from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as TrainSettings
 from etude.transfer import task_teacher as teachers
 from etude.transfer import vector_init
@@ -194,7 +195,7 @@ def _add_dev(transfer: Transfer, dev: Examples[Any]) -> None:
 
 def _only_budget(**budget: Any) -> dict[str, Any]:
     """One budget of `train`, the others unset."""
-    return dict.fromkeys(plans.BUDGETS) | budget
+    return dict.fromkeys(BUDGETS) | budget
 
 
 def _total_steps(settings: TrainSettings, rows: Rows, model: Model, objective: Objective) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from etude.inference.model import Loaded
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import Tuned
-    from etude.tasks.base import Score
+    from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from etude.inference.task_model import Tuned
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
-from etude.tasks.base import Score
+from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self
 
 import torch
+from typing_extensions import TypeVar
 
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective
 
-ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True)
+ObjectiveT_co = TypeVar("ObjectiveT_co", bound=Objective, covariant=True, default=Any)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from etude.objectives.rows import segments
 from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.tokenizer import Specials
+from etude.text.tokenizer.special_tokens import Specials
 
 ROW = 8  # sequences of full length a row: one in eight is cut short to fit
 GRAIN = 32  # compact slots are a multiple of this: few shapes, for oneDNN writes a program for every new one
