@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import etude as package
 from etude.cli.main import app, main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +31,30 @@ def test_every_command_of_the_readme_exists() -> None:
     shown = set(re.findall(r"^\s+etude (\w+)", README.read_text(encoding="utf-8"), re.MULTILINE))
     known = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
     assert shown and shown <= known | {str(group.name) for group in app.registered_groups}
+
+
+def python_calls(text: str) -> Iterator[ast.Call]:
+    """Every `etude.verb(...)` that a page shows, in a block or in a line."""
+    for found in re.finditer(r"etude\.\w+\(", text):
+        for end in range(found.end(), len(text)):
+            if text[end] == ")":
+                try:
+                    call = ast.parse(text[found.start() : end + 1], mode="eval").body
+                except SyntaxError:  # a bracket inside
+                    continue
+                assert isinstance(call, ast.Call)
+                yield call
+                break
+
+
+@pytest.mark.parametrize("page", [README, KOREAN, *sorted(ROOT.glob("docs/**/*.md"))], ids=lambda page: page.name)
+def test_python_calls_of_the_pages_fit_the_verbs(page: Path) -> None:
+    calls = list(python_calls(page.read_text(encoding="utf-8")))
+    assert calls or page not in (README, KOREAN)
+    for call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        verb = getattr(package, call.func.attr)
+        inspect.signature(verb).bind(*call.args, **{keyword.arg: keyword.value for keyword in call.keywords})  # type: ignore[misc]
 
 
 def test_both_languages_say_the_same() -> None:

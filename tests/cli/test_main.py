@@ -10,7 +10,6 @@ import pytest
 
 from etude.cli import main as cli
 from etude.errors import UserError
-from etude.recipes.schema import Recipe
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -59,25 +58,6 @@ def test_debug_shows_where_it_arose(monkeypatch: pytest.MonkeyPatch, words: tupl
     monkeypatch.setattr(sys, "argv", ["etude", *words])
     with pytest.raises(UserError, match="no recipe named 'nothing'"):
         cli.main()
-
-
-def test_one_recipe_prints_resolved_and_reads_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "recipes", "gpt2-toy", "model.layers=3", "train.minutes=5") == 0
-    recipe = Recipe.parse(capsys.readouterr().out)
-    assert recipe == Recipe.load("gpt2-toy", {"model.layers": 3, "train.minutes": 5}).resolve()
-    assert recipe.train.tokens is None and recipe.model.feedforward == 4 * recipe.model.width
-
-
-def test_recipes_are_listed_with_their_cost(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("etude.recipes.document.shipped", lambda: ["gpt2", "bert-base"])
-    assert run(monkeypatch, "recipes") == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["bert-base", "BERT", "109M", "518M"] in lines
-    assert ["gpt2", "GPT-2", "124M", "854M"] in lines
 
 
 def test_the_installed_command_ends_with_code_two() -> None:

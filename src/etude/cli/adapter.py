@@ -31,7 +31,11 @@ from etude.errors import UserError
 Result = TypeVar("Result")
 
 SHORT = {"columns": "-c", "out": "-o", "quiet": "-q", "tokenizer": "-t", "top": "-n", "workers": "-w"}
-LONG = {"columns": "--column", "report_only": "--report"}  # where an option is not called as its parameter
+LONG = {
+    "columns": "--column",
+    "compare_poolings": "--ways",
+    "report_only": "--report",
+}  # where an option is not called as its parameter
 _PLACE = "place_"  # before the names of positional parameters: an option may be called the same
 _WORDS = "settings_words"
 

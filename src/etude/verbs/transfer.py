@@ -29,7 +29,7 @@ def finetune(
     label: str | None = None,
     lr: Sequence[float] | None = None,
     vary: Mapping[str, Sequence[object]] | None = None,
-    ways: bool = False,
+    compare_poolings: bool = False,
     seeds: int = 1,
     skip_bad: bool = False,
     quiet: bool = False,
@@ -52,7 +52,7 @@ def finetune(
         label: The column of the label.
         lr: Rates to choose from on dev: 2e-5,3e-5,5e-5
         vary: Values of a setting to compare on dev: task.pooling=start,mean,max,last
-        ways: Compare features and fine-tuning under all four poolings, in one table.
+        compare_poolings: Compare features and fine-tuning under all four poolings, in one table.
         seeds: So many runs; mean and deviation.
         skip_bad: Leave bad examples out, and count them.
         quiet: No progress.
@@ -67,7 +67,7 @@ def finetune(
     overrides = dict(settings or {})
     if teacher is not None:
         overrides["distill.teacher"] = str(teacher)
-    varied: dict[str, Sequence[object]] = dict(search.WAYS) if ways else {}
+    varied: dict[str, Sequence[object]] = dict(search.WAYS) if compare_poolings else {}
     if lr:
         varied["train.lr"] = lr
     varied.update(vary or {})

@@ -1,0 +1,49 @@
+"""What `etude generate` and `etude fill` print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from etude.cli.main import app
+from etude.errors import UserError
+
+Bases = Callable[[str], Path]
+
+
+@pytest.fixture
+def run(base: Bases) -> Callable[..., str]:
+    def invoke(kind: str, command: str, *words: str) -> str:
+        done = CliRunner().invoke(app, [command, str(base(kind)), *words, "--device", "cpu"])
+        if done.exception is not None:
+            raise done.exception
+        return done.stdout
+
+    return invoke
+
+
+def test_a_stream_prints_what_is_printed_at_once(run: Callable[..., str]) -> None:
+    words = ("good", "bad", "--samples", "2", "--tokens", "5", "--past-end")
+    printed = run("gpt", "generate", *words)
+    assert printed.count("---\n") == 3 and printed.startswith("good")
+    assert run("gpt", "generate", *words, "--stream") == printed
+
+
+def test_a_full_context_is_said(run: Callable[..., str], base: Bases) -> None:
+    words = ["generate", str(base("gpt")), "good", "--tokens", "80", "--past-end", "--device", "cpu"]
+    assert "went on past 64 tokens" in CliRunner().invoke(app, words).output
+    stopped = CliRunner().invoke(app, [*words, "--overflow", "stop"]).output
+    assert "! 1 of 1 stopped at the end of the context (64 tokens)" in stopped
+
+
+def test_options_that_exclude_each_other(run: Callable[..., str]) -> None:
+    with pytest.raises(UserError, match="leave out --stream and --samples"):
+        run("gpt", "generate", "good", "--beams", "2", "--stream")
+
+
+def test_blanks_are_parted_by_an_empty_line(run: Callable[..., str]) -> None:
+    lines = run("bert", "fill", "[MASK] film [MASK]", "--top", "2").split("\n")
+    assert [bool(line) for line in lines] == [True, True, False, True, True, False]
