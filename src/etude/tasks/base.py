@@ -28,7 +28,7 @@ from typing_extensions import TypeVar
 from etude.chance import Chance
 from etude.models.base import Model
 from etude.models.framing import Framing
-from etude.objectives.base import Rows, UsableObjective
+from etude.objectives.base import Batch, Row, Rows, UsableObjective
 from etude.settings import Strict
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples, Record
@@ -41,6 +41,8 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result
 
 E = TypeVar("E", default=Any)
+RowT = TypeVar("RowT", bound=Row, default=Any)
+BatchT = TypeVar("BatchT", bound=Batch, default=Any)
 Answer = dict[str, Any]  # JSON-ready: what a task says of one example
 Answers = Sequence[Answer]
 Facts = Mapping[str, Any]  # JSON-ready: what follows from the training examples (labels, thresholds)
@@ -72,7 +74,7 @@ class TaskKind(Protocol):
     def learn(self, examples: Examples[Any], settings: Any) -> dict[str, Any]:
         """Facts that follow from the training examples: labels, the mean of a regression target."""
 
-    def build(self, settings: Any, model: Model, tokenizer: Tokenizer, facts: Facts) -> Task[Any]:
+    def build(self, settings: Any, model: Model, tokenizer: Tokenizer, facts: Facts) -> Task:
         """The task over a model; `facts` from `learn`, or as saved by `Task.facts`."""
 
     def scoring(self, settings: Any, facts: Facts) -> Scoring[Any]:
@@ -106,7 +108,7 @@ class ErrorExample:
     loss: float  # how wrong it is, for the order of errors
 
 
-class Task(UsableObjective[Any, Any, Any], Generic[E]):
+class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
     scoring: Scoring[E]
     framing: Framing  # how texts become sequences
 
@@ -116,7 +118,7 @@ class Task(UsableObjective[Any, Any, Any], Generic[E]):
         return self.scoring.score
 
     @abstractmethod
-    def rows(self, corpus: Examples[E], seed: int = 0) -> Rows[Any]:
+    def rows(self, corpus: Examples[E], seed: int = 0) -> Rows[RowT]:
         """Rows of labelled examples, each as long as it is."""
 
     @abstractmethod
@@ -158,7 +160,7 @@ class Task(UsableObjective[Any, Any, Any], Generic[E]):
         """What the official scorer reads: content by the ending of the file's name, "" first; {} where it has none."""
         return {}
 
-    def batches(self, model: Model, rows: Rows) -> Iterator[tuple[list[int], Any]]:
+    def batches(self, model: Model, rows: Rows[RowT]) -> Iterator[tuple[list[int], BatchT]]:
         """(row numbers, batch on the device) of all rows, like lengths together; for use without gradients."""
         lengths = [len(rows[number].tokens) for number in range(len(rows))]
         device = next((p.device for p in self.parameters()), torch.device("cpu"))

@@ -29,7 +29,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
 from etude.nn.states import States
-from etude.objectives.base import Row, Stat, Term
+from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
 from etude.tasks.bootstrap import Score, bootstrap_mean
@@ -37,7 +37,7 @@ from etude.tasks.data.examples import Examples, Record, checked_text, column_of,
 from etude.tasks.data.records import FILES, records
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PooledHead
+from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PooledHead
 from etude.tasks.prompt_form import ChoicePrompt
 from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -182,7 +182,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Choice(settings, model, tokenizer)
 
 
-class Choice(Task[Question]):
+class Choice(Task[Question, ExampleRow, ExampleBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, ChoiceScoring()
@@ -202,7 +202,7 @@ class Choice(Task[Question]):
         texts = [[(item.text, choice) for choice in item.choices] for item in examples]
         return self.pooled.rows(texts, examples.places, examples.source)
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
+    def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
     def _scores(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, States]:

@@ -9,12 +9,13 @@ relations (tasks/relation.py). Sentence pairs (tasks/pair.py) are the same with 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,15 +25,15 @@ from pydantic import Field
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
-from etude.objectives.base import Row, Stat, Term
+from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_counts
-from etude.tasks.data.examples import Examples, column_of, gather, label_names, label_numbers, label_of, text_of
+from etude.tasks.data.examples import Examples, Record, column_of, gather, label_names, label_numbers, label_of, text_of
 from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED, Outcome, mean_outcome
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, PooledHead
+from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
 from etude.tasks.prompt_form import LabelPrompt
 from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -61,13 +62,21 @@ class Settings(pooled.Settings):
     nothing: str | None = Field(default=None, description="a label that is none: micro_f1 is over the others")
 
 
+class HasLabel(Protocol):
+    @property
+    def label(self) -> str | None: ...
+
+
+L = TypeVar("L", bound=HasLabel)
+
+
 @dataclass(frozen=True)
 class LabelledText:
     texts: tuple[str, ...]  # one, or the two of a pair
     label: str | None = None
 
 
-def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> LabelledText:
+def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> LabelledText:
     text = text_of(record, column_of(record, "text", columns, COLUMNS["text"]), where)
     label = column_of(record, "label", columns, COLUMNS["label"])
     return LabelledText((text,), label_of(record, label, where) if labelled else None)
@@ -79,15 +88,15 @@ def read(
     return gather(records(path), lambda record, where: parse(record, columns or {}, where, labelled), path, skip_bad)
 
 
-def learn(examples: Examples[LabelledText], settings: Settings) -> dict[str, Any]:
+def learn(examples: Examples[L], settings: Settings) -> dict[str, Any]:
     return {"labels": label_names(item.label for item in examples if item.label is not None)}
 
 
-def strata(example: LabelledText) -> frozenset[str]:
+def strata(example: HasLabel) -> frozenset[str]:
     return frozenset() if example.label is None else frozenset([example.label])
 
 
-def majority(train: Examples[LabelledText], test: Examples[LabelledText]) -> list[Answer]:
+def majority(train: Examples[L], test: Examples[L]) -> list[Answer]:
     label = most_common([str(item.label) for item in train])
     return [{"label": label} for _ in test]
 
@@ -106,12 +115,7 @@ PROMPT = TextPrompt(("text",))
 # --- scores -------------------------------------------------------------------------------------------
 
 
-class HasLabel(Protocol):
-    @property
-    def label(self) -> str | None: ...
-
-
-class LabelScoring(Scoring[HasLabel]):
+class LabelScoring(Scoring[L]):
     def __init__(self, settings: Settings, labels: Sequence[str]) -> None:
         if len(labels) < 2:
             raise UserError(f"A classifier tells labels apart, and there is only {list(labels)}. Give two or more.")
@@ -127,7 +131,7 @@ class LabelScoring(Scoring[HasLabel]):
         # micro F1 is over all labels but the one that stands for none
         self.counted = [number for number, label in enumerate(self.labels) if label != settings.nothing]
 
-    def outcome(self, examples: Examples[HasLabel], answers: Answers) -> Outcome:
+    def outcome(self, examples: Examples[L], answers: Answers) -> Outcome:
         pairs = [(str(item.label), answer["label"]) for item, answer in zip(examples, answers, strict=True)]
         numbers = {name: number for number, name in enumerate(self.labels)}
         unknown = next((gold for gold, _ in pairs if gold not in numbers), None)
@@ -156,7 +160,7 @@ class LabelScoring(Scoring[HasLabel]):
         return Outcome("macro", counts.reshape(len(pairs), -1))
 
 
-def scoring(settings: Settings, facts: Facts) -> LabelScoring:
+def scoring(settings: Settings, facts: Facts) -> LabelScoring[LabelledText]:
     return LabelScoring(settings, facts["labels"])
 
 
@@ -167,10 +171,10 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Classify(settings, model, tokenizer, facts["labels"])
 
 
-class Classify(Task[Any]):
-    """Over examples that have a label and whose texts `texts` gives: those of relations are another type."""
+class LabelTask(Task[L, ExampleRow, ExampleBatch]):
+    """One label for an example, whatever of it is read: `texts`."""
 
-    scoring: LabelScoring
+    scoring: LabelScoring[L]
 
     def __init__(
         self,
@@ -191,19 +195,19 @@ class Classify(Task[Any]):
 
     # --- training -----------------------------------------------------------------------------------
 
-    def rows(self, corpus: Examples[LabelledText], seed: int = 0) -> ExampleRows:
+    def rows(self, corpus: Examples[L], seed: int = 0) -> ExampleRows:
         rows = self._rows(corpus)
         rows.labels = label_numbers((item.label for item in corpus), self.labels, corpus.places)
         return rows
 
-    def _rows(self, examples: Examples[LabelledText]) -> ExampleRows:
+    def _rows(self, examples: Examples[L]) -> ExampleRows:
         return self.pooled.rows([[self.texts(item)] for item in examples], examples.places, examples.source)
 
-    def texts(self, item: Any) -> tuple[str, ...]:
+    @abstractmethod
+    def texts(self, item: L) -> tuple[str, ...]:
         """What is read of an example."""
-        return item.texts
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
+    def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
     def loss(self, model: Model, batch: ExampleBatch) -> dict[str, Term]:
@@ -227,7 +231,7 @@ class Classify(Task[Any]):
 
     # --- use ----------------------------------------------------------------------------------------
 
-    def probabilities(self, model: Model, examples: Examples[LabelledText]) -> np.ndarray:
+    def probabilities(self, model: Model, examples: Examples[L]) -> np.ndarray:
         """(examples, labels), in their order."""
         rows = self._rows(examples)
         probs = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
@@ -235,7 +239,7 @@ class Classify(Task[Any]):
             probs[group] = self.pooled(model, batch)[0].softmax(-1).float().cpu().numpy()
         return probs
 
-    def predict(self, model: Model, examples: Examples[LabelledText]) -> list[Answer]:
+    def predict(self, model: Model, examples: Examples[L]) -> list[Answer]:
         """The likeliest label, and the probability of every label."""
         return [
             {
@@ -245,7 +249,7 @@ class Classify(Task[Any]):
             for row in self.probabilities(model, examples)
         ]
 
-    def evaluate(self, model: Model, examples: Examples[LabelledText], intervals: bool = True) -> dict[str, Score]:
+    def evaluate(self, model: Model, examples: Examples[L], intervals: bool = True) -> dict[str, Score]:
         gold = label_numbers((item.label for item in examples), self.labels, examples.places)
         probs = self.probabilities(model, examples)
         counts = Confusion(len(self.labels))
@@ -258,7 +262,7 @@ class Classify(Task[Any]):
             scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
         return scores
 
-    def judge(self, examples: Examples[LabelledText], answers: Answers) -> list[ErrorExample]:
+    def judge(self, examples: Examples[L], answers: Answers) -> list[ErrorExample]:
         label_numbers((item.label for item in examples), self.labels, examples.places)
         return [
             ErrorExample(
@@ -271,13 +275,18 @@ class Classify(Task[Any]):
             for item, answer in zip(examples, answers, strict=True)
         ]
 
-    def confusion(self, examples: Examples[LabelledText], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
+    def confusion(self, examples: Examples[L], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
         pairs = zip(examples, answers, strict=True)
         return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         config = label_config(self.labels) | {"problem_type": "single_label_classification"}
         return self.pooled.published_head(model, family, "ForSequenceClassification", self.state_dict(), config)
+
+
+class Classify(LabelTask[LabelledText]):
+    def texts(self, item: LabelledText) -> tuple[str, ...]:
+        return item.texts
 
 
 def label_scores(

@@ -19,18 +19,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.models.base import require
+from etude.models.base import Model, require
 from etude.models.depth import training_flops
 from etude.models.transformer import Transformer
+from etude.nn.states import States
 from etude.objectives.base import Objective, Row, Rows, Stat, Term
 from etude.objectives.distillation.matching import Inside, Matching
 from etude.objectives.distillation.teacher import Teacher
 from etude.tasks.base import Task
-from etude.tasks.classify import Classify
+from etude.tasks.classify import LabelTask
+from etude.tasks.data.examples import Examples
 
 
 class TaskDistillSettings(Inside):
@@ -53,16 +55,16 @@ WHOLE_TRANSFORMERS = (
 )
 
 
-class DistilledTask(Objective):
+class DistilledTask(Objective[Transformer, Any, Any]):
     """The task's own batches and scores, with the teacher's terms in place of its loss."""
 
-    def __init__(self, task: Task, distill: TaskDistillSettings, model: nn.Module, teacher: Teacher) -> None:
+    def __init__(self, task: Task, distill: TaskDistillSettings, model: Model, teacher: Teacher[Task]) -> None:
         super().__init__()
-        check(task, distill, model, teacher)
+        student = check(task, distill, model, teacher)
         self.task, self.distill, self.teacher = task, distill, teacher.eval()  # the teacher is no module of this one's
-        self.matching = Matching(distill, model, teacher.model) if distill.looks_inside else None
+        self.matching = Matching(distill, student, teacher.model) if distill.looks_inside else None
 
-    def rows(self, corpus: Any, seed: int = 0) -> Rows:
+    def rows(self, corpus: Examples[Any], seed: int = 0) -> Rows[Any]:
         return self.task.rows(corpus, seed)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> Any:
@@ -73,17 +75,17 @@ class DistilledTask(Objective):
             batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
 
-    def loss(self, model: nn.Module, batch: Any) -> dict[str, Term]:
+    def loss(self, model: Transformer, batch: Any) -> dict[str, Term]:
         return self._terms(model, batch)[0]
 
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: Transformer, batch: Any) -> dict[str, Stat]:
         terms, logits = self._terms(model, batch)
         stats = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
         if logits is not None:
             stats["accuracy"] = Stat((logits.argmax(-1) == batch.labels).sum(), len(logits))
         return stats
 
-    def _terms(self, model: nn.Module, batch: Any) -> tuple[dict[str, Term], Tensor | None]:
+    def _terms(self, model: Transformer, batch: Any) -> tuple[dict[str, Term], Tensor | None]:
         """The terms, and the student's logits of labels where it gives any, (R, labels)."""
         distill, task = self.distill, self.task
         states = self._read(model, batch)
@@ -93,7 +95,7 @@ class DistilledTask(Objective):
         terms: dict[str, Term] = {}
         logits: Tensor | None = None
         if distill.answers:
-            assert isinstance(task, Classify) and isinstance(self.teacher.objective, Classify)
+            assert isinstance(task, LabelTask) and isinstance(self.teacher.objective, LabelTask)
             logits = task.pooled.scores(model, states, batch)
             if distill.soft_weight:
                 with torch.no_grad():
@@ -107,17 +109,17 @@ class DistilledTask(Objective):
             terms |= self.matching.terms(states, teacher_states, batch.layout, batch.counts)
         return terms, logits
 
-    def _read(self, model: Any, batch: Any) -> Any:
+    def _read(self, model: Transformer, batch: Any) -> States:
         return model(batch) if self.matching is None else self.matching.read(model, batch)
 
-    def flops(self, model: Any, batch: Any) -> int:
+    def flops(self, model: Transformer, batch: Any) -> int:
         lengths = batch.layout.lengths
         total = training_flops(model, lengths) + int(self.teacher.model.flops(lengths))
         if self.distill.answers:
-            assert isinstance(self.task, Classify)
+            assert isinstance(self.task, LabelTask)
             total += 3 * self.task.pooled.head_flops(model, batch)
         if self.distill.soft_weight:
-            assert isinstance(self.teacher.objective, Classify)
+            assert isinstance(self.teacher.objective, LabelTask)
             total += self.teacher.objective.pooled.head_flops(self.teacher.model, batch)
         return total + (self.matching.flops(lengths) if self.matching is not None else 0)
 
@@ -138,21 +140,21 @@ def task_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def check(task: Task, distill: TaskDistillSettings, model: Any, teacher: Teacher) -> None:
-    """Raise UserError where teacher, student and task do not fit together."""
-    require(model, Transformer, WHOLE_TRANSFORMERS)
+def check(task: Task, distill: TaskDistillSettings, model: Model, teacher: Teacher[Task]) -> Transformer:
+    """The student; raises UserError where teacher, student and task do not fit together."""
+    student = require(model, Transformer, WHOLE_TRANSFORMERS)
     if type(task) is not type(teacher.objective):
         raise UserError(f"{distill.teacher} has another task: a teacher is a run of the same one.")
     if not distill.answers and not distill.looks_inside:
         raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=1.")
     if model.causal != teacher.model.causal:
         raise UserError("A teacher and its student read in the same direction: these do not.")
-    length, limit = task.framing.length or model.context, teacher.model.context
+    length, limit = task.framing.length or student.context, teacher.model.context
     if length > limit:
         raise UserError(f"The teacher sees {limit} tokens: set task.length to that at most.")
     if not distill.answers:
-        return
-    if not isinstance(task, Classify) or not isinstance(teacher.objective, Classify):
+        return student
+    if not isinstance(task, LabelTask) or not isinstance(teacher.objective, LabelTask):
         raise UserError(
             "Answers are learnt where they are labels of a text or a pair; of this task a teacher's inside can be: "
             "distill.soft_weight=0 distill.attention_weight=1 distill.hidden_weight=1 distill.embedding_weight=1."
@@ -163,8 +165,9 @@ def check(task: Task, distill: TaskDistillSettings, model: Any, teacher: Teacher
         raise UserError("task.language_model is a loss of its own: leave it out where a teacher teaches.")
     if task.pooled.reading != teacher.objective.pooled.reading or _unsegmented(task, teacher.objective):
         raise UserError("The teacher reads its texts in another way than the student: side by side, or with segments.")
+    return student
 
 
-def _unsegmented(task: Classify, teacher: Classify) -> bool:
+def _unsegmented(task: LabelTask[Any], teacher: LabelTask[Any]) -> bool:
     """Whether a pair has segments for one of the two models only."""
     return type(task.settings).texts == 2 and task.framing.segments != teacher.framing.segments

@@ -10,18 +10,18 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from etude.errors import UserError
 from etude.objectives.base import Rows
-from etude.tasks.base import Task
+from etude.tasks.base import BatchT, E, RowT, Task
 from etude.tasks.data.examples import Examples
 
-E = TypeVar("E")
 log = logging.getLogger("etude")
 
 
-def admit_examples(task: Task[E], examples: Examples[E], skip_bad: bool, seed: int = 0) -> tuple[Examples[E], Rows]:
+def admit_examples(
+    task: Task[E, RowT, BatchT], examples: Examples[E], skip_bad: bool, seed: int = 0
+) -> tuple[Examples[E], Rows[RowT]]:
     """The examples that have rows, and their rows; bad ones are counted in `bad`, or the first is raised."""
     try:
         return examples, task.rows(examples, seed)

@@ -173,7 +173,7 @@ class PooledHead(nn.Module):
 
     # --- rows to scores -----------------------------------------------------------------------------
 
-    def batch(self, rows: Sequence[Row]) -> ExampleBatch:
+    def batch(self, rows: Sequence[ExampleRow]) -> ExampleBatch:
         longest = self.framing.length or max(int(np.diff(row.bounds).max()) for row in rows)
         packed = join(rows, 0, longest)
         batch = ExampleBatch(

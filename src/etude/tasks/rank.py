@@ -30,7 +30,7 @@ from torch import Tensor
 from etude.chance import Chance, fold
 from etude.errors import UserError
 from etude.models.base import Model
-from etude.objectives.base import Row, Stat, Term
+from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
 from etude.tasks.bootstrap import Score, bootstrap_mean
@@ -150,7 +150,7 @@ class QueryBatch(ExampleBatch):
     owners: Tensor | None = None  # (C,) int64, the query of each
 
 
-class Rank(Task[Query]):
+class Rank(Task[Query, ExampleRow, QueryBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, RankScoring(settings)
@@ -177,7 +177,7 @@ class Rank(Task[Query]):
         texts = [[(item.text, candidate) for candidate in item.candidates] for item in examples]
         return self.pooled.rows(texts, examples.places, examples.source)
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> QueryBatch:
+    def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> QueryBatch:
         plain = self.pooled.batch(rows)
         sizes = plain.sizes // self.sequences
         batch = QueryBatch(**vars(plain), owners=torch.from_numpy(np.repeat(np.arange(len(rows)), sizes)))

@@ -23,7 +23,7 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.tasks import classify
 from etude.tasks.base import Facts
-from etude.tasks.classify import Classify, learn, majority, scoring, strata
+from etude.tasks.classify import LabelTask, learn, majority, scoring, strata
 from etude.tasks.data.examples import (
     Examples,
     Record,
@@ -159,7 +159,7 @@ def read(
 # --- the task ---------------------------------------------------------------------------------------
 
 
-class Relation(Classify):
+class Relation(LabelTask[RelationExample]):
     settings: Settings
 
     def texts(self, item: RelationExample) -> tuple[str, ...]:

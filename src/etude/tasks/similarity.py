@@ -24,7 +24,7 @@ from scipy.stats import rankdata
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
-from etude.objectives.base import Row, Stat, Term
+from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
 from etude.tasks.bootstrap import Score, bootstrap
@@ -33,7 +33,7 @@ from etude.tasks.data.records import FILES, records
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.outcomes import Outcome, correlation_outcome
 from etude.tasks.pair import FIRST, INPUTS, SECOND, TEXTS, pair_reading, texts_of
-from etude.tasks.pooled_head import ExampleBatch, ExampleRows, PairReading, PooledHead
+from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
 from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -115,7 +115,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Similarity(settings, model, tokenizer, facts["mean"], facts["deviation"])
 
 
-class Similarity(Task[RatedPair]):
+class Similarity(Task[RatedPair, ExampleRow, ExampleBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
         self.settings, self.scoring = settings, CorrelationScoring(settings)
@@ -142,7 +142,7 @@ class Similarity(Task[RatedPair]):
     def _rows(self, examples: Examples[RatedPair]) -> ExampleRows:
         return self.pooled.rows([[item.texts] for item in examples], examples.places, examples.source)
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> ExampleBatch:
+    def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
 
     def loss(self, model: Model, batch: ExampleBatch) -> dict[str, Term]:

@@ -57,11 +57,11 @@ class Transfer:
     plan: Plan
     model: Model
     task: Task
-    objective: Objective  # the task, or the task learnt from a teacher
+    objective: Objective[Any, Any, Any]  # the task, or the task learnt from a teacher
     examples: Examples[Any]
-    rows: Rows
+    rows: Rows[Any]
     dev: Examples[Any] | None = None
-    dev_rows: Rows | None = None
+    dev_rows: Rows[Any] | None = None
 
     @property
     def trains_head(self) -> bool:
@@ -144,8 +144,8 @@ def plan_transfer(
     distill = plans.distill_settings(overrides)
     teacher = fingerprint = None
     if distill is not None:
-        teacher, fingerprint = teachers.found(distill, kind, start.tokenizer)
-        facts = teachers.with_labels(facts, distill, teacher)
+        teacher, fingerprint = teachers.load_teacher(distill, kind, start.tokenizer)
+        facts = teachers.take_labels(facts, distill, teacher)
     plan = Plan(
         kind=kind,
         settings=settings,
@@ -159,9 +159,9 @@ def plan_transfer(
         skip_bad=skip_bad,
     )
     model, task = plan.build(start.model, start.tokenizer)
-    objective: Objective = task
+    objective: Objective[Any, Any, Any] = task
     if distill is not None and teacher is not None and fingerprint is not None:
-        plan = teachers.settled(plan, distill, fingerprint)
+        plan = teachers.record_teacher(plan, distill, fingerprint)
         objective = DistilledTask(task, distill, model, teacher)
     examples, rows = admit_examples(task, examples, skip_bad, train_settings.seed)
     transfer = Transfer(plan, model, task, objective, examples, rows)
@@ -179,7 +179,7 @@ def plan_transfer(
 def _reopen(plan: Plan, model: Model, tokenizer: Tokenizer) -> Transfer:
     """The transfer of a stored plan; UserError where its files or its teacher changed."""
     model, task = plan.build(model, tokenizer)
-    objective = teachers.objective_of(plan, task, model, tokenizer)
+    objective = teachers.build_objective(plan, task, model, tokenizer)
     examples = plan.module.read(plan.examples.check(), plan.columns, plan.skip_bad)
     examples, rows = admit_examples(task, examples, plan.skip_bad, plan.train.seed)
     transfer = Transfer(plan, model, task, objective, examples, rows)
@@ -198,7 +198,7 @@ def _only_budget(**budget: Any) -> dict[str, Any]:
     return dict.fromkeys(BUDGETS) | budget
 
 
-def _total_steps(settings: TrainSettings, rows: Rows, model: Model, objective: Objective) -> int:
+def _total_steps(settings: TrainSettings, rows: Rows[Any], model: Model, objective: Objective[Any, Any, Any]) -> int:
     if settings.minutes is not None:
         raise UserError(
             "A transfer has no budget in minutes: set train.epochs, train.steps, train.tokens or train.flops."

@@ -37,7 +37,8 @@ LAST_WORD = "word"  # a kind that only prompts have
 class PromptKind(Protocol):
     """What a prompt needs of a kind of task."""
 
-    PROMPT: PromptForm[Any] | None
+    @property
+    def PROMPT(self) -> PromptForm[Any] | None: ...
 
     def read(self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False) -> Examples[Any]:
         """All examples of a file."""

@@ -137,7 +137,7 @@ class WindowBatch(Batch):
     absent: Tensor | None = None  # (S,) float32, 1 where the window holds no answer
 
 
-class Span(Task[Question]):
+class Span(Task[Question, WindowRow, WindowBatch]):
     scoring: SpanScoring
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
@@ -206,7 +206,7 @@ class Span(Task[Question]):
 
     # --- training -----------------------------------------------------------------------------------
 
-    def batch(self, rows: Sequence[Any], chance: Chance) -> WindowBatch:
+    def batch(self, rows: Sequence[WindowRow], chance: Chance) -> WindowBatch:
         nulls = [row.null for row in rows]
         spans = [row.span for row in rows]
         # with a head of its own for "no answer", spans learn from windows that have one

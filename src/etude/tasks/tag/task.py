@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Literal
 
@@ -131,7 +131,7 @@ def _scheme(examples: Examples[TaggedSentence], settings: Settings) -> Scheme | 
 
 @dataclass
 class TagRow(Row):
-    units: np.ndarray | None = None  # (u,) the token of each unit
+    units: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (u,) the token of each unit
     tags: np.ndarray | None = None  # (u,) int64
     inputs: NetworkInputs | None = None  # where the tagger has a network of its own
 
@@ -171,7 +171,7 @@ class TagBatch(Batch):
     char_rows: Tensor | None = None  # (W,) which of them each unit is
 
 
-class Tagger(Task[TaggedSentence]):
+class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
     scoring: TagScoring
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> None:
@@ -281,23 +281,22 @@ class Tagger(Task[TaggedSentence]):
             units = ("words", "characters") if item.characters else ("characters", "words")
             raise UserError(f"{where}: this tagger has learnt tags of {units[0]}, and here are tags of {units[1]}.")
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> TagBatch:
-        chosen = [row for row in rows if isinstance(row, TagRow) and row.units is not None]
-        starts = np.concatenate([[0], np.cumsum([len(row.tokens) for row in chosen])])
-        counts = [len(row.units) for row in chosen if row.units is not None]
-        units = np.concatenate([row.units + start for row, start in zip(chosen, starts, strict=False)])
-        tags = [row.tags for row in chosen if row.tags is not None]
-        longest = self.framing.length or max(int(np.diff(row.bounds).max()) for row in chosen)
+    def batch(self, rows: Sequence[TagRow], chance: Chance) -> TagBatch:
+        starts = np.concatenate([[0], np.cumsum([len(row.tokens) for row in rows])])
+        counts = [len(row.units) for row in rows]
+        units = np.concatenate([row.units + start for row, start in zip(rows, starts, strict=False)])
+        tags = [row.tags for row in rows if row.tags is not None]
+        longest = self.framing.length or max(int(np.diff(row.bounds).max()) for row in rows)
         sentences_or_units = sum(map(bool, counts)) if self.head.trains_crf else sum(counts)
         batch = TagBatch(
-            **join(chosen, 0, longest),
+            **join(rows, 0, longest),
             counts={"loss": sentences_or_units},
             units=torch.from_numpy(units.astype(np.int64)),
             words=Layout.from_bounds(np.concatenate([[0], np.cumsum(counts)]), max(counts)),
             tags=torch.from_numpy(np.concatenate(tags)) if tags else None,
         )
         if self.own is not None:
-            self.own.fill(batch, [row.inputs for row in chosen if row.inputs is not None])
+            self.own.fill(batch, [row.inputs for row in rows if row.inputs is not None])
         return batch
 
     # --- training -----------------------------------------------------------------------------------
@@ -349,6 +348,7 @@ class Tagger(Task[TaggedSentence]):
         rows = self._rows(examples)
         decoded: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0))] * len(rows)
         for group, batch in self.batches(model, rows):
+            assert batch.words is not None
             best, probs = (tensor.cpu().numpy() for tensor in self.head.decode(self.scores(model, batch), batch.words))
             for number, start, stop in zip(group, batch.words.host[:-1], batch.words.host[1:], strict=True):
                 decoded[number] = best[start:stop], probs[start:stop]
