@@ -196,18 +196,18 @@ def test_padding_of_the_vocabulary_is_trimmed_and_told(tmp_path: Path) -> None:
     )
 
     (tmp_path / "padded" / "vocab.txt").write_text("\n".join([*reference.WORDS, *"abcdefgh"]))
-    with pytest.raises(UserError, match="the tokenizer has 68 tokens and the model rows for 64"):
+    with pytest.raises(UserError, match="the tokenizer has 68 tokens, and the model has rows for 64"):
         hub.read_checkpoint(tmp_path / "padded")
 
 
 REFUSED = [
-    ("bert", {"is_decoder": True}, "is_decoder=True has no counterpart here"),
+    ("bert", {"is_decoder": True}, "is_decoder=True is not supported"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-    ("bert", {"hidden_act": "quick_gelu"}, "hidden_act='quick_gelu' has no counterpart here"),
+    ("bert", {"hidden_act": "quick_gelu"}, "hidden_act='quick_gelu' is not supported"),
     ("bert", {"num_attention_heads": 5}, "heads=5 do not divide width=32"),
-    ("bert", {"model_type": "roberto"}, "models of the type 'roberto' cannot be read here"),
+    ("bert", {"model_type": "roberto"}, "models of the type 'roberto' are not supported"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 of 3 layers"),
-    ("albert", {"inner_group_num": 2}, "inner_group_num=2 has no counterpart"),
+    ("albert", {"inner_group_num": 2}, "inner_group_num=2 is not supported"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
     ("modernbert", {"mlp_bias": False}, "mlp_bias=False"),
     ("modernbert", {"layer_types": ["sliding_attention"] * 3}, "layer_types must be dense at layers 0"),

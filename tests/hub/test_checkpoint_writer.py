@@ -231,7 +231,7 @@ def test_the_discriminator_by_its_table_alone(tmp_path: Path) -> None:
     there = reference.reference_model(case)
     folder = reference.save(there, tmp_path / "judge", case)
     family = electra.DISCRIMINATOR
-    settings = family.settings(json.loads((folder / "config.json").read_text()), "config.json")
+    settings = family.parse_config(json.loads((folder / "config.json").read_text()), "config.json")
     tensors = load_file(folder / "model.safetensors")
     ours = hub.mapping.to_own_names(family.table, settings, tensors, {}, "the file")
     model = transformer.build(settings).eval()

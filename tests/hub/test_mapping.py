@@ -11,10 +11,10 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.hub.families import FAMILIES
 from etude.hub.mapping import (
-    Constant,
-    Copy,
-    Fixed,
+    ConstantBuffer,
+    FixedTensor,
     Table,
+    TiedCopy,
     find_parts,
     linear,
     norm,
@@ -35,9 +35,9 @@ TABLE = Table(
         *norm("base.layer.{i}.norm", "model.{i}.norm", start=1),
         *linear("head", "objective.head", part="head"),
     ),
-    copies=(Copy("head.table", "base.words", part="head"),),
-    constants=(Constant("base.layer.{i}.mask", lambda shape: torch.ones(shape).tril()),),
-    older={"norm.gamma": "norm.weight"},
+    copies=(TiedCopy("head.table", "base.words", part="head"),),
+    constants=(ConstantBuffer("base.layer.{i}.mask", lambda shape: torch.ones(shape).tril()),),
+    old_suffixes={"norm.gamma": "norm.weight"},
 )
 
 
@@ -121,12 +121,12 @@ def test_older_and_shorter_names() -> None:
     assert all(
         torch.equal(one, there()[name]) for name, one in to_own_names(TABLE, SETTINGS, bare, {}, "the file").items()
     )
-    with pytest.raises(UserError, match=r"base\.layer\.1\.norm\.weight stands there under two names"):
+    with pytest.raises(UserError, match=r"base\.layer\.1\.norm\.weight is there under two names"):
         there({"base.layer.1.norm.gamma": torch.zeros(4)})
 
 
 def test_a_fixed_parameter_is_written_and_asked_for() -> None:
-    table = Table("", tensor("a", "b"), fixed=(Fixed("extra", lambda settings: torch.eye(settings.width)),))
+    table = Table("", tensor("a", "b"), fixed=(FixedTensor("extra", lambda settings: torch.eye(settings.width)),))
     found = to_published_names(table, SETTINGS, {"b": torch.ones(2)}, "the model")
     assert torch.equal(found["extra"], torch.eye(4))
     assert to_own_names(table, SETTINGS, found, {}, "the file").keys() == {"b"}
@@ -139,7 +139,7 @@ def test_a_fixed_parameter_is_written_and_asked_for() -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.name}-{family.objective}")
 def test_no_table_uses_a_name_twice(family: Any) -> None:
     rules = family.table.expand(SETTINGS.model_copy(update=dict(family.fixed)))
-    for names in ([n for rule in rules for n in rule.theirs], [n for rule in rules for n in rule.ours]):
+    for names in ([n for rule in rules for n in rule.published], [n for rule in rules for n in rule.own]):
         assert len(names) == len(set(names))
 
 
@@ -148,8 +148,8 @@ def test_config_of_settings_and_back(family: Any) -> None:
     """Fields, fixed values and the odd ones together say everything that is not for training only."""
     from etude.hub.family import TRAINING
 
-    config = family.config(family.settings({}, "nothing"), set())
-    again = family.settings(config, "the config")
+    config = family.make_config(family.parse_config({}, "nothing"), set())
+    again = family.parse_config(config, "the config")
     for name in set(Settings.model_fields) - TRAINING:
-        assert getattr(again, name) == getattr(family.settings({}, "nothing"), name), name
-    assert not family.misfits(again)
+        assert getattr(again, name) == getattr(family.parse_config({}, "nothing"), name), name
+    assert not family.find_mismatches(again)

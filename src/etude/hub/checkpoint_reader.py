@@ -38,7 +38,7 @@ class ImportedModel:
     notes: tuple[str, ...]  # for the user: rows that were left out, heads that are missing
 
     def load_into(self, learner: nn.ModuleDict) -> None:
-        """Copy the tensors into {"model": ..., "objective": ...}, strictly; untrained ones stay as they are."""
+        """TiedCopy the tensors into {"model": ..., "objective": ...}, strictly; untrained ones stay as they are."""
         fresh = {name: tensor for name, tensor in learner.state_dict().items() if name in self.untrained}
         load_strictly(learner, {**self.tensors, **fresh}, self.recipe.name)
 
@@ -57,11 +57,11 @@ def read_checkpoint(source: str | Path) -> ImportedModel:
     if str(config.get("model_type", "")).startswith("etude-"):
         raise UserError(f"{folder} holds a model under etude's own names: open it as a run, with its recipe.yaml.")
     family = match_config(config, tensors, source_name)
-    model = family.settings(config, source_name)
+    model = family.parse_config(config, source_name)
     if is_openai_release:  # dropout as in its own code; transformers drops states
         model = model.model_copy(update={"embedding_dropout_on": "table"})
     parts = mapping.find_parts(family.table, model, tensors)
-    if "pooler" in family.more:
+    if "pooler" in family.extra_settings:
         model = model.model_copy(update={"pooler": "pooler" in parts})
     objective = _make_objective(family, model, parts, config, folder, tokenizer)
     recipe = _make_recipe(folder.resolve().name, family, model, objective, tokenizer)
@@ -111,15 +111,15 @@ def _make_objective(
     """Return the values of the recipe's objective."""
     if family.objective == "replaced":
         path = folder / GENERATOR
-        generator = electra.GENERATOR.settings(read_config(path), str(path)) if path.is_dir() else None
+        generator = electra.GENERATOR.parse_config(read_config(path), str(path)) if path.is_dir() else None
         return electra.objective_for(model, generator)
     if family.objective == "causal":
         return {"kind": "causal", **_text_start(tokenizer)}
     extra = config.get("etude") or {}
     sentence = extra.get("sentence", family.sentence) if "sentence" in parts else "none"
     activation = family.head_activation
-    if family.head_key is not None:
-        activation = ACTIVATIONS.get(config.get(family.head_key, "gelu"))
+    if family.head_activation_key is not None:
+        activation = ACTIVATIONS.get(config.get(family.head_activation_key, "gelu"))
     return {"kind": "masked", "sentence": sentence, "activation": activation}
 
 

@@ -1,10 +1,4 @@
-"""A model of ours in the published form: what `transformers` opens, from a recipe and its tensors.
-
-PublishedModel.config      config.json
-PublishedModel.tensors     model.safetensors, under the published names
-PublishedModel.files       what makes the tokenizer open beside them
-PublishedModel.beside      further models in folders of their own (ELECTRA's generator)
-"""
+"""Writer of published checkpoints: a recipe and its tensors in the form that `transformers` opens."""
 
 from __future__ import annotations
 
@@ -21,7 +15,7 @@ from torch import Tensor, nn
 from etude.errors import UserError
 from etude.hub import mapping
 from etude.hub.families import electra, match_recipe
-from etude.hub.family import Family, activation_name
+from etude.hub.family import Family, published_activation
 from etude.hub.tokenizer_files import make_tokenizer_configs
 from etude.models import transformer
 from etude.recipes.schema import Recipe
@@ -29,7 +23,8 @@ from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
-VOCABULARY = ("model.embedding.tokens.weight", "objective.head.bias", "objective.generator_head.bias")  # a row a token
+# tensors with a row for each token of the vocabulary
+VOCAB_TENSORS = ("model.embedding.tokens.weight", "objective.head.bias", "objective.generator_head.bias")
 AUTO_CLASSES = {
     "ForPreTraining": "AutoModelForPreTraining",
     "ForMaskedLM": "AutoModelForMaskedLM",
@@ -40,36 +35,39 @@ AUTO_CLASSES = {
     "ForQuestionAnswering": "AutoModelForQuestionAnswering",
     "ForMultipleChoice": "AutoModelForMultipleChoice",
     "Model": "AutoModel",
-}  # the ending of an architecture -> what opens it
-GENERATOR = "generator"  # the folder, and the start of the names: objective.generator.*
+}  # the suffix of an architecture -> the class that opens it
+GENERATOR = "generator"  # the folder, and the prefix of our names: objective.generator.*
 
 
 @dataclass(frozen=True)
 class PublishedModel:
-    config: dict[str, Any]
-    tensors: dict[str, Tensor]
-    files: dict[str, str] = field(default_factory=dict)
-    beside: dict[str, PublishedModel] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what a person should know: rows that were left out
-    usage: tuple[str, ...] = ()  # how the folder is opened, where not by a class of transformers
+    """A model in its published form, ready to be written."""
+
+    config: dict[str, Any]  # config.json
+    tensors: dict[str, Tensor]  # model.safetensors, under the published names
+    files: dict[str, str] = field(default_factory=dict)  # of the tokenizer
+    submodels: dict[str, PublishedModel] = field(default_factory=dict)  # in subfolders: ELECTRA's generator
+    notes: tuple[str, ...] = ()  # for the user: rows that were left out
+    usage: tuple[str, ...] = ()  # how to open the folder, where not by a class of transformers
 
     @property
     def architecture(self) -> str:
+        """The class of transformers named in config.json."""
         return str(self.config["architectures"][0])
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers that opens it with all of its heads."""
-        return next(opener for ending, opener in AUTO_CLASSES.items() if self.architecture.endswith(ending))
+        """The auto class of transformers that opens it with all of its heads."""
+        return next(name for suffix, name in AUTO_CLASSES.items() if self.architecture.endswith(suffix))
 
 
 def to_published(
     recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, *, trim: bool = False
 ) -> PublishedModel | None:
-    """The published form of a model; None where its family has no class in transformers (`describe_mismatch` says why).
+    """Return a model in its published form; None where transformers has no class for it (see `describe_mismatch`).
 
-    `tensors` are those of a run: `model.*` and `objective.*`; heads may be absent as a whole. `trim` leaves out the
-    rows of the vocabulary for which the tokenizer has no token.
+    `tensors` are those of a run: `model.*` and `objective.*`; heads may be absent as a whole. `trim` removes the rows
+    of the vocabulary for which the tokenizer has no token.
     """
     family, _ = match_recipe(recipe)
     if family is None or describe_mismatch(recipe, tensors):
@@ -79,88 +77,97 @@ def to_published(
     if trim and tokenizer.vocab < settings.vocab:
         tensors, notes = trim_vocab(tensors, tokenizer.vocab)
         settings = settings.model_copy(update={"vocab": tokenizer.vocab})
-    where = f"recipe {recipe.name} as {family.system}"
-    apart = {name: one for name, one in tensors.items() if name.startswith(f"objective.{GENERATOR}")}
-    own = {name: one for name, one in tensors.items() if name not in apart}
-    published = _form(family, family.table, settings, own, tokenizer, where)
-    start = tokenizer.special.start if getattr(recipe.objective, "start", False) else None
+    source = f"recipe {recipe.name} as {family.system}"
+    generator = {name: tensor for name, tensor in tensors.items() if name.startswith(f"objective.{GENERATOR}")}
+    own = {name: tensor for name, tensor in tensors.items() if name not in generator}
+    published = _publish_part(family, family.table, settings, own, tokenizer, source)
+    has_start = recipe.objective_kind == "causal" and recipe.objective.start
+    start = tokenizer.special.start if has_start else None
     if start is not None:
         published.config["bos_token_id"] = start
     files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0, start=start)
-    if family.head_key is not None:
-        published.config[family.head_key] = activation_name(recipe.objective.activation or settings.activation)
+    if family.head_activation_key is not None:
+        activation = recipe.objective.activation or settings.activation
+        published.config[family.head_activation_key] = published_activation(activation)
     sentence = getattr(recipe.objective, "sentence", "none")
     if sentence not in ("none", family.sentence):
         published.config["etude"] = {"sentence": sentence}  # the class has one name for either task
-    beside = {}
-    if apart:
-        shared = {
-            name: one for name, one in own.items() if name.startswith("model.embedding.") and "project" not in name
+    submodels = {}
+    if generator:
+        embedding = {
+            name: tensor
+            for name, tensor in own.items()
+            if name.startswith("model.embedding.") and "project" not in name
         }
-        smaller = electra.generator_settings(recipe).model_copy(update={"vocab": settings.vocab})
-        generator = _form(
-            electra.GENERATOR, electra.BESIDE, smaller, {**shared, **apart}, tokenizer, f"{where}, generator"
+        submodel = _publish_part(
+            electra.GENERATOR,
+            electra.GENERATOR_TABLE,
+            electra.generator_settings(recipe).model_copy(update={"vocab": settings.vocab}),
+            {**embedding, **generator},
+            tokenizer,
+            f"{source}, generator",
         )
-        beside[GENERATOR] = replace(generator, files=files)
-    return replace(published, files=files, beside=beside, notes=notes)
+        submodels[GENERATOR] = replace(submodel, files=files)
+    return replace(published, files=files, submodels=submodels, notes=notes)
 
 
 def describe_mismatch(recipe: Recipe, tensors: Iterable[str] = ()) -> str:
-    """Why `publish` gives None for a recipe and the names of its tensors; empty where it does not."""
-    family, why = match_recipe(recipe)
+    """Say why `to_published` returns None for a recipe and the names of its tensors; empty where it does not."""
+    family, reason = match_recipe(recipe)
     if family is None:
-        return why
-    known = {name for rule in family.table.expand(recipe.model) for name in rule.ours}
+        return reason
+    known = {name for rule in family.table.expand(recipe.model) for name in rule.own}
     if family.objective == "replaced":
-        known |= {name for rule in electra.BESIDE.expand(electra.generator_settings(recipe)) for name in rule.ours}
-    strange = sorted(set(tensors) - known)
-    return f"{family.architectures[0][1]} has no place for {', '.join(strange)}" if strange else ""
+        generator_rules = electra.GENERATOR_TABLE.expand(electra.generator_settings(recipe))
+        known |= {name for rule in generator_rules for name in rule.own}
+    unknown = sorted(set(tensors) - known)
+    return f"{family.architectures[0][1]} has no place for {', '.join(unknown)}" if unknown else ""
 
 
-def _form(
+def _publish_part(
     family: Family,
     table: mapping.Table,
     settings: transformer.Settings,
     tensors: Mapping[str, Tensor],
     tokenizer: Tokenizer,
-    where: str,
+    source: str,
 ) -> PublishedModel:
-    theirs = mapping.to_published_names(table, settings, tensors, where)
-    parts = mapping.find_parts(table, settings, theirs)
-    config = family.config(settings, parts) | special_token_ids(tokenizer.special, family.objective == "causal")
-    return PublishedModel(config, {name: one.detach().cpu() for name, one in theirs.items()})
+    published = mapping.to_published_names(table, settings, tensors, source)
+    parts = mapping.find_parts(table, settings, published)
+    config = family.make_config(settings, parts) | special_token_ids(tokenizer.special, family.objective == "causal")
+    return PublishedModel(config, {name: tensor.detach().cpu() for name, tensor in published.items()})
 
 
 def special_token_ids(special: Specials, causal: bool) -> dict[str, int | None]:
-    """The ids that config.json repeats from the tokenizer; without them transformers takes those of its own models."""
+    """Return the ids that config.json repeats from the tokenizer; without them transformers uses its own defaults."""
     if causal:
         return {"pad_token_id": special.pad, "bos_token_id": special.end, "eos_token_id": special.end}
-    around = {"bos_token_id": special.start, "eos_token_id": special.separator}
-    return {"pad_token_id": special.pad, **around, "cls_token_id": special.start, "sep_token_id": special.separator}
+    ends = {"bos_token_id": special.start, "eos_token_id": special.separator}
+    return {"pad_token_id": special.pad, **ends, "cls_token_id": special.start, "sep_token_id": special.separator}
 
 
 def trim_vocab(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors without the rows beyond a vocabulary, and what was done, in words."""
-    cut = {name: one[:vocab] if name in VOCABULARY else one for name, one in tensors.items()}
-    rows = tensors[VOCABULARY[0]].shape[0]
-    return cut, (
+    """Return the tensors without the rows beyond a vocabulary, and a note that says so."""
+    trimmed = {name: tensor[:vocab] if name in VOCAB_TENSORS else tensor for name, tensor in tensors.items()}
+    rows = tensors[VOCAB_TENSORS[0]].shape[0]
+    return trimmed, (
         f"left out {rows - vocab} rows of the vocabulary ({rows} to {vocab}): the tokenizer has no such tokens",
     )
 
 
 def compute_shapes(recipe: Recipe, special: Specials) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of all tensors of a recipe, without making them."""
+    """Return the names and shapes of all tensors of a recipe, without allocating them."""
     with torch.device("meta"):
         model = recipe.build_model()
         learner = nn.ModuleDict({"model": model, "objective": recipe.build_objective(model, special)})
-    return {name: tuple(one.shape) for name, one in learner.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in learner.state_dict().items()}
 
 
 def write_published(published: PublishedModel, folder: Path) -> None:
-    """Writes everything into an existing folder; model.safetensors last, since it says that all is there."""
-    for name, part in published.beside.items():
+    """Write all files into an existing folder; model.safetensors last, as its presence means that all are there."""
+    for name, submodel in published.submodels.items():
         (folder / name).mkdir(exist_ok=True)
-        write_published(part, folder / name)
+        write_published(submodel, folder / name)
     for name, text in published.files.items():
         checkpoint.write_text(folder / name, text)
     checkpoint.write_text(folder / "config.json", json.dumps(published.config, indent=1) + "\n")
@@ -168,10 +175,12 @@ def write_published(published: PublishedModel, folder: Path) -> None:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """safetensors, written aside and renamed into place."""
+    """Write a safetensors file, aside first and then renamed into place."""
     writing = file.with_name(f".{file.name}.writing")
     save_file(
-        {name: one.detach().cpu().contiguous() for name, one in tensors.items()}, writing, metadata={"format": "pt"}
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        writing,
+        metadata={"format": "pt"},
     )
     checkpoint.flush(writing)
     writing.replace(file)
@@ -179,37 +188,39 @@ def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
 
 
 def read_run_tensors(recipe: Recipe, special: Specials, folder: Path) -> tuple[dict[str, Tensor], set[str]]:
-    """The weights of a run under our names, from the form that `publish` or plain saving gave them.
+    """Read the weights of a run under our names, whether they were saved in published form or under our names.
 
-    The second value names the tensors for which the folder has nothing: heads of an encoder that came without.
+    The second value names the tensors that the folder lacks: heads of an imported encoder that came without.
     """
     from etude.hub.weights import read_config, read_tensors
 
     config, tensors = read_config(folder), read_tensors(folder)
     if str(config.get("model_type", "")).startswith("etude-"):
         return tensors, set(config.get("untrained", ()))
-    family, why = match_recipe(recipe)
+    family, reason = match_recipe(recipe)
     if family is None:
-        raise UserError(f"{folder}: config.json says {config.get('model_type')!r}, yet {why}. Was recipe.yaml changed?")
+        raise UserError(
+            f"{folder}: config.json has the type {config.get('model_type')!r}, yet {reason}. Was recipe.yaml changed?"
+        )
     shapes = compute_shapes(recipe, special)
-    ours = mapping.to_own_names(family.table, recipe.model, tensors, shapes, str(folder / "model.safetensors"))
+    own = mapping.to_own_names(family.table, recipe.model, tensors, shapes, str(folder / "model.safetensors"))
     if (folder / GENERATOR).is_dir():
-        ours |= read_generator(recipe, shapes, ours, folder / GENERATOR)
-    return ours, set(shapes) - set(ours)
+        own |= read_generator(recipe, shapes, own, folder / GENERATOR)
+    return own, set(shapes) - set(own)
 
 
 def read_generator(
     recipe: Recipe, shapes: mapping.Shapes, shared: Mapping[str, Tensor], folder: Path
 ) -> dict[str, Tensor]:
-    """The tensors of ELECTRA's generator; its tables must be those of the discriminator."""
+    """Read the tensors of ELECTRA's generator; its embedding must equal the discriminator's."""
     from etude.hub.weights import read_tensors
 
     settings = electra.generator_settings(recipe).model_copy(update={"vocab": recipe.model.vocab})
-    found = mapping.to_own_names(electra.BESIDE, settings, read_tensors(folder), shapes, str(folder))
-    for name in [name for name in found if name.startswith("model.")]:
-        if not torch.equal(found.pop(name), shared[name]):
+    tensors = mapping.to_own_names(electra.GENERATOR_TABLE, settings, read_tensors(folder), shapes, str(folder))
+    for name in [name for name in tensors if name.startswith("model.")]:
+        if not torch.equal(tensors.pop(name), shared[name]):
             raise UserError(
                 f"{folder}: the generator's {name.removeprefix('model.')} differs from the discriminator's. Only a "
                 "pair that was trained with one embedding can be read together; import the generator alone."
             )
-    return found
+    return tensors

@@ -1,4 +1,4 @@
-"""`etude export`: a finished Run becomes a folder that `transformers` opens, or one in the form of ELMo's release."""
+"""Export of a finished run as a folder that `transformers` opens, or in the format of ELMo's release."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from etude.train import checkpoint
 
 
 def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
-    """Writes config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
+    """Write config.json, model.safetensors and the tokenizer of a run into the new folder `out`."""
     run = run if isinstance(run, Run) else Run.open(run)
     if not run.finished:
         verb = "finetune" if run.is_fine_tuned else "pretrain"
@@ -44,13 +44,13 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     tensors, _ = read_run_tensors(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
         return _export_elmo(run, tensors, folder)
-    why = describe_mismatch(recipe, tensors)
-    if why:
-        raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
-    tokenizer = _framing(recipe, run.tokenizer)
+    reason = describe_mismatch(recipe, tensors)
+    if reason:
+        raise UserError(f"{run.folder} cannot be exported to transformers: {reason}.")
+    tokenizer = _add_framing(recipe, run.tokenizer)
     published = to_published(recipe, tensors, tokenizer, trim=True)
-    assert published is not None  # describe_mismatch() was empty
-    published = _with_file(published, tokenizer.content)
+    assert published is not None  # as describe_mismatch is empty
+    published = _add_tokenizer_file(published, tokenizer.content)
     with _exported_folder(folder, run) as staging:
         write_published(published, staging)
     return published
@@ -58,7 +58,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
 
 @contextmanager
 def _exported_folder(folder: Path, run: Run) -> Iterator[Path]:
-    """A folder to write into, with the run's model card; it becomes `folder` at once or not at all."""
+    """Yield a folder to write into, with the run's model card; it becomes `folder` at the end or not at all."""
     with staged_folder(folder) as staging:
         model_card = run.folder / MODEL_CARD
         if model_card.is_file():
@@ -67,19 +67,19 @@ def _exported_folder(folder: Path, run: Run) -> Iterator[Path]:
 
 
 def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> PublishedModel:
-    """options.json and weights.hdf5, as ELMo was released."""
-    why = elmo.describe_mismatch(run.recipe)
-    if why:
-        raise UserError(f"{run.folder} cannot be exported: {why}.")
+    """Write options.json and weights.hdf5, as ELMo was released."""
+    reason = elmo.describe_mismatch(run.recipe)
+    if reason:
+        raise UserError(f"{run.folder} cannot be exported: {reason}.")
     with _exported_folder(folder, run) as staging:
         elmo.write_release(run.recipe, tensors, run.tokenizer, staging)
-    own = {name: one for name, one in tensors.items() if name.startswith("model.")}
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
     usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
     return PublishedModel(elmo.make_options(run.recipe.model), own, usage=usage)
 
 
-def _framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer that frames a text there as the objective frames it here."""
+def _add_framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer that frames a text in transformers as the objective does here."""
     if recipe.objective_kind != "causal":
         return add_markers(tokenizer) if getattr(recipe.objective, "markers", True) else tokenizer
     special = tokenizer.special
@@ -87,7 +87,7 @@ def _framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer if start is None else add_start_token(tokenizer, start)
 
 
-def _with_file(published: PublishedModel, tokenizer: str) -> PublishedModel:
-    """The tokenizer itself, in the folder and in those of the models beside it."""
-    beside = {name: _with_file(part, tokenizer) for name, part in published.beside.items()}
-    return replace(published, files={**published.files, "tokenizer.json": tokenizer}, beside=beside)
+def _add_tokenizer_file(published: PublishedModel, tokenizer: str) -> PublishedModel:
+    """Add tokenizer.json to a model and its submodels."""
+    submodels = {name: _add_tokenizer_file(part, tokenizer) for name, part in published.submodels.items()}
+    return replace(published, files={**published.files, "tokenizer.json": tokenizer}, submodels=submodels)

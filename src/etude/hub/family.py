@@ -1,14 +1,14 @@
-"""A family: one class of models in `transformers`, as its config.json and its tensors describe it.
+"""A model family: one class of models in `transformers`, described by its config.json and its tensors.
 
-The settings of our Transformer fall into four kinds for a family, and every setting is of one of them:
+For a family every setting of our Transformer is of one of four kinds:
 
-    fields      stand in config.json under another name
-    fixed       are what makes the family: BERT is post-norm, GPT-2 is causal
-    training    change nothing in a trained model (dropout, first values)
-    the rest    have no place there, and must be at their defaults
+    fields      are in config.json under another name
+    fixed       define the family: BERT is post-norm, GPT-2 is causal
+    training    change nothing in a trained model (dropout, initialisation)
+    the rest    cannot be expressed, and must be at their defaults
 
-So a model is of a family when nothing is left over, and what is left over is said by name. The same lists read a
-config.json: fields become settings, `only` says which values of its other keys can be read.
+A model belongs to a family when no setting is left over; the mismatches name those that are. The same lists read a
+config.json: fields become settings, `required` gives the values that its other keys must have.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from etude.errors import UserError
 from etude.hub.mapping import Table
 from etude.models.transformer import Settings
 
-# Published names of activations; the first of those for one of ours is the one that is written.
+Config = Mapping[str, Any]  # the content of config.json
+
+# Published names of activations -> ours; the first published name is the one that is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -38,8 +40,9 @@ ACTIVATIONS = {
 }
 
 
-def activation_name(ours: str) -> str:
-    return next(theirs for theirs, one in ACTIVATIONS.items() if one == ours)
+def published_activation(activation: str) -> str:
+    """Return the published name of an activation."""
+    return next(name for name, own in ACTIVATIONS.items() if own == activation)
 
 
 TRAINING = {
@@ -53,8 +56,8 @@ TRAINING = {
     "position_deviation",
 }
 
-# How a setting is spoken of where it is what keeps a model out.
-WORDS = {
+# Descriptions of settings in the messages about mismatches.
+DESCRIPTIONS = {
     "window": "banded layers",
     "share": "partial sharing",
     "positions": "positions",
@@ -66,34 +69,39 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Field:
-    theirs: str
-    ours: str
-    default: Any  # what transformers takes where config.json says nothing
-    names: Mapping[str, str] | None = None  # published value -> ours, where they differ
-    also: tuple[str, ...] = ()  # further settings of ours that the key decides when it is read
+    """A key of config.json and the setting that it is here."""
+
+    key: str
+    setting: str
+    default: Any  # of transformers, where config.json has no such key
+    values: Mapping[str, str] | None = None  # published value -> ours, where they differ
+    also_sets: tuple[str, ...] = ()  # further settings that take the key's value
 
     def with_default(self, default: Any) -> Field:
+        """Return the field with another default."""
         return replace(self, default=default)
 
-    def read(self, config: Mapping[str, Any], where: str) -> dict[str, Any]:
-        value = config.get(self.theirs, self.default)
-        if self.names is not None:
-            if value not in self.names:
-                raise UserError(
-                    f"{where}: {self.theirs}={value!r} has no counterpart here. Known: {', '.join(self.names)}."
-                )
-            value = self.names[value]
-        return dict.fromkeys((self.ours, *self.also), value)
+    def read(self, config: Config, source: str) -> dict[str, Any]:
+        """Return our settings from a config.json."""
+        value = config.get(self.key, self.default)
+        if self.values is not None:
+            if value not in self.values:
+                raise UserError(f"{source}: {self.key}={value!r} is not supported. Known: {', '.join(self.values)}.")
+            value = self.values[value]
+        return dict.fromkeys((self.setting, *self.also_sets), value)
 
     def write(self, settings: Settings) -> Any:
-        value = getattr(settings, self.ours)
-        if self.names is None:
+        """Return the published value of our setting."""
+        value = getattr(settings, self.setting)
+        if self.values is None:
             return value
-        return next((name for name, ours in self.names.items() if ours == value), None)
+        return next((published for published, own in self.values.items() if own == value), None)
 
 
 @dataclass(frozen=True)
 class Family:
+    """One published class of models, mapped in both directions."""
+
     name: str
     system: str  # as recipes call it
     model_type: str  # as config.json calls it
@@ -101,90 +109,91 @@ class Family:
     table: Table
     fields: tuple[Field, ...]
     fixed: Mapping[str, Any]
-    architectures: tuple[tuple[tuple[str, ...], str], ...]  # the class to write for the parts that are there
-    only: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json and the one value that can be read
-    written: Mapping[str, Any] = field(default_factory=dict)  # keys that are written as they stand
+    architectures: tuple[tuple[tuple[str, ...], str], ...]  # parts that must be there -> the class to write
+    required: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json and the one value they may have
+    constant_keys: Mapping[str, Any] = field(default_factory=dict)  # keys that are always written with this value
     sentence: str = "none"  # the sentence task of its published weights, where they have one
     head_activation: str | None = None  # of the masked head: None, the model's own
-    head_key: str | None = None  # or where config.json says it
-    tied: bool = True  # whether transformers ties the output layer where config.json says nothing
-    # what no list can say: (config, where) -> settings; settings -> keys of config.json; settings -> misfits
-    read_more: Callable[[Mapping[str, Any], str], dict[str, Any]] = lambda config, where: {}
-    write_more: Callable[[Settings], dict[str, Any]] = lambda settings: {}
-    more: tuple[str, ...] = ()  # the settings that these two take care of
-    check_more: Callable[[Settings], list[str]] = lambda settings: []
+    head_activation_key: str | None = None  # the key of config.json that holds it
+    tied: bool = True  # whether transformers ties the output layer where config.json has no such key
+    # what no list can express: (config, source) -> settings; settings -> keys of config.json; settings -> mismatches
+    read_extra: Callable[[Config, str], dict[str, Any]] = lambda config, source: {}
+    write_extra: Callable[[Settings], dict[str, Any]] = lambda settings: {}
+    extra_settings: tuple[str, ...] = ()  # the settings that these two cover
+    check_extra: Callable[[Settings], list[str]] = lambda settings: []
 
     # --- our settings -> config.json ---
 
-    def misfits(self, settings: Settings) -> list[str]:
-        """What keeps a model of these settings out of this family, by name."""
-        plain = _plain(settings)
-        faults = [
-            f"model.{name}={_shown(getattr(plain, name))} ({_word(name)}; {self.system} has {_shown(value)})"
+    def find_mismatches(self, settings: Settings) -> list[str]:
+        """Return the settings that this family cannot express, each with a description."""
+        canonical = _canonical(settings)
+        mismatches = [
+            f"model.{name}={_format(getattr(canonical, name))} ({_describe(name)}; {self.system} has {_format(value)})"
             for name, value in self.fixed.items()
-            if getattr(plain, name) != value
+            if getattr(canonical, name) != value
         ]
-        for one in self.fields:
-            if one.names is not None and getattr(plain, one.ours) not in one.names.values():
-                faults.append(f"model.{one.ours}={getattr(plain, one.ours)}")
-        known = {*self.fixed, *TRAINING, *self.more, *(one.ours for one in self.fields)}
-        faults += [
-            f"model.{name}={_shown(getattr(plain, name))} ({_word(name)})"
+        for key in self.fields:
+            value = getattr(canonical, key.setting)
+            if key.values is not None and value not in key.values.values():
+                mismatches.append(f"model.{key.setting}={value}")
+        known = {*self.fixed, *TRAINING, *self.extra_settings, *(field.setting for field in self.fields)}
+        mismatches += [
+            f"model.{name}={_format(getattr(canonical, name))} ({_describe(name)})"
             for name, setting in Settings.model_fields.items()
-            if name not in known and getattr(plain, name) != setting.default
+            if name not in known and getattr(canonical, name) != setting.default
         ]
-        return faults + self.check_more(plain)
+        return mismatches + self.check_extra(canonical)
 
-    def config(self, settings: Settings, parts: set[str]) -> dict[str, Any]:
-        """The keys of config.json that follow from the model."""
+    def make_config(self, settings: Settings, parts: set[str]) -> dict[str, Any]:
+        """Return the keys of config.json that follow from the model."""
         architecture = next(name for needed, name in self.architectures if parts.issuperset(needed))
         values: dict[str, Any] = {"architectures": [architecture], "model_type": self.model_type}
-        values |= {one.theirs: one.write(_plain(settings)) for one in self.fields}
-        values |= dict(self.written) | self.write_more(settings)
+        values |= {field.key: field.write(_canonical(settings)) for field in self.fields}
+        values |= dict(self.constant_keys) | self.write_extra(settings)
         return values | {"tie_word_embeddings": True, "dtype": "float32"}
 
     # --- config.json -> our settings ---
 
-    def settings(self, config: Mapping[str, Any], where: str) -> Settings:
-        for key, value in self.only.items():
+    def parse_config(self, config: Config, source: str) -> Settings:
+        """Return our settings from a config.json."""
+        for key, value in self.required.items():
             if config.get(key, value) != value:
                 raise UserError(
-                    f"{where}: {key}={config[key]!r} has no counterpart here; of {self.system} models, those with "
-                    f"{key}={value!r} can be read."
+                    f"{source}: {key}={config[key]!r} is not supported; {self.system} models need {key}={value!r}."
                 )
         values: dict[str, Any] = dict(self.fixed)
-        for one in self.fields:
-            values |= one.read(config, where)
-        values |= self.read_more(config, where)
+        for key in self.fields:
+            values |= key.read(config, source)
+        values |= self.read_extra(config, source)
         try:
             return Settings(**values)
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
             raise UserError(
-                f"{where}: config.json describes no model: {f'{name}: ' if name else ''}{first['msg']}."
+                f"{source}: config.json describes no model: {f'{name}: ' if name else ''}{first['msg']}."
             ) from None
 
 
-def _plain(settings: Settings) -> Settings:
-    """The same model said in the shortest way: what follows from something else is filled in or left out."""
-    default = {name: setting.default for name, setting in Settings.model_fields.items()}
+def _canonical(settings: Settings) -> Settings:
+    """Return the same model with derived values filled in and settings without effect at their defaults."""
+    defaults = {name: setting.default for name, setting in Settings.model_fields.items()}
     changes: dict[str, Any] = {
         "feedforward": settings.feedforward or 4 * settings.width,
         "embedding_width": None if settings.embedding_width == settings.width else settings.embedding_width,
     }
     if settings.positions != "rotary":
-        changes |= {name: default[name] for name in ("rotary_base", "rotary_window_base")}
+        changes |= {name: defaults[name] for name in ("rotary_base", "rotary_window_base")}
     if settings.window is None:
-        changes |= {name: default[name] for name in ("dense_every", "rotary_window_base")}
+        changes |= {name: defaults[name] for name in ("dense_every", "rotary_window_base")}
     if settings.layers == 1:
-        changes["share"] = "none"  # a single layer has nobody to share with
+        changes["share"] = "none"  # a single layer shares with none
     return settings.model_copy(update=changes)
 
 
-def _word(name: str) -> str:
-    return WORDS.get(name, name.replace("_", " "))
+def _describe(name: str) -> str:
+    return DESCRIPTIONS.get(name, name.replace("_", " "))
 
 
-def _shown(value: Any) -> str:
+def _format(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

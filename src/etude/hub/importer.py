@@ -1,4 +1,4 @@
-"""`etude import`: a published folder becomes a Run, finished from the start."""
+"""Import of a published folder as a finished run."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from etude.train import checkpoint
 
 
 def import_folder(source: str | Path, out: str | Path) -> Run:
-    """Reads a folder of transformers, OpenAI's GPT-1, ELMo, or a hub id, and writes the run `out`."""
+    """Read a folder of transformers, OpenAI's GPT-1, ELMo, or a hub id, and write the run `out`."""
     refuse_existing(Path(out))
     return write_run(read_checkpoint(source), str(source), Path(out))
 
 
 def write_run(imported: ImportedModel, source: str, folder: Path) -> Run:
-    """The run of an imported model; there at once or not at all."""
-    published = to_published(imported.recipe, imported.tensors, imported.tokenizer) or _under_our_names(imported)
+    """Write the run of an imported model; the folder is complete or absent."""
+    published = to_published(imported.recipe, imported.tensors, imported.tokenizer) or _keep_own_names(imported)
     name = Path(source).name
     with staged_folder(folder) as staging:
         write_run_files(staging, imported.recipe, imported.tokenizer, import_origin(name))
-        checkpoint.write_text(staging / MODEL_CARD, _card(imported, name))
+        checkpoint.write_text(staging / MODEL_CARD, _make_model_card(imported, name))
         write_published(published, staging)
     return Run(folder)
 
 
-def _under_our_names(imported: ImportedModel) -> PublishedModel:
-    """Of a family without a class in transformers (ELMo); what it came without is named, for it starts fresh."""
+def _keep_own_names(imported: ImportedModel) -> PublishedModel:
+    """Return a model without a class in transformers (ELMo) under our names, with the list of its untrained tensors."""
     recipe = imported.recipe
     config = {"model_type": f"etude-{recipe.model_kind}", "etude": recipe.model.model_dump(mode="json")}
     return PublishedModel(config | {"untrained": sorted(imported.untrained)}, dict(imported.tensors))
 
 
-def _card(imported: ImportedModel, source: str) -> str:
+def _make_model_card(imported: ImportedModel, source: str) -> str:
     notes = "".join(f"- {note}\n" for note in imported.notes)
-    count = sum(one.numel() for one in imported.tensors.values())
+    count = sum(tensor.numel() for tensor in imported.tensors.values())
     return (
         f"# {imported.recipe.name}\n\nA {imported.recipe.system} model ({imported.architecture}, {count:,} parameters), "
         f"imported from `{source}`. Its weights were trained elsewhere; see there for data and licence.\n"

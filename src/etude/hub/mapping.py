@@ -1,19 +1,19 @@
-"""Tables between published tensor names and ours (design decision 5): one table a family, used in both directions.
+"""Tables between published tensor names and ours (design decision 5): one table a family, in both directions.
 
-A rule says that some published tensors, stacked along the rows, are some of ours, stacked along the rows:
+A rule says that some published tensors, stacked along the rows, are some of our tensors, stacked along the rows:
 
-    linear("bert.encoder.layer.{i}.output.dense", "model.feedforward.{i}.down")         one is one
-    linear(["...query", "...key", "...value"], "model.attention.{i}.qkv")               three are one
-    linear("...mlp.Wi", ["model.feedforward.{i}.gate", "model.feedforward.{i}.up"])     one is two
+    linear("bert.encoder.layer.{i}.output.dense", "model.feedforward.{i}.down")         one to one
+    linear(["...query", "...key", "...value"], "model.attention.{i}.qkv")               three to one
+    linear("...mlp.Wi", ["model.feedforward.{i}.gate", "model.feedforward.{i}.up"])     one to two
     linear("h.{i}.attn.c_attn", "model.attention.{i}.qkv", transposed=True)             matrices of (in, out)
 
-`{i}` runs over the layers. Both ways are strict: every tensor is used exactly once; a missing, an unexpected
-and a misshapen one are named. A rule belongs to a `part`; the parts "" are always there, any other one (a
-pooler, a head) is there as a whole or not at all. `when` names a property of the settings that a rule needs.
+`{i}` runs over the layers. Both directions are strict: every tensor is used exactly once; missing, unexpected and
+misshapen ones are named. A rule belongs to a `part`; the part "" is always there, any other one (a pooler, a head) is
+there as a whole or not at all. `when` names a property of the settings that a rule needs.
 
-What a file may hold besides: `Copy`, a second name of a tied tensor; `Constant`, a buffer that follows from the
-sizes; `Fixed`, a parameter that their class has, ours has not, and that does nothing at one value. None of them
-is dropped unseen: each is compared with what it must be.
+A file may also hold a `TiedCopy`, a second name of a tied tensor; a `ConstantBuffer`, which follows from the sizes; a
+`FixedTensor`, a parameter of the published class that does nothing at one value and is absent here. None of them is
+dropped silently: each is compared with the value it must have.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.models.transformer import Settings
 
 Names = str | list[str]
 Shapes = Mapping[str, tuple[int, ...]]
 
-# What a rule's `when` may name, as a question to the settings of a Transformer.
-CONDITIONS: dict[str, Callable[[Any], bool]] = {
+# The properties of settings that a rule's `when` may name.
+CONDITIONS: dict[str, Callable[[Settings], bool]] = {
     "": lambda settings: True,
     "segments": lambda settings: settings.segments > 0,
     "narrow": lambda settings: (settings.embedding_width or settings.width) != settings.width,
@@ -44,213 +44,222 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
+    """Published tensors, stacked, equal our tensors, stacked."""
+
+    published: tuple[str, ...]
+    own: tuple[str, ...]
     transposed: bool = False
     part: str = ""
     when: str = ""
-    start: int = 0  # the first layer it holds for
+    start: int = 0  # the first layer it applies to
 
     def at(self, layer: int) -> Rule:
+        """Return the rule of one layer."""
         return replace(
             self,
-            theirs=tuple(name.replace("{i}", str(layer)) for name in self.theirs),
-            ours=tuple(name.replace("{i}", str(layer)) for name in self.ours),
+            published=tuple(name.replace("{i}", str(layer)) for name in self.published),
+            own=tuple(name.replace("{i}", str(layer)) for name in self.own),
         )
 
 
 @dataclass(frozen=True)
-class Copy:
+class TiedCopy:
     """A published name that repeats another tensor of the same file."""
 
     name: str
-    of: str
+    source: str
     part: str = ""
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A published buffer whose content is known: `value(shape)`; not written, checked where it is found."""
+class ConstantBuffer:
+    """A published buffer whose content is known: `value(shape)`; not written, checked where it is present."""
 
     name: str
     value: Callable[[tuple[int, ...]], Tensor]
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedTensor:
     """A published parameter without a counterpart here: written with this value, refused with any other."""
 
     name: str
-    value: Callable[[Any], Tensor]  # from the settings
+    value: Callable[[Settings], Tensor]
     when: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    prefix: str  # of the encoder's tensors, such as "bert."; files of a bare encoder leave it out
-    rules: tuple[Rule, ...]
-    copies: tuple[Copy, ...] = ()
-    constants: tuple[Constant, ...] = ()
-    fixed: tuple[Fixed, ...] = ()
-    older: Mapping[str, str] = field(default_factory=dict)  # endings of names in old files -> today's
+    """The rules of one family."""
 
-    def expand(self, settings: Any) -> list[Rule]:
-        """The rules that hold for a model of these settings, one for each layer."""
-        own = 1 if settings.share == "all" else settings.layers
-        found = []
+    prefix: str  # of the encoder's tensors, such as "bert."; files of a bare encoder omit it
+    rules: tuple[Rule, ...]
+    copies: tuple[TiedCopy, ...] = ()
+    constants: tuple[ConstantBuffer, ...] = ()
+    fixed: tuple[FixedTensor, ...] = ()
+    old_suffixes: Mapping[str, str] = field(default_factory=dict)  # of names in old files -> the current ones
+
+    def expand(self, settings: Settings) -> list[Rule]:
+        """Return the rules that apply to a model of these settings, one for each layer."""
+        layers = 1 if settings.share == "all" else settings.layers
+        rules: list[Rule] = []
         for rule in self.rules:
             if CONDITIONS[rule.when](settings):
-                layered = any("{i}" in name for name in rule.theirs)
-                found += [rule.at(layer) for layer in range(rule.start, own)] if layered else [rule]
-        return found
+                is_layered = any("{i}" in name for name in rule.published)
+                rules += [rule.at(layer) for layer in range(rule.start, layers)] if is_layered else [rule]
+        return rules
 
-    def renamed(self, changes: Mapping[str, str]) -> Table:
-        """The same table for a model that lies elsewhere in our names; `changes` maps the starts of names."""
+    def rename_own(self, prefixes: Mapping[str, str]) -> Table:
+        """Return the same table for a model elsewhere among our names; the longest matching prefix is replaced."""
 
         def rename(name: str) -> str:
-            start = max((start for start in changes if name.startswith(start)), key=len, default="")
-            return changes.get(start, "") + name[len(start) :]
+            prefix = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
+            return prefixes.get(prefix, "") + name[len(prefix) :]
 
-        rules = (replace(rule, ours=tuple(rename(name) for name in rule.ours)) for rule in self.rules)
+        rules = (replace(rule, own=tuple(rename(name) for name in rule.own)) for rule in self.rules)
         return replace(self, rules=tuple(rules))
 
 
-# --- writing a table ---------------------------------------------------------------------------------
+# --- rules ------------------------------------------------------------------------------------------
 
 
-def tensor(theirs: Names, ours: Names, *, part: str = "", when: str = "") -> tuple[Rule, ...]:
-    return (Rule(_names(theirs), _names(ours), part=part, when=when),)
+def tensor(published: Names, own: Names, *, part: str = "", when: str = "") -> tuple[Rule, ...]:
+    """Map one tensor."""
+    return (Rule(_add_suffix(published), _add_suffix(own), part=part, when=when),)
 
 
 def linear(
-    theirs: Names, ours: Names, *, transposed: bool = False, part: str = "", when: str = "", bias: str = "bias"
+    published: Names, own: Names, *, transposed: bool = False, part: str = "", when: str = "", bias: str = "bias"
 ) -> tuple[Rule, ...]:
-    """weight and bias of a projection; `bias` is the condition under which it has one."""
+    """Map weight and bias of a projection; `bias` is the condition under which it has one."""
     return (
-        Rule(_names(theirs, ".weight"), _names(ours, ".weight"), transposed, part, when),
-        Rule(_names(theirs, ".bias"), _names(ours, ".bias"), False, part, when or bias),
+        Rule(_add_suffix(published, ".weight"), _add_suffix(own, ".weight"), transposed, part, when),
+        Rule(_add_suffix(published, ".bias"), _add_suffix(own, ".bias"), False, part, when or bias),
     )
 
 
-def norm(theirs: str, ours: str, *, part: str = "", start: int = 0) -> tuple[Rule, ...]:
+def norm(published: str, own: str, *, part: str = "", start: int = 0) -> tuple[Rule, ...]:
+    """Map weight and bias of a norm."""
     return (
-        Rule((f"{theirs}.weight",), (f"{ours}.weight",), part=part, start=start),
-        Rule((f"{theirs}.bias",), (f"{ours}.bias",), part=part, when="norm bias", start=start),
+        Rule((f"{published}.weight",), (f"{own}.weight",), part=part, start=start),
+        Rule((f"{published}.bias",), (f"{own}.bias",), part=part, when="norm bias", start=start),
     )
 
 
-def _names(names: Names, ending: str = "") -> tuple[str, ...]:
-    return tuple(name + ending for name in ([names] if isinstance(names, str) else names))
+def _add_suffix(names: Names, suffix: str = "") -> tuple[str, ...]:
+    return tuple(name + suffix for name in ([names] if isinstance(names, str) else names))
 
 
-# --- using it ----------------------------------------------------------------------------------------
+# --- renaming ---------------------------------------------------------------------------------------
 
 
 def to_own_names(
-    table: Table, settings: Any, tensors: Mapping[str, Tensor], shapes: Shapes, where: str, tied: bool = True
+    table: Table, settings: Settings, tensors: Mapping[str, Tensor], shapes: Shapes, source: str, tied: bool = True
 ) -> dict[str, Tensor]:
-    """Published tensors under our names.
+    """Return published tensors under our names.
 
-    `shapes` are those of our tensors; `tied` False says that the file's output layer claims a table of its own.
+    `shapes` are those of our tensors; `tied` False says that the file's output layer has a table of its own. `source`
+    names the file in errors.
     """
     rules = table.expand(settings)
-    current = _current(table, rules, tensors)
-    found = dict(zip(current, tensors.values(), strict=True))
-    used, faults = _used(rules, found, lambda rule: rule.theirs)
-    faults += [f"{name} stands there under two names" for name, count in Counter(current).items() if count > 1]
-    faults += _stray(table, settings, used, found, tied)
-    faults += [
-        f"{name} has the shape {tuple(found[name].shape)}, and {shape} is expected"
+    names = _current_names(table, rules, tensors)
+    published = dict(zip(names, tensors.values(), strict=True))
+    used, problems = _select_rules(rules, published, lambda rule: rule.published)
+    problems += [f"{name} is there under two names" for name, count in Counter(names).items() if count > 1]
+    problems += _check_unused(table, settings, used, published, tied)
+    problems += [
+        f"{name} has the shape {tuple(published[name].shape)}, and {shape} is expected"
         for rule in used
-        for name, shape in _expected(rule, shapes)
-        if name in found and tuple(found[name].shape) != shape
+        for name, shape in _expected_shapes(rule, shapes)
+        if name in published and tuple(published[name].shape) != shape
     ]
-    _raise(faults, where)
-    ours: dict[str, Tensor] = {}
+    _raise_problems(problems, source)
+    own: dict[str, Tensor] = {}
     for rule in used:
-        parts = [found[name].t() if rule.transposed else found[name] for name in rule.theirs]
-        joined = torch.cat(parts) if len(parts) > 1 else parts[0]
-        ours.update(zip(rule.ours, _split(joined, len(rule.ours)), strict=True))
-    return ours
+        parts = [published[name].t() if rule.transposed else published[name] for name in rule.published]
+        stacked = torch.cat(parts) if len(parts) > 1 else parts[0]
+        own.update(zip(rule.own, _split(stacked, len(rule.own)), strict=True))
+    return own
 
 
-def to_published_names(table: Table, settings: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """Our tensors under the published names, without second names of tied ones."""
-    used, faults = _used(table.expand(settings), tensors, lambda rule: rule.ours)
-    known = {name for rule in used for name in rule.ours}
-    faults += [f"{name} has no place in the published form" for name in tensors if name not in known]
-    _raise(faults, where)
-    theirs: dict[str, Tensor] = {}
+def to_published_names(
+    table: Table, settings: Settings, tensors: Mapping[str, Tensor], source: str
+) -> dict[str, Tensor]:
+    """Return our tensors under the published names, without second names of tied ones."""
+    used, problems = _select_rules(table.expand(settings), tensors, lambda rule: rule.own)
+    known = {name for rule in used for name in rule.own}
+    problems += [f"{name} has no place in the published form" for name in tensors if name not in known]
+    _raise_problems(problems, source)
+    published: dict[str, Tensor] = {}
     for rule in used:
-        parts = [tensors[name] for name in rule.ours]
-        joined = torch.cat(parts) if len(parts) > 1 else parts[0]
-        pieces = _split(joined, len(rule.theirs))
-        theirs.update(zip(rule.theirs, [p.t() if rule.transposed else p for p in pieces], strict=True))
-    theirs.update({fixed.name: fixed.value(settings) for fixed in _fixed(table, settings)})
-    return {name: piece.contiguous() for name, piece in theirs.items()}
+        parts = [tensors[name] for name in rule.own]
+        stacked = torch.cat(parts) if len(parts) > 1 else parts[0]
+        pieces = _split(stacked, len(rule.published))
+        published.update(zip(rule.published, [p.t() if rule.transposed else p for p in pieces], strict=True))
+    published.update({fixed.name: fixed.value(settings) for fixed in _fixed_tensors(table, settings)})
+    return {name: piece.contiguous() for name, piece in published.items()}
 
 
-def find_parts(table: Table, settings: Any, tensors: Iterable[str]) -> set[str]:
-    """The parts of which the published names hold something."""
+def find_parts(table: Table, settings: Settings, tensors: Iterable[str]) -> set[str]:
+    """Return the parts to which some of the published names belong."""
     rules = table.expand(settings)
-    names = set(_current(table, rules, tensors))
-    return {rule.part for rule in rules if rule.part and names.intersection(rule.theirs)}
+    names = set(_current_names(table, rules, tensors))
+    return {rule.part for rule in rules if rule.part and names.intersection(rule.published)}
 
 
-def _used(
-    rules: list[Rule], found: Mapping[str, Tensor], side: Callable[[Rule], tuple[str, ...]]
+def _select_rules(
+    rules: list[Rule], tensors: Mapping[str, Tensor], side: Callable[[Rule], tuple[str, ...]]
 ) -> tuple[list[Rule], list[str]]:
-    """The rules whose parts are there, and what these rules miss."""
-    there = {""} | {rule.part for rule in rules if any(name in found for name in side(rule))}
-    used = [rule for rule in rules if rule.part in there]
-    return used, [f"{name} is missing" for rule in used for name in side(rule) if name not in found]
+    """Return the rules whose parts are present, and the tensors that these rules miss."""
+    parts = {""} | {rule.part for rule in rules if any(name in tensors for name in side(rule))}
+    used = [rule for rule in rules if rule.part in parts]
+    return used, [f"{name} is missing" for rule in used for name in side(rule) if name not in tensors]
 
 
-def _stray(table: Table, settings: Any, used: list[Rule], found: Mapping[str, Tensor], tied: bool) -> list[str]:
-    """What is wrong with the tensors that no rule uses."""
-    faults = []
-    there = {rule.part for rule in used}
-    rest = set(found) - {name for rule in used for name in rule.theirs}
+def _check_unused(
+    table: Table, settings: Settings, used: list[Rule], published: Mapping[str, Tensor], tied: bool
+) -> list[str]:
+    """Return the problems of the tensors that no rule uses."""
+    problems = []
+    parts = {rule.part for rule in used}
+    rest = set(published) - {name for rule in used for name in rule.published}
     for copy in table.copies:
-        if copy.name in rest and copy.of in found:
+        if copy.name in rest and copy.source in published:
             rest.discard(copy.name)
-            if not torch.equal(found[copy.name], found[copy.of]):
-                faults.append(f"{copy.name} differs from {copy.of}: only an output layer tied to it has a place here")
-        elif not tied and copy.part in there and copy.name not in found:
-            faults.append(f"{copy.name} is missing, and config.json says that it is not tied to {copy.of}")
-    for fixed in _fixed(table, settings):
+            if not torch.equal(published[copy.name], published[copy.source]):
+                problems.append(f"{copy.name} differs from {copy.source}: an output layer must be tied to it here")
+        elif not tied and copy.part in parts and copy.name not in published:
+            problems.append(f"{copy.name} is missing, and config.json says that it is not tied to {copy.source}")
+    for fixed in _fixed_tensors(table, settings):
         value = fixed.value(settings)
         if fixed.name not in rest:
-            faults.append(f"{fixed.name} is missing")
-        elif found[fixed.name].shape != value.shape or not torch.equal(found[fixed.name].float(), value):
-            faults.append(f"{fixed.name} has other values than the one at which it does nothing: it has no place here")
+            problems.append(f"{fixed.name} is missing")
+        elif published[fixed.name].shape != value.shape or not torch.equal(published[fixed.name].float(), value):
+            problems.append(f"{fixed.name} has other values than those at which it does nothing: it has no place here")
         rest.discard(fixed.name)
     for name in sorted(rest):
         constant = next((c for c in table.constants if _matches(c.name, name)), None)
         if constant is None:
-            faults.append(f"{name} is unexpected")
-        elif not torch.equal(found[name].float(), constant.value(tuple(found[name].shape)).float()):
-            faults.append(f"{name} is a buffer with other values than this class of models has")
-    return faults
+            problems.append(f"{name} is unexpected")
+        elif not torch.equal(published[name].float(), constant.value(tuple(published[name].shape)).float()):
+            problems.append(f"{name} is a buffer with other values than this class of models has")
+    return problems
 
 
-def _fixed(table: Table, settings: Any) -> list[Fixed]:
+def _fixed_tensors(table: Table, settings: Settings) -> list[FixedTensor]:
     return [fixed for fixed in table.fixed if CONDITIONS[fixed.when](settings)]
 
 
-def _current(table: Table, rules: list[Rule], names: Iterable[str]) -> list[str]:
-    """Today's full names: old endings replaced, and the prefix put before those of a bare encoder."""
+def _current_names(table: Table, rules: list[Rule], names: Iterable[str]) -> list[str]:
+    """Return the current full names: old suffixes replaced, and the prefix added to those of a bare encoder."""
     renamed = []
     for name in names:
-        ending = next((old for old in table.older if name.endswith(old)), "")
-        renamed.append(name.removesuffix(ending) + table.older.get(ending, ""))
+        suffix = next((old for old in table.old_suffixes if name.endswith(old)), "")
+        renamed.append(name.removesuffix(suffix) + table.old_suffixes.get(suffix, ""))
     if any(name.startswith(table.prefix) for name in renamed):
         return renamed
-    known = (
-        {name for rule in rules for name in rule.theirs}
-        | {one.name for one in table.copies}
-        | {one.name for one in table.fixed}
-    )
+    known = {name for rule in rules for name in rule.published}
+    known |= {copy.name for copy in table.copies} | {fixed.name for fixed in table.fixed}
     outside = {name for name in known if not name.startswith(table.prefix)}
     buffers = [c.name for c in table.constants if c.name.startswith(table.prefix)]
     return [
@@ -263,27 +272,28 @@ def _current(table: Table, rules: list[Rule], names: Iterable[str]) -> list[str]
 
 
 def _matches(template: str, name: str) -> bool:
-    before, layered, after = template.partition("{i}")
-    if not layered:
+    before, placeholder, after = template.partition("{i}")
+    if not placeholder:
         return name == template
     return name.startswith(before) and name.endswith(after) and name[len(before) : len(name) - len(after)].isdigit()
 
 
-def _expected(rule: Rule, shapes: Shapes) -> list[tuple[str, tuple[int, ...]]]:
-    """Each published name of a rule with the shape that our tensors ask for."""
-    mine = [shapes[name] for name in rule.ours if name in shapes]
-    if len(mine) < len(rule.ours):
+def _expected_shapes(rule: Rule, shapes: Shapes) -> list[tuple[str, tuple[int, ...]]]:
+    """Return each published name of a rule with the shape that our tensors require."""
+    own = [shapes[name] for name in rule.own if name in shapes]
+    if len(own) < len(rule.own):
         return []
-    shape = (sum(part[0] for part in mine) // len(rule.theirs), *mine[0][1:])
-    return [(name, shape[::-1] if rule.transposed else shape) for name in rule.theirs]
+    shape = (sum(part[0] for part in own) // len(rule.published), *own[0][1:])
+    return [(name, shape[::-1] if rule.transposed else shape) for name in rule.published]
 
 
-def _split(joined: Tensor, pieces: int) -> list[Tensor]:
-    return [joined] if pieces == 1 else list(joined.chunk(pieces))
+def _split(stacked: Tensor, pieces: int) -> list[Tensor]:
+    return [stacked] if pieces == 1 else list(stacked.chunk(pieces))
 
 
-def _raise(faults: list[str], where: str) -> None:
-    if faults:
-        shown = faults[:12]  # of a wrong file everything is wrong: a dozen names tell as much
-        more = f"; and {len(faults) - len(shown)} more" if len(faults) > len(shown) else ""
-        raise UserError(f"{where}: {'; '.join(shown)}{more}.")
+def _raise_problems(problems: list[str], source: str) -> None:
+    """Raise one error with the first dozen problems: in a wrong file everything is wrong."""
+    if problems:
+        shown = problems[:12]
+        more = f"; and {len(problems) - len(shown)} more" if len(problems) > len(shown) else ""
+        raise UserError(f"{source}: {'; '.join(shown)}{more}.")

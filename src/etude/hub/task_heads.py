@@ -65,7 +65,7 @@ def to_published_with_head(run: Run) -> PublishedModel:
         weights = {name: value for name, value in weights.items() if not name.startswith("model.pooler.")}
     weights |= {f"objective.{name}": value for name, value in head.weights.items()}
     tensors = mapping.to_published_names(table, settings, weights, f"{run.folder} as {family.system}")
-    config = family.config(settings, set()) | special_token_ids(run.tokenizer.special, causal=False)
+    config = family.make_config(settings, set()) | special_token_ids(run.tokenizer.special, causal=False)
     config |= {"architectures": [f"{start}{head.ending}"], **head.config}
     tokenizer = add_markers(run.tokenizer)
     files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0)

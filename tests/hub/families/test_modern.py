@@ -71,7 +71,7 @@ def test_the_encoder_at_full_size_is_modernbert_base() -> None:
     recipe = Recipe.load("encoder-modern").resolve()
     family, why = match_recipe(recipe)
     assert family is not None, why
-    written = transformers.ModernBertConfig(**family.config(recipe.model, {"masked"})).to_dict()
+    written = transformers.ModernBertConfig(**family.make_config(recipe.model, {"masked"})).to_dict()
     expected = transformers.ModernBertConfig().to_dict()
     others = {"architectures", "dtype", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"}
     others |= {key for key in expected if key.endswith("_token_id")}

@@ -1,22 +1,20 @@
-"""ALBERT (Lan et al. 2020): a factorised embedding and layers that share everything. AlbertForPreTraining.
+"""ALBERT (Lan et al. 2020): a factorised embedding and shared layers. AlbertForPreTraining.
 
-transformers always has the projection behind the embedding, also where both widths are equal and the paper
-(table 3, E = H) and this code have none: there it is the identity. Its groups of layers are one (all shared) or as
-many as layers (none shared); what lies between, and sharing of one branch only (table 4), has no form there or
-here.
+transformers always has the projection behind the embedding. Where both widths are equal the paper (table 3, E = H) and
+this code have none: it is written as the identity. Layer groups are one (all shared) or as many as layers (none
+shared); anything between, and sharing of one branch only (table 4), cannot be mapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from etude.errors import UserError
-from etude.hub.families.bert import ENCODER, FIELDS, OLDER, buffers, embeddings
-from etude.hub.family import Family
-from etude.hub.mapping import Copy, Fixed, Table, linear, norm, tensor
+from etude.hub.families.bert import ENCODER, FIELDS, OLD_SUFFIXES, buffers, embeddings
+from etude.hub.family import Config, Family
+from etude.hub.mapping import FixedTensor, Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
 
 _LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."
@@ -32,32 +30,32 @@ _DEFAULTS = {
 }
 
 
-def _read(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _read(config: Config, source: str) -> dict[str, Any]:
     layers, groups = config.get("num_hidden_layers", 12), config.get("num_hidden_groups", 1)
     if groups not in (1, layers):
         raise UserError(
-            f"{where}: num_hidden_groups={groups} of {layers} layers: layers that share in groups have no counterpart "
-            "here; those with one group, or with as many as layers, can be read."
+            f"{source}: num_hidden_groups={groups} of {layers} layers: layers that share weights in groups are not "
+            "supported; use one group, or as many as layers."
         )
     return {"embedding_width": config.get("embedding_size", 128), "share": "all" if groups == 1 else "none"}
 
 
 def _write(settings: Settings) -> dict[str, Any]:
-    shared = settings.share == "all" or settings.layers == 1
+    is_shared = settings.share == "all" or settings.layers == 1
     return {
         "embedding_size": settings.embedding_width or settings.width,
-        "num_hidden_groups": 1 if shared else settings.layers,
+        "num_hidden_groups": 1 if is_shared else settings.layers,
         "inner_group_num": 1,
     }
 
 
 def _check(settings: Settings) -> list[str]:
-    faults = []
+    mismatches = []
     if settings.share not in ("none", "all"):
-        faults.append(f"model.share={settings.share} (partial sharing)")
+        mismatches.append(f"model.share={settings.share} (partial sharing)")
     if settings.segments == 0:
-        faults.append("model.segments=0 (ALBERT always adds a segment)")
-    return faults
+        mismatches.append("model.segments=0 (ALBERT always adds a segment)")
+    return mismatches
 
 
 FAMILY = Family(
@@ -70,7 +68,7 @@ FAMILY = Family(
         rules=(
             *embeddings("albert."),
             *linear(_PROJECTION, "model.embedding.project", when="narrow"),
-            *linear([f"{_LAYER}attention.{one}" for one in ("query", "key", "value")], "model.attention.{i}.qkv"),
+            *linear([f"{_LAYER}attention.{name}" for name in ("query", "key", "value")], "model.attention.{i}.qkv"),
             *linear(f"{_LAYER}attention.dense", "model.attention.{i}.out"),
             *norm(f"{_LAYER}attention.LayerNorm", "model.attention.{i}.norm"),
             *linear(f"{_LAYER}ffn", "model.feedforward.{i}.up"),
@@ -83,27 +81,27 @@ FAMILY = Family(
             *linear("sop_classifier.classifier", "objective.sentence", part="sentence"),
         ),
         copies=(
-            Copy("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight", part="masked"),
-            Copy("predictions.decoder.bias", "predictions.bias"),
+            TiedCopy("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight", part="masked"),
+            TiedCopy("predictions.decoder.bias", "predictions.bias"),
         ),
         constants=buffers("albert."),
         fixed=(
-            Fixed(f"{_PROJECTION}.weight", lambda settings: torch.eye(settings.width), when="full"),
-            Fixed(f"{_PROJECTION}.bias", lambda settings: torch.zeros(settings.width), when="full"),
+            FixedTensor(f"{_PROJECTION}.weight", lambda settings: torch.eye(settings.width), when="full"),
+            FixedTensor(f"{_PROJECTION}.bias", lambda settings: torch.zeros(settings.width), when="full"),
         ),
-        older=OLDER,
+        old_suffixes=OLD_SUFFIXES,
     ),
-    fields=tuple(one.with_default(_DEFAULTS.get(one.theirs, one.default)) for one in FIELDS),
+    fields=tuple(field.with_default(_DEFAULTS.get(field.key, field.default)) for field in FIELDS),
     fixed=ENCODER,
-    more=("pooler", "embedding_width", "share"),
-    read_more=_read,
-    write_more=_write,
-    check_more=_check,
+    extra_settings=("pooler", "embedding_width", "share"),
+    read_extra=_read,
+    write_extra=_write,
+    check_extra=_check,
     architectures=(
         (("masked", "pooler", "sentence"), "AlbertForPreTraining"),
         (("masked",), "AlbertForMaskedLM"),
         ((), "AlbertModel"),
     ),
-    only={"inner_group_num": 1, "position_embedding_type": "absolute"},
+    required={"inner_group_num": 1, "position_embedding_type": "absolute"},
     sentence="order",
 )

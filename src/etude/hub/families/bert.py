@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from etude.hub.family import ACTIVATIONS, Family, Field
-from etude.hub.mapping import Constant, Copy, Rule, Table, linear, norm, tensor
+from etude.hub.mapping import ConstantBuffer, Rule, Table, TiedCopy, linear, norm, tensor
+from etude.models.transformer import Settings
 
 
 def embeddings(prefix: str) -> tuple[Rule, ...]:
-    """The tables and the norm behind them; ALBERT and ELECTRA have the same names."""
+    """Rules for the embedding tables and their norm; ALBERT and ELECTRA have the same names."""
     return (
         *tensor(f"{prefix}embeddings.word_embeddings.weight", "model.embedding.tokens.weight"),
         *tensor(f"{prefix}embeddings.position_embeddings.weight", "model.embedding.positions.weight"),
@@ -19,11 +20,11 @@ def embeddings(prefix: str) -> tuple[Rule, ...]:
 
 
 def layers(prefix: str) -> tuple[Rule, ...]:
-    """One layer of the encoder; ELECTRA has the same names."""
+    """Rules for one layer of the encoder; ELECTRA has the same names."""
     layer = f"{prefix}encoder.layer.{{i}}."
     attention = f"{layer}attention."
     return (
-        *linear([f"{attention}self.{one}" for one in ("query", "key", "value")], "model.attention.{i}.qkv"),
+        *linear([f"{attention}self.{name}" for name in ("query", "key", "value")], "model.attention.{i}.qkv"),
         *linear(f"{attention}output.dense", "model.attention.{i}.out"),
         *norm(f"{attention}output.LayerNorm", "model.attention.{i}.norm"),
         *linear(f"{layer}intermediate.dense", "model.feedforward.{i}.up"),
@@ -32,15 +33,15 @@ def layers(prefix: str) -> tuple[Rule, ...]:
     )
 
 
-def buffers(prefix: str) -> tuple[Constant, ...]:
-    """What files written by early versions of transformers hold besides parameters."""
+def buffers(prefix: str) -> tuple[ConstantBuffer, ...]:
+    """Buffers in files written by early versions of transformers."""
     return (
-        Constant(f"{prefix}embeddings.position_ids", lambda shape: torch.arange(shape[-1]).expand(shape)),
-        Constant(f"{prefix}embeddings.token_type_ids", torch.zeros),
+        ConstantBuffer(f"{prefix}embeddings.position_ids", lambda shape: torch.arange(shape[-1]).expand(shape)),
+        ConstantBuffer(f"{prefix}embeddings.token_type_ids", torch.zeros),
     )
 
 
-OLDER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # the names of TensorFlow
+OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # the names of TensorFlow
 
 FIELDS = (
     Field("vocab_size", "vocab", 30522),
@@ -49,7 +50,7 @@ FIELDS = (
     Field("num_attention_heads", "heads", 12),
     Field("intermediate_size", "feedforward", 3072),
     Field("hidden_act", "activation", "gelu", ACTIVATIONS),
-    Field("hidden_dropout_prob", "dropout", 0.1, also=("embedding_dropout",)),
+    Field("hidden_dropout_prob", "dropout", 0.1, also_sets=("embedding_dropout",)),
     Field("attention_probs_dropout_prob", "attention_dropout", 0.1),
     Field("max_position_embeddings", "context", 512),
     Field("type_vocab_size", "segments", 2),
@@ -69,12 +70,11 @@ ENCODER = {
     "window": None,
 }
 
-ONLY = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+REQUIRED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
 
 
-def _needs_segments(settings: object) -> list[str]:
-    none = getattr(settings, "segments", 0) == 0
-    return ["model.segments=0 (BERT always adds a segment)"] if none else []
+def _check_segments(settings: Settings) -> list[str]:
+    return ["model.segments=0 (BERT always adds a segment)"] if settings.segments == 0 else []
 
 
 FAMILY = Family(
@@ -94,21 +94,21 @@ FAMILY = Family(
             *linear("cls.seq_relationship", "objective.sentence", part="sentence"),
         ),
         copies=(
-            Copy("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", part="masked"),
-            Copy("cls.predictions.decoder.bias", "cls.predictions.bias"),
+            TiedCopy("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", part="masked"),
+            TiedCopy("cls.predictions.decoder.bias", "cls.predictions.bias"),
         ),
         constants=buffers("bert."),
-        older=OLDER,
+        old_suffixes=OLD_SUFFIXES,
     ),
     fields=FIELDS,
     fixed={**ENCODER, "share": "none"},
-    more=("pooler",),
-    check_more=_needs_segments,
+    extra_settings=("pooler",),
+    check_extra=_check_segments,
     architectures=(
         (("masked", "pooler", "sentence"), "BertForPreTraining"),
         (("masked",), "BertForMaskedLM"),
         ((), "BertModel"),
     ),
-    only=ONLY,
+    required=REQUIRED,
     sentence="next",
 )

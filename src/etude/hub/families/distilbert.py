@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from etude.hub.families.bert import ENCODER, OLDER, buffers
+from etude.hub.families.bert import ENCODER, OLD_SUFFIXES, buffers
 from etude.hub.family import ACTIVATIONS, Family, Field
-from etude.hub.mapping import Copy, Table, linear, norm, tensor
+from etude.hub.mapping import Table, TiedCopy, linear, norm, tensor
 
 _LAYER = "distilbert.transformer.layer.{i}."
 
@@ -19,7 +19,7 @@ FAMILY = Family(
             *tensor("distilbert.embeddings.word_embeddings.weight", "model.embedding.tokens.weight"),
             *tensor("distilbert.embeddings.position_embeddings.weight", "model.embedding.positions.weight"),
             *norm("distilbert.embeddings.LayerNorm", "model.embedding.norm"),
-            *linear([f"{_LAYER}attention.{one}_lin" for one in "qkv"], "model.attention.{i}.qkv"),
+            *linear([f"{_LAYER}attention.{name}_lin" for name in "qkv"], "model.attention.{i}.qkv"),
             *linear(f"{_LAYER}attention.out_lin", "model.attention.{i}.out"),
             *norm(f"{_LAYER}sa_layer_norm", "model.attention.{i}.norm"),
             *linear(f"{_LAYER}ffn.lin1", "model.feedforward.{i}.up"),
@@ -29,9 +29,9 @@ FAMILY = Family(
             *norm("vocab_layer_norm", "objective.head.norm", part="masked"),
             *tensor("vocab_projector.bias", "objective.head.bias", part="masked"),
         ),
-        copies=(Copy("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight", part="masked"),),
+        copies=(TiedCopy("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight", part="masked"),),
         constants=buffers("distilbert."),
-        older=OLDER,
+        old_suffixes=OLD_SUFFIXES,
     ),
     fields=(
         Field("vocab_size", "vocab", 30522),
@@ -40,13 +40,13 @@ FAMILY = Family(
         Field("n_heads", "heads", 12),
         Field("hidden_dim", "feedforward", 3072),
         Field("activation", "activation", "gelu", ACTIVATIONS),
-        Field("dropout", "dropout", 0.1, also=("embedding_dropout",)),
+        Field("dropout", "dropout", 0.1, also_sets=("embedding_dropout",)),
         Field("attention_dropout", "attention_dropout", 0.1),
         Field("max_position_embeddings", "context", 512),
         Field("initializer_range", "init_deviation", 0.02),
     ),
-    # its class has no key for the epsilon; "sinusoidal_pos_embds" only says how the table of positions began
+    # its class has no key for epsilon; "sinusoidal_pos_embds" only says how the position table was initialised
     fixed={**ENCODER, "share": "none", "segments": 0, "pooler": False, "epsilon": 1e-12},
-    written={"sinusoidal_pos_embds": False},
+    constant_keys={"sinusoidal_pos_embds": False},
     architectures=((("masked",), "DistilBertForMaskedLM"), ((), "DistilBertModel")),
 )

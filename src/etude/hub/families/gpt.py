@@ -1,18 +1,17 @@
 """GPT-1 (Radford et al. 2018) and GPT-2 (Radford et al. 2019): OpenAIGPTLMHeadModel, GPT2LMHeadModel.
 
-Both keep their matrices as (in, out), and have the output layer tied to the table of tokens.
+Both store matrices as (in, out) and tie the output layer to the token embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from etude.hub.family import ACTIVATIONS, Family, Field
-from etude.hub.mapping import Constant, Copy, Rule, Table, linear, norm, tensor
+from etude.hub.family import ACTIVATIONS, Config, Family, Field
+from etude.hub.mapping import ConstantBuffer, Rule, Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
 
 _LAYER = "transformer.h.{i}."
@@ -33,10 +32,10 @@ def _causal_mask(shape: tuple[int, ...]) -> Tensor:
     return torch.ones(shape).tril()
 
 
-# buffers that early versions of transformers wrote: the mask, and the score of what it hides
+# buffers that early versions of transformers wrote: the causal mask, and the score of masked positions
 _BUFFERS = (
-    Constant(f"{_LAYER}attn.bias", _causal_mask),
-    Constant(f"{_LAYER}attn.masked_bias", lambda shape: torch.full(shape, -1e4)),
+    ConstantBuffer(f"{_LAYER}attn.bias", _causal_mask),
+    ConstantBuffer(f"{_LAYER}attn.masked_bias", lambda shape: torch.full(shape, -1e4)),
 )
 
 _DECODER = {
@@ -66,12 +65,12 @@ _FIELDS = (
 )
 
 
-def _four_times(settings: Settings) -> list[str]:
-    inner, wanted = settings.feedforward, 4 * settings.width
-    return [f"model.feedforward={inner} (GPT-1 has 4 * width = {wanted})"] if inner != wanted else []
+def _check_feedforward(settings: Settings) -> list[str]:
+    inner, expected = settings.feedforward, 4 * settings.width
+    return [f"model.feedforward={inner} (GPT-1 has 4 * width = {expected})"] if inner != expected else []
 
 
-def _inner(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _read_feedforward(config: Config, source: str) -> dict[str, Any]:
     return {"feedforward": config.get("n_inner") or 4 * config.get("n_embd", 768)}
 
 
@@ -87,22 +86,22 @@ GPT1 = Family(
             *tensor("transformer.positions_embed.weight", "model.embedding.positions.weight"),
             *_layers(),
         ),
-        copies=(Copy("lm_head.weight", "transformer.tokens_embed.weight"),),
+        copies=(TiedCopy("lm_head.weight", "transformer.tokens_embed.weight"),),
         constants=(
             *_BUFFERS,
-            Constant("transformer.position_ids", lambda shape: torch.arange(shape[-1]).expand(shape)),
+            ConstantBuffer("transformer.position_ids", lambda shape: torch.arange(shape[-1]).expand(shape)),
         ),
     ),
     fields=(
         Field("vocab_size", "vocab", 40478),
-        # what its class calls gelu is the tanh form
+        # its class calls the tanh approximation gelu
         Field("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
         *_FIELDS,
     ),
     fixed={**_DECODER, "norm": "post"},
-    more=("feedforward",),
-    read_more=lambda config, where: {"feedforward": 4 * config.get("n_embd", 768)},
-    check_more=_four_times,
+    extra_settings=("feedforward",),
+    read_extra=lambda config, source: {"feedforward": 4 * config.get("n_embd", 768)},
+    check_extra=_check_feedforward,
     architectures=(((), "OpenAIGPTLMHeadModel"),),
 )
 
@@ -119,19 +118,19 @@ GPT2 = Family(
             *_layers(),
             *norm("transformer.ln_f", "model.norm"),
         ),
-        copies=(Copy("lm_head.weight", "transformer.wte.weight"),),
+        copies=(TiedCopy("lm_head.weight", "transformer.wte.weight"),),
         constants=_BUFFERS,
     ),
     fields=(
         Field("vocab_size", "vocab", 50257),
         Field("activation_function", "activation", "gelu_new", ACTIVATIONS),
-        *(one.with_default(1024 if one.ours == "context" else one.default) for one in _FIELDS),
+        *(field.with_default(1024 if field.setting == "context" else field.default) for field in _FIELDS),
     ),
     fixed={**_DECODER, "norm": "pre"},
-    more=("feedforward",),
-    read_more=_inner,
-    write_more=lambda settings: {"n_inner": settings.feedforward or 4 * settings.width},
-    only={
+    extra_settings=("feedforward",),
+    read_extra=_read_feedforward,
+    write_extra=lambda settings: {"n_inner": settings.feedforward or 4 * settings.width},
+    required={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,

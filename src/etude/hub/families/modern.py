@@ -1,8 +1,8 @@
-"""The modern shapes: ModernBERT (Warner et al. 2024) and Llama (Touvron et al. 2023).
+"""ModernBERT (Warner et al. 2024) and Llama (Touvron et al. 2023): ModernBertForMaskedLM, LlamaForCausalLM.
 
-Rotary positions, gated feed-forward, no biases. ModernBERT has banded layers between dense ones, with rotary bases
-of their own, and no norm before its first attention; Llama has root-mean-square norms. Files of ModernBERT written
-by transformers 4 say the same in other keys (`global_attn_every_n_layers`, `global_rope_theta`); both are read.
+Rotary positions, gated feed-forward, no biases. ModernBERT has sliding-window layers between dense ones, with a rotary
+base of their own, and no norm before its first attention; Llama has RMS norms. ModernBERT files written by transformers
+4 use other keys (`global_attn_every_n_layers`, `global_rope_theta`); both are read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.errors import UserError
-from etude.hub.family import ACTIVATIONS, Family, Field
-from etude.hub.mapping import Copy, Table, linear, norm, tensor
+from etude.hub.family import ACTIVATIONS, Config, Family, Field
+from etude.hub.mapping import Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
 
 _THETA = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
@@ -36,19 +36,21 @@ _MODERN = {
 }
 
 
-def _rope(parameters: Mapping[str, Any], default: float, where: str) -> float:
-    """The base of rotary positions; stretched ones are refused."""
+def _read_rotary_base(parameters: Mapping[str, Any], default: float, source: str) -> float:
+    """Return the base of rotary positions; scaled ones are refused."""
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind != "default":
-        raise UserError(f"{where}: rotary positions of the type {kind!r} have no counterpart here; 'default' has.")
+        raise UserError(f"{source}: rotary positions of the type {kind!r} are not supported; 'default' is.")
     return float(parameters.get("rope_theta", default))
 
 
-def _one_bias(config: Mapping[str, Any], keys: tuple[str, ...], where: str) -> bool:
+def _read_bias(config: Mapping[str, Any], keys: tuple[str, ...], source: str) -> bool:
     values = {key: bool(config.get(key, False)) for key in keys}
     if len(set(values.values())) > 1:
-        said = ", ".join(f"{key}={value}" for key, value in values.items())
-        raise UserError(f"{where}: {said}: here all projections have a bias or none, so all of these must be equal.")
+        values_text = ", ".join(f"{key}={value}" for key, value in values.items())
+        raise UserError(
+            f"{source}: {values_text}: here all projections have a bias or none, so all of these must be equal."
+        )
     return next(iter(values.values()))
 
 
@@ -58,23 +60,23 @@ _BIASES = ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")
 _M_LAYER = "model.layers.{i}."
 
 
-def _read_modernbert(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _read_modernbert(config: Config, source: str) -> dict[str, Any]:
     layers = config.get("num_hidden_layers", 22)
     every = config.get("global_attn_every_n_layers", 3)
     kinds = config.get("layer_types") or [_BANDED if layer % every else _DENSE for layer in range(layers)]
     bases = config.get("rope_parameters") or {}
-    base = {kind: _rope({**_scaling(config), **(bases.get(kind) or {})}, config.get(old, _THETA[kind]), where)
+    base = {kind: _read_rotary_base({**_scaling(config), **(bases.get(kind) or {})}, config.get(old, _THETA[kind]), source)
             for kind, old in _OLD_THETA.items()}  # fmt: skip
-    values = {"bias": _one_bias(config, _BIASES, where), "rotary_base": base[_DENSE]}
+    values = {"bias": _read_bias(config, _BIASES, source), "rotary_base": base[_DENSE]}
     if _BANDED not in kinds:
         return values
-    second = next((layer for layer, kind in enumerate(kinds) if layer and kind == _DENSE), max(2, layers))
-    if kinds != [_BANDED if layer % second else _DENSE for layer in range(layers)]:
+    every = next((layer for layer, kind in enumerate(kinds) if layer and kind == _DENSE), max(2, layers))
+    if kinds != [_BANDED if layer % every else _DENSE for layer in range(layers)]:
         raise UserError(
-            f"{where}: layer_types must be dense at layers 0, n, 2n ... and banded between; they are {kinds}."
+            f"{source}: layer_types must be dense at layers 0, n, 2n ... and banded between; they are {kinds}."
         )
     window = config.get("local_attention", 128) // 2
-    return {**values, "window": window, "dense_every": second, "rotary_window_base": base[_BANDED]}
+    return {**values, "window": window, "dense_every": every, "rotary_window_base": base[_BANDED]}
 
 
 def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -82,8 +84,7 @@ def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _write_modernbert(settings: Settings) -> dict[str, Any]:
-    banded = settings.window is not None
-    every = settings.dense_every if banded else 1
+    every = settings.dense_every if settings.window is not None else 1
     local = settings.rotary_window_base or settings.rotary_base
     return {
         **dict.fromkeys(_BIASES, settings.bias),
@@ -121,7 +122,7 @@ MODERNBERT = Family(
             *norm("head.norm", "objective.head.norm", part="masked"),
             *tensor("decoder.bias", "objective.head.bias", part="masked"),
         ),
-        copies=(Copy("decoder.weight", "model.embeddings.tok_embeddings.weight", part="masked"),),
+        copies=(TiedCopy("decoder.weight", "model.embeddings.tok_embeddings.weight", part="masked"),),
     ),
     fields=(
         *_FIELDS,
@@ -135,11 +136,11 @@ MODERNBERT = Family(
         Field("mlp_dropout", "dropout", 0.0),
     ),
     fixed={**_MODERN, "direction": "both", "norm_kind": "layer", "embedding_norm": True, "first_norm": False},
-    more=("bias", "rotary_base", "rotary_window_base", "window", "dense_every"),
-    read_more=_read_modernbert,
-    write_more=_write_modernbert,
-    only={"decoder_bias": True},
-    head_key="classifier_activation",
+    extra_settings=("bias", "rotary_base", "rotary_window_base", "window", "dense_every"),
+    read_extra=_read_modernbert,
+    write_extra=_write_modernbert,
+    required={"decoder_bias": True},
+    head_activation_key="classifier_activation",
     architectures=((("masked",), "ModernBertForMaskedLM"), ((), "ModernBertModel")),
 )
 
@@ -148,24 +149,24 @@ MODERNBERT = Family(
 _L_LAYER = "model.layers.{i}."
 
 
-def _read_llama(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _read_llama(config: Config, source: str) -> dict[str, Any]:
     heads = config.get("num_attention_heads", 32)
     groups = config.get("num_key_value_heads") or heads
     if groups != heads:
         raise UserError(
-            f"{where}: num_key_value_heads={groups} for {heads} heads: shared keys have no counterpart here."
+            f"{source}: num_key_value_heads={groups} for {heads} heads: grouped-query attention is not supported."
         )
     size = config.get("hidden_size", 4096) / heads
     if (config.get("head_dim") or size) != size:
-        raise UserError(f"{where}: head_dim={config['head_dim']}: heads here are hidden_size / heads = {size:g} wide.")
+        raise UserError(f"{source}: head_dim={config['head_dim']}: heads here are hidden_size / heads = {size:g} wide.")
     rope = {
         "rope_theta": config.get("rope_theta", 10_000.0),
         **_scaling(config),
         **(config.get("rope_parameters") or {}),
     }
     return {
-        "bias": _one_bias(config, ("attention_bias", "mlp_bias"), where),
-        "rotary_base": _rope(rope, 10_000.0, where),
+        "bias": _read_bias(config, ("attention_bias", "mlp_bias"), source),
+        "rotary_base": _read_rotary_base(rope, 10_000.0, source),
     }
 
 
@@ -176,7 +177,7 @@ def _write_llama(settings: Settings) -> dict[str, Any]:
         "attention_bias": settings.bias,
         "mlp_bias": settings.bias,
         "rope_parameters": {"rope_type": "default", "rope_theta": settings.rotary_base},
-        "rope_theta": settings.rotary_base,  # where transformers 4 looks
+        "rope_theta": settings.rotary_base,  # the key of transformers 4
     }
 
 
@@ -190,7 +191,7 @@ LLAMA = Family(
         rules=(
             *tensor("model.embed_tokens.weight", "model.embedding.tokens.weight"),
             *norm(f"{_L_LAYER}input_layernorm", "model.attention.{i}.norm"),
-            *linear([f"{_L_LAYER}self_attn.{one}_proj" for one in "qkv"], "model.attention.{i}.qkv"),
+            *linear([f"{_L_LAYER}self_attn.{name}_proj" for name in "qkv"], "model.attention.{i}.qkv"),
             *linear(f"{_L_LAYER}self_attn.o_proj", "model.attention.{i}.out"),
             *norm(f"{_L_LAYER}post_attention_layernorm", "model.feedforward.{i}.norm"),
             *linear(f"{_L_LAYER}mlp.gate_proj", "model.feedforward.{i}.gate"),
@@ -198,10 +199,10 @@ LLAMA = Family(
             *linear(f"{_L_LAYER}mlp.down_proj", "model.feedforward.{i}.down"),
             *norm("model.norm", "model.norm"),
         ),
-        copies=(Copy("lm_head.weight", "model.embed_tokens.weight"),),
+        copies=(TiedCopy("lm_head.weight", "model.embed_tokens.weight"),),
     ),
     fields=(
-        *(one.with_default({"width": 4096, "heads": 32}.get(one.ours, one.default)) for one in _FIELDS),
+        *(field.with_default({"width": 4096, "heads": 32}.get(field.setting, field.default)) for field in _FIELDS),
         Field("vocab_size", "vocab", 32000),
         Field("num_hidden_layers", "layers", 32),
         Field("intermediate_size", "feedforward", 11008),
@@ -217,9 +218,9 @@ LLAMA = Family(
         "first_norm": True,
         "window": None,
     },
-    more=("bias", "rotary_base"),
-    read_more=_read_llama,
-    write_more=_write_llama,
+    extra_settings=("bias", "rotary_base"),
+    read_extra=_read_llama,
+    write_extra=_write_llama,
     tied=False,
     architectures=(((), "LlamaForCausalLM"),),
 )
