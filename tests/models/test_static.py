@@ -66,7 +66,7 @@ def test_a_word_of_sub_words_is_the_mean_of_its_rows() -> None:
     torch.testing.assert_close(model(pack([[0, 8]])).last, torch.stack([
         model.input.weight[0], model.input.weight[rows].mean(0)
     ]))  # fmt: skip
-    with pytest.raises(ValueError, match="call attach_tokenizer or spell"):
+    with pytest.raises(ValueError, match="call attach_tokenizer or set_spellings"):
         model_of(buckets=50)(pack([[7]]))
 
 
@@ -108,7 +108,7 @@ def test_unknown_words_may_have_a_random_vector_of_their_own() -> None:
 
 def test_counts_are_kept_with_the_vectors() -> None:
     model = model_of()
-    assert model.count(np.array([1, 2, 3])).tolist() == [1, 2, 3, *[0] * 7]
+    assert model.set_counts(np.array([1, 2, 3])).tolist() == [1, 2, 3, *[0] * 7]
     assert model.state_dict()["counts"].tolist() == [1, 2, 3, *[0] * 7]
 
 

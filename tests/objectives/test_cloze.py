@@ -190,7 +190,7 @@ def test_losses_are_sums_of_cross_entropies_and_metrics_say_the_same(predict: An
     batch = batch_of(objective)
     states = model(batch)
     assert batch.targets is not None
-    sources = {"cloze": states.last, "forward": states.ahead, "backward": states.back}
+    sources = {"cloze": states.last, "forward": states.forward_top, "backward": states.backward_top}
     terms, stats = objective.loss(model, batch), objective.metrics(model, batch)
     assert list(terms) == list(cloze.TERMS[predict])
     for name, targets in zip(terms, batch.targets, strict=True):
@@ -212,7 +212,7 @@ def test_losses_are_sums_of_cross_entropies_and_metrics_say_the_same(predict: An
 def test_logits_of_a_bilm_are_those_of_the_forward_tower() -> None:
     model = model_of(combiner="none")
     objective, states = objective_of(model, predict="bilm"), model(pack([[END, 7, 8, END]]))
-    expected = objective.output.logits(states.ahead, states.table)
+    expected = objective.output.logits(states.forward_top, states.table)
     torch.testing.assert_close(objective.logits(model, states), expected)
     assert objective.nats_per_token == "forward" and objective_of(model_of()).nats_per_token is None
 

@@ -39,9 +39,9 @@ def predictions(module: Any, rows: Any, numbers: list[int], objective: Any) -> l
 
 def vector(model: Static, table: Tensor, words: list[int]) -> Tensor:
     """The mean of all rows of some words."""
-    if model.rows is None:
+    if model.subword_rows is None:
         return table[words].mean(0)
-    bounds, rows = model.rows
+    bounds, rows = model.subword_rows
     return torch.cat([table[rows[bounds[word] : bounds[word + 1]]] for word in words]).mean(0)
 
 
@@ -106,8 +106,8 @@ def test_updates_one_after_the_other_are_sgd(
         loss = slow_loss(model, objective.text, tables, prediction)
         total += float(loss.detach())
         slopes = torch.autograd.grad(loss, tables)
-        parts = len(prediction[0]) if model.rows is None else sum(
-            int(np.diff(model.rows[0])[word]) for word in prediction[0]
+        parts = len(prediction[0]) if model.subword_rows is None else sum(
+            int(np.diff(model.subword_rows[0])[word]) for word in prediction[0]
         )  # fmt: skip
         with torch.no_grad():
             tables[0] -= rate * parts * slopes[0]

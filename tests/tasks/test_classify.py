@@ -13,8 +13,6 @@ import torch
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
-from etude.models.framing import pool
-from etude.nn.packed import pack
 from etude.objectives.base import Stat
 from etude.tasks import base
 from etude.tasks.classify import Classify, LabelledText, Settings, build
@@ -125,21 +123,6 @@ def test_framing_follows_the_family(tokenizer: Tokenizer, kind: str) -> None:
         "static": (words, "mean"),
     }[kind]
     assert (framed.tokens.tolist(), task.pooled.pooling, framed.cut) == (*wanted, False)
-
-
-@pytest.mark.parametrize("how", ["start", "mean", "last", "max"])
-def test_pooling_by_hand(how: Any) -> None:
-    sequences = [[1], [2, 3, 4], [5, 6]]
-    layout = pack(sequences).layout
-    last = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
-    found = pool(last, layout, how)
-    parts = [last[0:1], last[1:4], last[4:6]]
-    reduce = {"start": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
-    wanted = torch.stack([reduce[how](part) for part in parts])
-    torch.testing.assert_close(found, wanted)
-    weight = torch.randn_like(wanted)
-    one, other = (torch.autograd.grad((x * weight).sum(), last, retain_graph=True)[0] for x in (found, wanted))
-    torch.testing.assert_close(one, other)
 
 
 def test_the_pooler_is_used_where_there_is_one(tokenizer: Tokenizer) -> None:

@@ -13,7 +13,6 @@ import torch
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
-from etude.models.framing import fit
 from etude.tasks import base, choice, classify, pair, similarity
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
@@ -161,19 +160,6 @@ def test_answers_of_a_question_are_dropped_alike_in_a_causal_model(tokenizer: To
     flat = task.pooled(model, task.batch([rows[0], rows[1]], Chance(0, 0)))[0][:, 0].detach()
     alike = torch.allclose(flat[:3], flat[0].expand(3)) and torch.allclose(flat[3:], flat[3].expand(2))
     assert alike == (kind == "causal") and not torch.allclose(flat[0], flat[3])
-
-
-def test_the_longer_text_gives_way() -> None:
-    assert fit([5, 9], 20) == [5, 9] and fit([30], 20) == [20] and fit([5, 9], None) == [5, 9]
-    assert fit([5, 30], 20) == [5, 15] and fit([30, 5], 20) == [15, 5]
-    assert fit([30, 30], 21) == [11, 10]
-    for first in range(1, 12):
-        for second in range(1, 12):
-            for room in range(2, 24):
-                one, other = first, second  # BERT's loop: drop from the longer, of equals from the second
-                while one + other > room:
-                    one, other = (one - 1, other) if one > other else (one, other - 1)
-                assert fit([first, second], room) == [one, other], (first, second, room)
 
 
 def test_published_files(tmp_path: Path) -> None:

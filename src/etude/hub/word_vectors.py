@@ -112,7 +112,7 @@ class WordVectors:
     def from_model(cls, model: Static, words: list[str | None]) -> WordVectors:
         """Read the vectors of a model; `words` are the strings of all tokens, None for those that are no words."""
         if model.settings.buckets:
-            model.spell(words)
+            model.set_spellings(words)
         ids = [id for id, word in enumerate(words) if word is not None]
         with torch.no_grad():
             matrix = model.vectors(torch.tensor(ids, device=model.input.weight.device)).float().cpu().numpy()

@@ -83,13 +83,13 @@ class Recurrent(Model):
         super().__init__(settings)
         self.directions = settings.directions
         self.width = len(self.directions) * settings.width
-        self.embedding = self._words()
+        self.embedding = self._build_embedding()
         separate = not settings.shared and len(self.directions) == 2
-        self.backward_embedding = self._words() if separate else None
-        self.forwards = self._stack("forward")
-        self.backwards = self._stack("backward")
+        self.backward_embedding = self._build_embedding() if separate else None
+        self.forwards = self._build_stack("forward")
+        self.backwards = self._build_stack("backward")
 
-    def _words(self) -> Embedding | CharEmbedding:
+    def _build_embedding(self) -> Embedding | CharEmbedding:
         settings = self.settings
         if settings.characters is not None:
             return CharEmbedding(settings.characters, settings.width)
@@ -98,7 +98,7 @@ class Recurrent(Model):
         nn.init.normal_(table.tokens.weight, std=settings.width**-0.5)
         return table
 
-    def _stack(self, direction: Direction) -> nn.ModuleList:
+    def _build_stack(self, direction: Direction) -> nn.ModuleList:
         settings = self.settings
         return nn.ModuleList(
             LSTM(
@@ -111,21 +111,21 @@ class Recurrent(Model):
             for _ in range(settings.layers if direction in self.directions else 0)
         )
 
-    def words(self, direction: Direction) -> Embedding | CharEmbedding:
+    def word_embedding(self, direction: Direction) -> Embedding | CharEmbedding:
         """What a direction reads words with."""
         own = self.backward_embedding if direction == "backward" else None
         return self.embedding if own is None else own
 
-    def table(self, direction: Direction) -> Tensor | None:
+    def token_table(self, direction: Direction) -> Tensor | None:
         """(V, D) the vectors of all words, where there is a table of them."""
-        words = self.words(direction)
+        words = self.word_embedding(direction)
         return words.tokens.weight if isinstance(words, Embedding) else None
 
     def forward(self, packed: Packed, layers: bool = False) -> States:
         """Every direction over the same sequences, each from an empty state."""
         stacks = [self.read(packed, direction, reverse=direction == "backward")[0] for direction in self.directions]
         states = [torch.cat(parts, dim=-1) for parts in zip(*stacks, strict=True)]  # (N, 2D) each
-        return States(last=states[-1], layers=states if layers else None, table=self.table(self.directions[0]))
+        return States(last=states[-1], layers=states if layers else None, table=self.token_table(self.directions[0]))
 
     def read(
         self,
@@ -153,7 +153,7 @@ class Recurrent(Model):
         return states, Carry(torch.stack([end.hidden for end in ends], 1), torch.stack([end.cell for end in ends], 1))
 
     def _look_up(self, packed: Packed, direction: Direction) -> Tensor:
-        words = self.words(direction)
+        words = self.word_embedding(direction)
         if isinstance(words, CharEmbedding):
             return words(packed.tokens)
         x: Tensor = words(packed.tokens, packed.positions, None)[0]

@@ -78,7 +78,7 @@ class Static(Model):
         self.unknown: int | None = None  # the id of the unknown token
         self.speller: OpenVocabularyTokenizer | None = None  # knows the letters of unknown words, where those matter
         # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
-        self.rows: tuple[np.ndarray, np.ndarray] | None = None
+        self.subword_rows: tuple[np.ndarray, np.ndarray] | None = None
         self._rows: dict[torch.device, tuple[Tensor, Tensor]] = {}  # the same on the devices that asked for it
         self._closed_ids: list[int] = []  # the tokenizer's own reading of the speller's words
         self.reset()
@@ -97,20 +97,20 @@ class Static(Model):
         """Learns which token is the unknown one, and the letters of words where those matter."""
         self.unknown = tokenizer.special.unknown
         if self.settings.buckets:
-            self.spell(list_token_strings(tokenizer))
+            self.set_spellings(list_token_strings(tokenizer))
         if self.settings.unknown not in ("subwords", "random") or not tokenizer.word_level:
             return tokenizer
         if self.speller is None or self.speller.fingerprint != tokenizer.fingerprint:
             self.speller, self._closed_ids = OpenVocabularyTokenizer.from_tokenizer(tokenizer), []
         return self.speller
 
-    def spell(self, words: Sequence[str | None]) -> None:
-        """Finds the rows of every word; None: a token that is no letters."""
-        if self.rows is None:
-            self.rows = build_subword_rows([*words, *[None] * (self.vocab - len(words))], *self._grams)
+    def set_spellings(self, words: Sequence[str | None]) -> None:
+        """Finds the rows of every word's n-grams; None: a token that is no word, such as [UNK]."""
+        if self.subword_rows is None:
+            self.subword_rows = build_subword_rows([*words, *[None] * (self.vocab - len(words))], *self._grams)
 
-    def count(self, counts: np.ndarray) -> np.ndarray:
-        """Told how often each token occurs in the text; returns the same for every row of the vocabulary."""
+    def set_counts(self, counts: np.ndarray) -> np.ndarray:
+        """Stores how often each token occurs in the text; returns it for every row of the vocabulary."""
         padded = np.zeros(self.vocab, np.int64)
         padded[: len(counts)] = counts
         self.counts.copy_(torch.from_numpy(padded))
@@ -140,16 +140,18 @@ class Static(Model):
             return self.input(tokens) + self.output(tokens)
         if not self.settings.buckets:
             return self.input(tokens)
-        rows, starts, _ = self.rows_of(tokens)
+        rows, starts, _ = self.input_rows(tokens)
         return F.embedding_bag(rows, self.input.weight, starts, mode="mean")
 
-    def rows_of(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def input_rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rows of the input table of all tokens end to end, where those of each begin, and whose each one is."""
-        if self.rows is None:
-            raise ValueError("a model of sub-words needs the spelling of its tokens: call attach_tokenizer or spell")
+        if self.subword_rows is None:
+            raise ValueError(
+                "a model of sub-words needs the spelling of its tokens: call attach_tokenizer or set_spellings"
+            )
         device = tokens.device
         if device not in self._rows:
-            bounds, rows = (torch.from_numpy(array).to(device) for array in self.rows)
+            bounds, rows = (torch.from_numpy(array).to(device) for array in self.subword_rows)
             self._rows[device] = bounds, rows
         bounds, rows = self._rows[device]
         first, sizes = bounds[tokens], bounds[tokens + 1] - bounds[tokens]
@@ -183,11 +185,11 @@ class Static(Model):
         device = tokens.device
         normalizer = self.speller.backend.normalizer  # letters as the vocabulary was learnt: lower case, where it was
         words = [self.speller.token(int(id)) for id in numbers]
-        vectors = self.of_words([normalizer.normalize_str(word) if normalizer else word for word in words])
+        vectors = self.unknown_word_vectors([normalizer.normalize_str(word) if normalizer else word for word in words])
         unknown_words = (torch.from_numpy(places).to(device), vectors[torch.from_numpy(inverse).to(device)])
         return torch.from_numpy(closed).to(device), unknown_words if len(places) else None
 
-    def of_words(self, words: Sequence[str]) -> Tensor:
+    def unknown_word_vectors(self, words: Sequence[str]) -> Tensor:
         """(words, D) of words that are not in the vocabulary, by their letters."""
         weight = self.input.weight
         if self.settings.unknown == "random":

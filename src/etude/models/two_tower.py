@@ -93,8 +93,8 @@ class Settings(ModelSettings):
 
 @dataclass
 class TowerStates(States):
-    ahead: Tensor | None = None  # (N, D) the top of the forward tower, which has read up to each token
-    back: Tensor | None = None  # (N, D) the top of the backward tower
+    forward_top: Tensor | None = None  # (N, D) the top of the forward tower, which has read up to each token
+    backward_top: Tensor | None = None  # (N, D) the top of the backward tower
 
 
 class WordEmbedding(nn.Module):
@@ -247,20 +247,25 @@ class TwoTower(Model):
         else:
             x, table = self.embedding(packed.tokens, packed.positions, packed.segments)
         x = to_autocast_dtype(x)  # (N, D)
-        ahead = self.forwards(x, layout, self.path)
+        forward_states = self.forwards(x, layout, self.path)
         tower = self.forwards if self.backwards is None else self.backwards
-        back = tower(x.flip(0), reversed_layout, self.path)
-        top = back[-1].flip(0)
+        backward_states = tower(x.flip(0), reversed_layout, self.path)
+        backward_top = backward_states[-1].flip(0)
         states = [torch.cat([x, x], dim=-1)] if layers else None
         if states is not None:
-            states += [torch.cat([left, right.flip(0)], dim=-1) for left, right in zip(ahead, back, strict=True)]
+            states += [
+                torch.cat([left, right.flip(0)], dim=-1)
+                for left, right in zip(forward_states, backward_states, strict=True)
+            ]
         if self.combiner is None:
-            last = torch.cat([ahead[-1], top], dim=-1)
+            last = torch.cat([forward_states[-1], backward_top], dim=-1)
         else:
-            last = self.combiner(ahead[-1], top, layout, self.mask, self.path)
+            last = self.combiner(forward_states[-1], backward_top, layout, self.mask, self.path)
             if states is not None:
                 states.append(torch.cat([last, last], dim=-1))
-        return TowerStates(last=last, layers=states, table=table, ahead=ahead[-1], back=top)
+        return TowerStates(
+            last=last, layers=states, table=table, forward_top=forward_states[-1], backward_top=backward_top
+        )
 
     def flops(self, lengths: np.ndarray, words: int | None = None) -> int:
         """Of one forward pass: both towers and the combiner; attention over real lengths, full where it is causal.

@@ -183,7 +183,7 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
             ends.append(end)
             last = F.dropout(states[-1], self.shape.dropout, self.training)
             candidates = self._candidates(batch, stream)
-            total = self._output(direction).loss(last, batch.targets[stream], model.table(direction), candidates)
+            total = self._output(direction).loss(last, batch.targets[stream], model.token_table(direction), candidates)
             terms[direction] = Term(total, batch.counts[direction], weight=1 / len(self.shape.directions))
         left = (torch.stack([end.hidden for end in ends], 1), torch.stack([end.cell for end in ends], 1))
         self.lanes.leave(batch.slots, batch.rows, left)
@@ -196,7 +196,7 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
         embedded: dict[nn.Module, Tensor] = {}
         vectors: list[Tensor | None] = [None, None]
         for direction in self.shape.directions:
-            words, stream = model.words(direction), STREAMS.index(direction)
+            words, stream = model.word_embedding(direction), STREAMS.index(direction)
             assert isinstance(words, CharEmbedding)
             if words not in embedded:
                 embedded[words] = words.network(batch.rows_of_letters)  # (U, D)
@@ -212,7 +212,7 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
         """Of the forward model: what follows each token."""
         if self.nats_per_token is None:
             raise UserError("This model reads backwards only: it has no scores for what follows.")
-        return self.output.logits(states.last[:, : self.shape.width], model.table("forward"))
+        return self.output.logits(states.last[:, : self.shape.width], model.token_table("forward"))
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         """A marker on each side, where the text of pre-training has one too."""

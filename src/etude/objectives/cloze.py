@@ -159,7 +159,7 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
     # --- losses -------------------------------------------------------------------------------------
 
     def _states(self, term: str, states: TowerStates) -> Tensor:
-        hidden = {"cloze": states.last, "forward": states.ahead, "backward": states.back}[term]
+        hidden = {"cloze": states.last, "forward": states.forward_top, "backward": states.backward_top}[term]
         assert hidden is not None
         return hidden
 

@@ -127,7 +127,7 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
     def rows(self, corpus: Corpus, seed: int) -> Entries:
         settings = self.settings
         known = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
-        self._shape[0].count(known.token_counts())
+        self._shape[0].set_counts(known.token_counts())
         counting = CountSettings(settings.window, settings.symmetric, settings.by_distance)
         named = f"{corpus.fingerprint} {corpus.split} {counting.key}"
         if named not in self.counted:

@@ -88,7 +88,7 @@ class Ranking(PretrainingObjective[Static, Row, RankBatch]):
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
         if corpus.split == "train":
-            self._shape[0].count(corpus.token_counts())
+            self._shape[0].set_counts(corpus.token_counts())
         return Spans(corpus, self.settings.row_tokens)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> RankBatch:

@@ -129,7 +129,7 @@ class Inputs:
         if not model.settings.buckets:
             places = torch.arange(len(words), device=words.device)
             return cls(words, places if owner is None else owner, places)
-        rows, starts, whose = model.rows_of(words)
+        rows, starts, whose = model.input_rows(words)
         return cls(rows, whose if owner is None else owner[whose], starts)
 
     def means(self, model: Static) -> Tensor:

@@ -141,9 +141,9 @@ class Text:
 
 def subwords_of(model: Static) -> Subwords:
     """The rows of a spelled model as the loops read them."""
-    if model.rows is None:
+    if model.subword_rows is None:
         return whole_words(model.vocab)
-    bounds, rows = model.rows
+    bounds, rows = model.subword_rows
     sizes = np.diff(bounds)
     word = np.repeat(np.arange(len(sizes)), sizes)
     # adding 1 to a row for each time it is listed: a row that is listed m times grows by m, and counts m times
@@ -202,8 +202,8 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
         known = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
         model = self._shape[0]
         if model.settings.buckets:
-            model.spell(list_token_strings(known.tokenizer))
-        counts = model.count(known.token_counts())
+            model.set_spellings(list_token_strings(known.tokenizer))
+        counts = model.set_counts(known.token_counts())
         self.text = Text.of(counts, self.settings, self.special.unknown, model)
         return Spans(corpus, self.settings.row_tokens)
 

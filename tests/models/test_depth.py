@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from etude.models import transformer
-from etude.models.depth import learner_depths
+from etude.models.depth import learner_depths, learning_share, training_flops
+from etude.models.freezing import freeze
 from etude.nn.packed import pack
 from etude.train import optim
 from etude.train import settings as train
@@ -75,3 +77,22 @@ def test_tied_embedding_parts_belong_to_the_other_model() -> None:
     assert states.table is owner.embedding.tokens.weight
     states.last.sum().backward()
     assert all(owner.get_parameter(name).grad is not None for name in tables)
+
+
+# --- what it costs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "expected"), [("none", [1, 1, 2 / 3, 1 / 3, 0]), ("all", [1, 1, 1, 1, 0])])
+def test_no_backward_pass_below_the_lowest_layer_that_learns(share: Any, expected: list[float]) -> None:
+    """None frozen, the embedding, and one, two and all three layers with it; layers that are one learn in the first."""
+    lengths, found = np.array([7, 5]), []
+    for layers in (None, 0, 1, 2, 3):
+        model = transformer.Transformer(
+            transformer.Settings(layers=3, width=16, heads=2, vocab=30, context=8, pooler=True, share=share)
+        )
+        if layers is not None:
+            freeze(model, layers)
+        found.append(learning_share(model))
+        forward = model.flops(lengths)
+        assert training_flops(model, lengths) == forward + round(2 * found[-1] * forward)
+    assert found == pytest.approx(expected)

@@ -15,10 +15,6 @@ from etude.errors import UserError
 from etude.hub.run_weights import load_learner
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import Tuned
-from etude.models.depth import learning_share, training_flops
-from etude.models.freezing import freeze
-from etude.models.transformer import Settings as Shape
-from etude.models.transformer import Transformer
 from etude.runs.run import Run
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
@@ -118,20 +114,6 @@ def test_what_does_not_go_together(base: Bases, reviews: Files, tmp_path: Path) 
 
 
 # --- what it costs ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("share", "expected"), [("none", [1, 1, 2 / 3, 1 / 3, 0]), ("all", [1, 1, 1, 1, 0])])
-def test_no_backward_pass_below_the_lowest_layer_that_learns(share: Any, expected: list[float]) -> None:
-    """None frozen, the embedding, and one, two and all three layers with it; layers that are one learn in the first."""
-    lengths, found = np.array([7, 5]), []
-    for layers in (None, 0, 1, 2, 3):
-        model = Transformer(Shape(layers=3, width=16, heads=2, vocab=30, context=8, pooler=True, share=share))
-        if layers is not None:
-            freeze(model, layers)
-        found.append(learning_share(model))
-        forward = model.flops(lengths)
-        assert training_flops(model, lengths) == forward + round(2 * found[-1] * forward)
-    assert found == pytest.approx(expected)
 
 
 def test_the_run_counts_what_it_computed(base: Bases, reviews: Files, tmp_path: Path) -> None:
