@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
-from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
+from etude.hub.fasttext_files import FastText, FastTextTraining, read_fasttext, write_fasttext
+from etude.hub.vector_files import VectorFormat, detect_format, read_vectors, write_vectors
 from etude.hub.word_vectors import NgramTable, WordVectors
 
 WORDS = ["the", "한국", "naïve", "</s>", "of", "1,5", "king", "queen", "12"]
-FORMS: list[Form] = ["word2vec", "word2vec-binary", "glove"]
+FORMS: list[VectorFormat] = ["word2vec", "word2vec-binary", "glove"]
 
 
 def vectors(words: list[str] = WORDS, width: int = 7) -> WordVectors:
@@ -31,14 +31,16 @@ def fasttext(buckets: int = 40, width: int = 5) -> FastText:
     chance = np.random.default_rng(1)
     inputs = chance.normal(size=(len(WORDS) + buckets, width)).astype(np.float32)
     outputs = chance.normal(size=(len(WORDS), width)).astype(np.float32)
-    return FastText(WORDS, np.arange(len(WORDS), 0, -1) * 5, inputs, outputs, (3, 6), Training(window=4, epochs=2))
+    return FastText(
+        WORDS, np.arange(len(WORDS), 0, -1) * 5, inputs, outputs, (3, 6), FastTextTraining(window=4, epochs=2)
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_round_trip_is_exact(form: Form, tmp_path: Path) -> None:
+def test_a_round_trip_is_exact(form: VectorFormat, tmp_path: Path) -> None:
     path, wanted = tmp_path / "vectors", vectors()
     write_vectors(wanted, path, form)
-    assert form_of(path) == form
+    assert detect_format(path) == form
     found = read_vectors(path)
     assert found.words == WORDS and np.array_equal(found.matrix, wanted.matrix)
     if form == "glove":
@@ -51,7 +53,7 @@ def test_a_round_trip_is_exact(form: Form, tmp_path: Path) -> None:
     st.sampled_from(FORMS),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_words_come_back(tmp_path: Path, words: list[str], width: int, form: Form) -> None:
+def test_any_words_come_back(tmp_path: Path, words: list[str], width: int, form: VectorFormat) -> None:
     path, wanted = tmp_path / "vectors", vectors(words, width)
     write_vectors(wanted, path, form)
     found = read_vectors(path, form)
@@ -61,7 +63,7 @@ def test_any_words_come_back(tmp_path: Path, words: list[str], width: int, form:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gensim_reads_what_is_written_and_the_other_way_round(form: Form, tmp_path: Path) -> None:
+def test_gensim_reads_what_is_written_and_the_other_way_round(form: VectorFormat, tmp_path: Path) -> None:
     keyed = pytest.importorskip("gensim.models").KeyedVectors
     path, wanted = tmp_path / "vectors", vectors()
     write_vectors(wanted, path, form)
@@ -77,9 +79,9 @@ def test_gensim_reads_what_is_written_and_the_other_way_round(form: Form, tmp_pa
 
 def test_a_fasttext_file_comes_back_byte_by_byte(tmp_path: Path) -> None:
     write_fasttext(fasttext(), tmp_path / "a.bin")
-    assert form_of(tmp_path / "a.bin") == "fasttext"
+    assert detect_format(tmp_path / "a.bin") == "fasttext"
     found = read_fasttext(tmp_path / "a.bin")
-    assert found.words == WORDS and found.training == fasttext().training and found.grams == (3, 6)
+    assert found.words == WORDS and found.training == fasttext().training and found.ngram_sizes == (3, 6)
     assert found.counts.tolist() == fasttext().counts.tolist()
     write_fasttext(found, tmp_path / "b.bin")
     assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()

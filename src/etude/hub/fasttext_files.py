@@ -1,4 +1,4 @@
-"""fastText's .bin: a whole model, words, n-grams and all (version 12 of the released program [code]).
+"""Files of fastText models (.bin): words, n-grams and both tables (version 12 of the released program [code]).
 
     int32 magic, int32 version
     int32 dim ws epoch minCount neg wordNgrams loss model bucket minn maxn lrUpdateRate, float64 t
@@ -6,7 +6,7 @@
     uint8 quantised, int64 rows columns, float32 ... of the input table: nwords rows, then `bucket` rows of n-grams
     uint8 quantised, int64 rows columns, float32 ... of the output table
 
-All little-endian. Models that are quantised, pruned or supervised are refused: their tables are others.
+All little-endian. Quantised, pruned and supervised models are refused: their tables differ.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from etude.text.tokenizer.char_ngrams import build_subword_rows
 MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
 VERSION = 12
 MAX_WORD_BYTES = 4096  # of a word in a binary file: beyond it the file is something else
-NAMES = ("width", "window", "epochs", "least", "negatives", "word_grams", "loss", "model", "buckets", "smallest",
-         "largest", "rate_every")  # fmt: skip
+HEADER_FIELDS = (
+    "width", "window", "epochs", "min_count", "negatives", "word_ngrams", "loss", "model", "buckets", "min_n", "max_n",
+    "lr_update_rate",
+)  # fmt: skip
 LOSSES = {1: "hierarchical", 2: "negative"}
 MODELS = {1: "cbow", 2: "skipgram"}
 
 
 @dataclass(frozen=True)
-class Training:
-    """The settings that a file tells of."""
+class FastTextTraining:
+    """The training settings in the header of a file."""
 
     window: int = 5
     epochs: int = 5
-    least: int = 5
+    min_count: int = 5
     negatives: int = 5
     output: str = "negative"
     objective: str = "skipgram"
@@ -46,68 +48,75 @@ class Training:
 
 @dataclass(frozen=True)
 class FastText:
+    """A fastText model."""
+
     words: list[str]
     counts: np.ndarray  # (W,) int64
     inputs: np.ndarray  # (W + buckets, D) float32
     outputs: np.ndarray  # (W, D) float32
-    grams: tuple[int, int]  # characters of the shortest and the longest n-gram
-    training: Training
+    ngram_sizes: tuple[int, int]  # characters of the shortest and the longest n-gram
+    training: FastTextTraining
 
     @property
     def buckets(self) -> int:
+        """Rows of n-grams."""
         return len(self.inputs) - len(self.words)
 
     def vectors(self) -> WordVectors:
-        """A word's vector is the mean of its rows."""
+        """Return the word vectors: the mean of each word's rows."""
         if not self.buckets:
             return WordVectors(self.words, self.inputs, self.counts)
-        bounds, rows = build_subword_rows(self.words, self.buckets, *self.grams)
+        bounds, rows = build_subword_rows(self.words, self.buckets, *self.ngram_sizes)
         matrix = np.empty((len(self.words), self.inputs.shape[1]), np.float32)
         for number in range(len(self.words)):
             matrix[number] = self.inputs[rows[bounds[number] : bounds[number + 1]]].mean(0)
-        return WordVectors(self.words, matrix, self.counts, NgramTable(self.inputs[len(self.words) :], *self.grams))
+        ngrams = NgramTable(self.inputs[len(self.words) :], *self.ngram_sizes)
+        return WordVectors(self.words, matrix, self.counts, ngrams)
 
 
 def read_fasttext(path: str | Path) -> FastText:
+    """Read a fastText .bin."""
     path = Path(path)
     with open(path, "rb") as file:
-        reader = _Reader(file, path)
-        magic, version = reader.numbers("<ii")
+        reader = _BinaryReader(file, path)
+        magic, version = reader.read_numbers("<ii")
         if magic != int.from_bytes(MAGIC, "little") or version != VERSION:
             raise UserError(f"{path} is no fastText .bin of version {VERSION} (magic {magic}, version {version}).")
-        facts = dict(zip(NAMES, reader.numbers("<12i"), strict=True))
-        [subsample] = reader.numbers("<d")
-        if facts["loss"] not in LOSSES or facts["model"] not in MODELS:
+        header = dict(zip(HEADER_FIELDS, reader.read_numbers("<12i"), strict=True))
+        [subsample] = reader.read_numbers("<d")
+        if header["loss"] not in LOSSES or header["model"] not in MODELS:
             raise UserError(f"{path} is a classifier, not word vectors: only skip-gram and CBOW models are read.")
-        size, words, labels = reader.numbers("<iii")
-        _, pruned = reader.numbers("<qq")
+        size, words, labels = reader.read_numbers("<iii")
+        _, pruned = reader.read_numbers("<qq")
         if labels or pruned > 0 or size != words:
             raise UserError(f"{path} has labels or a pruned vocabulary: only whole word vectors are read.")
-        names, counts = reader.entries(size)
-        inputs, outputs = reader.table(), reader.table()
-        reader.end()
-    if inputs.shape != (words + facts["buckets"] * (facts["largest"] > 0), facts["width"]):
-        raise UserError(f"{path}: the input table is {inputs.shape}, not {words} words and {facts['buckets']} buckets.")
-    training = Training(
-        facts["window"], facts["epochs"], facts["least"], facts["negatives"], LOSSES[facts["loss"]],
-        MODELS[facts["model"]], subsample,
+        names, counts = reader.read_entries(size)
+        inputs, outputs = reader.read_table(), reader.read_table()
+        reader.expect_end()
+    if inputs.shape != (words + header["buckets"] * (header["max_n"] > 0), header["width"]):
+        expected = f"{words} words and {header['buckets']} buckets"
+        raise UserError(f"{path}: the input table is {inputs.shape}, not {expected}.")
+    training = FastTextTraining(
+        header["window"], header["epochs"], header["min_count"], header["negatives"], LOSSES[header["loss"]],
+        MODELS[header["model"]], subsample,
     )  # fmt: skip
-    return FastText(names, counts, inputs, outputs, (facts["smallest"], facts["largest"]), training)
+    return FastText(names, counts, inputs, outputs, (header["min_n"], header["max_n"]), training)
 
 
 def write_fasttext(model: FastText, path: str | Path) -> None:
+    """Write a fastText .bin that the released program reads."""
     training, words = model.training, model.words
     bad = next((word for word in words if "\0" in word or any(letter in word for letter in " \n")), None)
     if bad is not None:
         raise UserError(f"The word {bad!r} cannot be written to {path}: a space or a zero ends a word in this form.")
     loss = next(number for number, name in LOSSES.items() if name == training.output)
     kind = next(number for number, name in MODELS.items() if name == training.objective)
-    smallest, largest = model.grams if model.buckets else (0, 0)
+    min_n, max_n = model.ngram_sizes if model.buckets else (0, 0)
     with open(path, "wb") as file:
         file.write(struct.pack("<ii", int.from_bytes(MAGIC, "little"), VERSION))
         file.write(struct.pack(
-            "<12id", model.inputs.shape[1], training.window, training.epochs, training.least, training.negatives, 1,
-            loss, kind, model.buckets, smallest, largest, 100, training.subsample,
+            "<12id", model.inputs.shape[1], training.window, training.epochs, training.min_count, training.negatives, 1,
+            loss, kind, model.buckets, min_n, max_n, 100, training.subsample,
         ))  # fmt: skip
         file.write(struct.pack("<iiiqq", len(words), len(words), 0, int(model.counts.sum()), -1))
         for word, count in zip(words, model.counts.tolist(), strict=True):
@@ -117,30 +126,30 @@ def write_fasttext(model: FastText, path: str | Path) -> None:
             np.ascontiguousarray(table, "<f4").tofile(file)
 
 
-class _Reader:
-    """Numbers from a file that may end too soon."""
+class _BinaryReader:
+    """Reads numbers, words and tables, and raises UserError where the file ends too soon."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self.file, self.path = file, path
 
-    def bytes(self, size: int) -> bytes:
-        found = self.file.read(size)
-        if len(found) != size:
+    def read_bytes(self, size: int) -> bytes:
+        data = self.file.read(size)
+        if len(data) != size:
             raise UserError(f"{self.path} ends after {self.file.tell():,} bytes, too soon: the file is not whole.")
-        return found
+        return data
 
-    def numbers(self, form: str) -> tuple[Any, ...]:
-        return struct.unpack(form, self.bytes(struct.calcsize(form)))
+    def read_numbers(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack(layout, self.read_bytes(struct.calcsize(layout)))
 
-    def entries(self, size: int) -> tuple[list[str], np.ndarray]:
+    def read_entries(self, size: int) -> tuple[list[str], np.ndarray]:
         words, counts = [], np.empty(size, np.int64)
         for number in range(size):
             letters = bytearray()
-            while (letter := self.bytes(1)) != b"\0":
+            while (letter := self.read_bytes(1)) != b"\0":
                 letters += letter
                 if len(letters) > MAX_WORD_BYTES:
                     raise UserError(f"{self.path}: word {number + 1} has no end: the file is damaged.")
-            counts[number], kind = self.numbers("<qb")
+            counts[number], kind = self.read_numbers("<qb")
             if kind:
                 raise UserError(f"{self.path}: entry {number + 1} is a label, not a word.")
             try:
@@ -149,17 +158,17 @@ class _Reader:
                 raise UserError(f"{self.path}: word {number + 1} is not UTF-8.") from None
         return words, counts
 
-    def table(self) -> np.ndarray:
-        quantised, rows, columns = self.numbers("<?qq")
+    def read_table(self) -> np.ndarray:
+        quantised, rows, columns = self.read_numbers("<?qq")
         if quantised:
             raise UserError(
                 f"{self.path} is quantised: only tables of whole numbers are read. Take the .bin, not .ftz."
             )
-        left = self.path.stat().st_size - self.file.tell()
-        if rows < 0 or columns < 0 or 4 * rows * columns > left:
+        rest_bytes = self.path.stat().st_size - self.file.tell()
+        if rows < 0 or columns < 0 or 4 * rows * columns > rest_bytes:
             raise UserError(f"{self.path}: a table of {rows} x {columns} does not fit into the rest of the file.")
         return np.fromfile(self.file, "<f4", rows * columns).reshape(rows, columns)
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         if self.file.read(1):
             raise UserError(f"{self.path}: there is more behind the last table: the file is damaged.")

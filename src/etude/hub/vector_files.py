@@ -1,4 +1,4 @@
-"""Files of word vectors, read and written: word2vec text and binary, GloVe text. (fastText's .bin: fasttext_files.py.)
+"""Files of word vectors: word2vec text and binary, GloVe text, and by fasttext_files.py fastText's .bin.
 
     word2vec          "W D" in the first line, then a line a word: the word and D numbers, parted by spaces.
                       fastText's .vec is the same, with a space at the end of each line
@@ -8,7 +8,7 @@
 
 Words are read from the left up to the last D fields, because glove.840B has words with spaces in them. Numbers are
 written with as many digits as float32 needs to be read back the same. Nothing is skipped in silence: a line that does
-not fit is an error with its place, words that come twice are counted and told.
+not fit is an error with its place, duplicate words are counted and logged.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from etude.hub.word_vectors import WordVectors
 
 log = logging.getLogger("etude")
 
-Form = Literal["word2vec", "word2vec-binary", "glove", "fasttext"]
-UNKNOWN = "<unk>"  # GloVe's name for the mean of its rarest words
-BLOCK = 1 << 20
+VectorFormat = Literal["word2vec", "word2vec-binary", "glove", "fasttext"]
+UNKNOWN_WORD = "<unk>"  # GloVe's name for the mean of its rarest words
+BLOCK_BYTES = 1 << 20
 
 
-def form_of(path: Path) -> Form:
-    """What a file is, by its first bytes."""
+def detect_format(path: Path) -> VectorFormat:
+    """Detect the format of a file by its first bytes."""
     with _open(path) as file:
-        start = file.read(BLOCK)
+        start = file.read(BLOCK_BYTES)
     if start[:4] == MAGIC:
         return "fasttext"
     first, _, rest = start.partition(b"\n")
@@ -46,46 +46,47 @@ def form_of(path: Path) -> Form:
     return "word2vec" if len(numbers) == width and all(map(_is_number, numbers)) else "word2vec-binary"
 
 
-def read_vectors(path: str | Path, form: Form | None = None) -> WordVectors:
-    """Any of the forms; which one, the file says itself unless told."""
+def read_vectors(path: str | Path, file_format: VectorFormat | None = None) -> WordVectors:
+    """Read a file of any format; by default the format is detected."""
     path = Path(path)
-    form = form or form_of(path)
-    if form == "fasttext":
+    file_format = file_format or detect_format(path)
+    if file_format == "fasttext":
         return read_fasttext(path).vectors()
-    if form == "word2vec-binary":
+    if file_format == "word2vec-binary":
         words, matrix = _read_binary(path)
     else:
-        words, matrix = _read_text(path, form == "word2vec")
+        words, matrix = _read_text(path, file_format == "word2vec")
     unknown = None
-    if form == "glove" and words and words[-1] == UNKNOWN:
+    if file_format == "glove" and words and words[-1] == UNKNOWN_WORD:
         unknown, words, matrix = matrix[-1], words[:-1], matrix[:-1]
-    twice = len(words) - len(set(words))
-    if twice:
-        log.warning("%s: %d words come twice; the first of each counts.", path, twice)
+    duplicates = len(words) - len(set(words))
+    if duplicates:
+        log.warning("%s: %d words come twice; the first of each counts.", path, duplicates)
     return WordVectors(words, matrix, unknown_row=unknown)
 
 
-def write_vectors(vectors: WordVectors, path: str | Path, form: Form) -> None:
-    """Replaces a file that is there. fastText's .bin needs more than words and vectors: see fasttext_files.py."""
+def write_vectors(vectors: WordVectors, path: str | Path, file_format: VectorFormat) -> None:
+    """Write a file, or replace it. fastText's .bin needs more than words and vectors: see fasttext_files.py."""
     path = Path(path)
-    spaced = next((word for word in vectors.words if not word or any(letter in word for letter in " \n")), None)
-    if spaced is not None and (form != "glove" or "\n" in spaced or not spaced):
-        raise UserError(f"The word {spaced!r} cannot be written to {path}: a space ends a word in this form.")
-    if form == "word2vec-binary":
+    bad_word = next((word for word in vectors.words if not word or any(letter in word for letter in " \n")), None)
+    if bad_word is not None and (file_format != "glove" or "\n" in bad_word or not bad_word):
+        raise UserError(f"The word {bad_word!r} cannot be written to {path}: a space ends a word in this form.")
+    if file_format == "word2vec-binary":
         _write_binary(vectors, path)
-    elif form in ("word2vec", "glove"):
-        _write_text(vectors, path, form)
+    elif file_format in ("word2vec", "glove"):
+        _write_text(vectors, path, file_format)
     else:
-        raise ValueError(f"form {form}: see fasttext_files.write_fasttext")
+        raise ValueError(f"format {file_format}: see fasttext_files.write_fasttext")
 
 
 # --- text -------------------------------------------------------------------------------------------
 
 
 def _read_text(path: Path, header: bool) -> tuple[list[str], np.ndarray]:
-    count, width, words = _size(path, header)
+    count, width = _read_size(path, header)
+    words: list[str] = []
     matrix = np.empty((count, width), np.float32)
-    for place, line in _lines(path, 1 if header else 0):
+    for place, line in _read_lines(path, 1 if header else 0):
         if len(words) == count:
             raise UserError(f"{place}: the first line of the file promises {count:,} words, and here is one more.")
         parts = line.rsplit(b" ", width)
@@ -103,14 +104,14 @@ def _read_text(path: Path, header: bool) -> tuple[list[str], np.ndarray]:
     return words, matrix
 
 
-def _size(path: Path, header: bool) -> tuple[int, int, list[str]]:
-    """Words and width, by the header or by the lines themselves."""
-    place, first = next(_lines(path, 0), (str(path), b""))
+def _read_size(path: Path, header: bool) -> tuple[int, int]:
+    """Return the numbers of words and of dimensions, from the header or from the lines."""
+    place, first = next(_read_lines(path, 0), (str(path), b""))
     fields = first.split()
     if header:
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise UserError(f"{place}: expected the numbers of words and of dimensions, found {first[:40]!r}.")
-        return int(fields[0]), int(fields[1]), []
+        return int(fields[0]), int(fields[1])
     width = 0
     for field in reversed(fields[1:]):
         if not _is_number(field):
@@ -118,30 +119,30 @@ def _size(path: Path, header: bool) -> tuple[int, int, list[str]]:
         width += 1
     if not width:
         raise UserError(f"{place}: this is no file of word vectors: a word and numbers behind it are expected.")
-    return sum(1 for _ in _lines(path, 0)), width, []
+    return sum(1 for _ in _read_lines(path, 0)), width
 
 
-def _lines(path: Path, skip: int) -> Iterator[tuple[str, bytes]]:
-    """(place, line without its end) of every line that is not empty; only \\n ends a line."""
+def _read_lines(path: Path, skip: int) -> Iterator[tuple[str, bytes]]:
+    """Yield (place, line without its end) of every line that is not empty; only \\n ends a line."""
     with _open(path) as file:
         for number, line in enumerate(file, 1):
             if number > skip and (text := line.rstrip(b" \r\n")):
                 yield f"{path}:{number}", text
 
 
-def _write_text(vectors: WordVectors, path: Path, form: Form) -> None:
+def _write_text(vectors: WordVectors, path: Path, file_format: VectorFormat) -> None:
     with open(path, "w", encoding="utf-8", newline="\n") as file:
-        if form == "word2vec":
+        if file_format == "word2vec":
             file.write(f"{len(vectors.words)} {vectors.width}\n")
         for word, row in zip(vectors.words, vectors.matrix, strict=True):
-            file.write(f"{word} {' '.join(_numbers(row))}\n")
-        if form == "glove":
-            [row] = vectors.vectors([UNKNOWN], "rarest") if UNKNOWN not in vectors.index else [None]
+            file.write(f"{word} {' '.join(_format_numbers(row))}\n")
+        if file_format == "glove":
+            [row] = vectors.vectors([UNKNOWN_WORD], "rarest") if UNKNOWN_WORD not in vectors.index else [None]
             if row is not None:
-                file.write(f"{UNKNOWN} {' '.join(_numbers(row))}\n")
+                file.write(f"{UNKNOWN_WORD} {' '.join(_format_numbers(row))}\n")
 
 
-def _numbers(row: np.ndarray) -> list[str]:
+def _format_numbers(row: np.ndarray) -> list[str]:
     return row.astype(np.float32).astype(str).tolist()  # numpy writes the shortest digits that read back the same
 
 
@@ -162,24 +163,24 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise UserError(f"{path}: expected the numbers of words and of dimensions in the first line.")
         count, width = (int(field) for field in fields)
-        left = path.stat().st_size - file.tell()
-        if count * (4 * width + 2) > left + count:
+        rest_bytes = path.stat().st_size - file.tell()
+        if count * (4 * width + 2) > rest_bytes + count:
             raise UserError(f"{path}: the file is too short for {count:,} words of {width} numbers: it is not whole.")
         words, matrix = [], np.empty((count, width), np.float32)
-        held, place = b"", 0
+        buffer, place = b"", 0
         for number in range(count):
-            while (end := held.find(b" ", place, place + MAX_WORD_BYTES)) < 0 or len(held) < end + 1 + 4 * width:
-                more = file.read(BLOCK)
-                if not more or (end < 0 and len(held) - place > MAX_WORD_BYTES):
+            while (end := buffer.find(b" ", place, place + MAX_WORD_BYTES)) < 0 or len(buffer) < end + 1 + 4 * width:
+                more = file.read(BLOCK_BYTES)
+                if not more or (end < 0 and len(buffer) - place > MAX_WORD_BYTES):
                     raise UserError(f"{path}: word {number + 1} of {count:,} is not there: the file is not whole.")
-                held, place = held[place:] + more, 0
+                buffer, place = buffer[place:] + more, 0
             try:
-                words.append(held[place:end].lstrip(b"\n").decode())
+                words.append(buffer[place:end].lstrip(b"\n").decode())
             except UnicodeDecodeError:
                 raise UserError(f"{path}: word {number + 1} is not UTF-8. Convert the file.") from None
-            matrix[number] = np.frombuffer(held, "<f4", width, end + 1)
+            matrix[number] = np.frombuffer(buffer, "<f4", width, end + 1)
             place = end + 1 + 4 * width
-        if (held[place:] + file.read(BLOCK)).strip(b"\n"):
+        if (buffer[place:] + file.read(BLOCK_BYTES)).strip(b"\n"):
             raise UserError(f"{path}: there is more behind the {count:,} words that the first line promises.")
     return words, matrix
 

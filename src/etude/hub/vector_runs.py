@@ -16,9 +16,9 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from etude.errors import UserError
-from etude.hub.fasttext_files import FastText, Training, read_fasttext, write_fasttext
+from etude.hub.fasttext_files import FastText, FastTextTraining, read_fasttext, write_fasttext
 from etude.hub.run_weights import load_learner, save_final
-from etude.hub.vector_files import Form, form_of, read_vectors, write_vectors
+from etude.hub.vector_files import VectorFormat, detect_format, read_vectors, write_vectors
 from etude.hub.word_vectors import WordVectors
 from etude.models.base import require
 from etude.models.static import Static
@@ -34,11 +34,11 @@ from etude.text.tokenizer.training import WORD_PATTERN
 SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloVe", "fasttext": "fastText"}
 
 
-def import_vectors(source: str | Path, out: str | Path, form: Form | None = None) -> Run:
+def import_vectors(source: str | Path, out: str | Path, form: VectorFormat | None = None) -> Run:
     """Reads a file of vectors and writes the run `out`; there at once or not at all."""
     source, folder = Path(source), Path(out)
     refuse_existing(folder)
-    form = form or form_of(source)
+    form = form or detect_format(source)
     whole = read_fasttext(source) if form == "fasttext" else None
     vectors = whole.vectors() if whole else read_vectors(source, form)
     tokenizer = _tokenizer(vectors.words)
@@ -55,7 +55,7 @@ def import_vectors(source: str | Path, out: str | Path, form: Form | None = None
     return Run(folder)
 
 
-def export_vectors(run: Run | str | Path, path: str | Path, form: Form | None = None) -> Form:
+def export_vectors(run: Run | str | Path, path: str | Path, form: VectorFormat | None = None) -> VectorFormat:
     """Writes the vectors of a run as a file; its form follows from the name where it is not told."""
     run, path = run if isinstance(run, Run) else Run.open(run), Path(path)
     if path.exists():
@@ -82,7 +82,7 @@ def open_vectors(place: str | Path) -> WordVectors:
     return read_vectors(place)
 
 
-def _form_by_name(path: Path, buckets: bool) -> Form:
+def _form_by_name(path: Path, buckets: bool) -> VectorFormat:
     if path.suffix == ".bin":
         return "fasttext" if buckets else "word2vec-binary"
     if path.suffix == ".vec":
@@ -101,13 +101,13 @@ def _as_fasttext(run: Run, model: Static) -> FastText:
         inputs = inputs[: model.vocab] + outputs
     objective: Any = run.recipe.objective
     known = run.recipe.objective_kind in ("skipgram", "cbow")
-    training = Training(
+    training = FastTextTraining(
         window=objective.window,
         negatives=objective.negatives,
         output=objective.output,
         objective=run.recipe.objective_kind,
         subsample=objective.subsample or 0.0,
-    ) if known else Training()  # fmt: skip
+    ) if known else FastTextTraining()  # fmt: skip
     return FastText(
         [word for word in words if word is not None],
         model.counts.numpy()[ids],
@@ -131,7 +131,7 @@ def _tokenizer(words: list[str]) -> Tokenizer:
     return Tokenizer(backend.to_str())
 
 
-def _recipe(vectors: WordVectors, form: Form, name: str, whole: FastText | None, vocab: int) -> Recipe:
+def _recipe(vectors: WordVectors, form: VectorFormat, name: str, whole: FastText | None, vocab: int) -> Recipe:
     settings: dict[str, Any] = {
         "name": name,
         "tokenizer": f"word:{vocab}",
@@ -150,7 +150,7 @@ def _recipe(vectors: WordVectors, form: Form, name: str, whole: FastText | None,
             "objective.output": whole.training.output,
             "objective.subsample": whole.training.subsample or None,
         }
-        settings |= {"model.grams": list(whole.grams)} if whole.buckets else {}
+        settings |= {"model.grams": list(whole.ngram_sizes)} if whole.buckets else {}
         base = "fasttext" if whole.training.objective == "skipgram" else "word2vec-cbow"
     else:
         settings |= {"model.unknown": "own" if vectors.unknown_row is not None else "rarest"}

@@ -1,5 +1,7 @@
-"""Words that hold sentences together, of the classes that take in no new ones: articles, pronouns, prepositions,
-conjunctions, auxiliaries, negations. Who exchanges words of a text for others leaves these alone."""
+"""Function words of English and Korean: articles, pronouns, prepositions, conjunctions, auxiliaries, negations.
+
+Augmentation that replaces words of a text leaves these closed classes alone.
+"""
 
 from __future__ import annotations
 
