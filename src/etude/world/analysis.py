@@ -1,4 +1,4 @@
-"""What a sentence is made of: words with their parts of speech and entity tags, mentions of entities, slots.
+"""Analysis of a sentence: words with their parts of speech and entity tags, mentions of entities, slots.
 
 Everything is read off the pattern and its words while the text is put together, so tags and offsets are true
 by construction. English words are split as in the UD treebanks ('s apart); a Korean word is what stands
@@ -39,21 +39,22 @@ class Mention:
     kind: str
     pronoun: bool = False
 
-    def shifted(self, by: int) -> Mention:
-        return replace(self, start=self.start + by, end=self.end + by)
+    def shift(self, offset: int) -> Mention:
+        return replace(self, start=self.start + offset, end=self.end + offset)
 
 
 @dataclass
 class Analysis:
+    """The tokens of one sentence with their gold labels."""
+
     text: str
     tokens: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # the place of each token in the text
     upos: list[str] = field(default_factory=list)
     ner: list[str] = field(default_factory=list)
     mentions: list[Mention] = field(default_factory=list)
-    slots: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # the bare word of each slot, without article or particle
+    # the span of each slot's bare word, without article or particle
+    slots: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, start: int, end: int, upos: str, ner: str = "O") -> None:
         self.tokens.append(self.text[start:end])
@@ -63,37 +64,38 @@ class Analysis:
 
 
 def analyse(sentence: Sentence, language: str) -> Analysis:
+    """Write a sentence and read its labels off the pattern."""
     pattern = sentence.frame.patterns[language]
-    found = Analysis(sentence.write(language))
+    analysis = Analysis(sentence.write(language))
     place = 0
     for literal, slot, forms in pattern.parts:
-        _read_literal(found, literal, place, language, pattern.marked)
+        _read_literal(analysis, literal, place, language, pattern.marked)
         place += len(literal)
         word = sentence.cast[slot]
         mode = sentence.modes.get(slot, NAME)
         form = forms[mode]
         surface = word.forms[language][form]
-        _read_slot(found, word, form, surface, place, language)
-        start, end = _bare(word, form, surface, language)
-        if slot not in found.slots and not _is_pronoun(word, form, language):
-            found.slots[slot] = (place + start, place + end)
+        _read_slot(analysis, word, form, surface, place, language)
+        start, end = _find_bare_word(word, form, surface, language)
+        if slot not in analysis.slots and not _is_pronoun(word, form, language):
+            analysis.slots[slot] = (place + start, place + end)
         pronoun = _is_pronoun(word, form, language)
         if word.tag in ("NOUN", "PROPN") and (word.sex or not pronoun) and form not in ("are", "were"):
-            found.mentions.append(Mention(place + start, place + end, word.key, word.category, pronoun))
+            analysis.mentions.append(Mention(place + start, place + end, word.key, word.category, pronoun))
         place += len(surface)
-    _read_literal(found, pattern.tail, place, language, pattern.marked)
-    _settle(found, language)
-    return found
+    _read_literal(analysis, pattern.tail, place, language, pattern.marked)
+    _resolve_ambiguous_tags(analysis, language)
+    return analysis
 
 
-def _read_literal(found: Analysis, literal: str, place: int, language: str, marked: dict[str, str]) -> None:
+def _read_literal(analysis: Analysis, literal: str, place: int, language: str, marked: dict[str, str]) -> None:
     for match in _TOKEN[language].finditer(literal):
         token = match.group()
         known = token if language == "ko" else token.lower()
         tag = marked.get(token) or _TABLE[language].get(known)
         if tag is None:
             raise KeyError(f"the word '{token}' of a pattern has no tag: add it to lexicon/tags_{language}.py")
-        found.add(place + match.start(), place + match.end(), tag)
+        analysis.add(place + match.start(), place + match.end(), tag)
 
 
 def _is_pronoun(word: Word, form: str, language: str) -> bool:
@@ -102,8 +104,8 @@ def _is_pronoun(word: Word, form: str, language: str) -> bool:
     return bool(word.sex) and form.startswith("그")
 
 
-def _bare(word: Word, form: str, surface: str, language: str) -> tuple[int, int]:
-    """Where in the surface the word itself stands."""
+def _find_bare_word(word: Word, form: str, surface: str, language: str) -> tuple[int, int]:
+    """Return the span of the word itself within its surface form."""
     if language == "ko":
         if word.tag in ("VERB", "ADJ"):
             return 0, len(surface)
@@ -116,23 +118,23 @@ def _bare(word: Word, form: str, surface: str, language: str) -> tuple[int, int]
     return start, len(surface) - (2 if form == "'s" else 0)
 
 
-def _read_slot(found: Analysis, word: Word, form: str, surface: str, place: int, language: str) -> None:
+def _read_slot(analysis: Analysis, word: Word, form: str, surface: str, place: int, language: str) -> None:
     spans = [(place + match.start(), place + match.end()) for match in _TOKEN[language].finditer(surface)]
     if _is_pronoun(word, form, language):
-        found.add(*spans[0], "PRON")
+        analysis.add(*spans[0], "PRON")
         return
     if language == "en" and form in ("are", "were"):
-        found.add(*spans[0], "AUX")
+        analysis.add(*spans[0], "AUX")
         return
-    begun = False
+    in_entity = False
     for number, (start, end) in enumerate(spans):
-        token = found.text[start:end].lower()
-        last = number == len(spans) - 1 or found.text[spans[number + 1][0] :].startswith("'s")
+        token = analysis.text[start:end].lower()
+        last = number == len(spans) - 1 or analysis.text[spans[number + 1][0] :].startswith("'s")
         if token == "'s":
-            found.add(start, end, "PART")
+            analysis.add(start, end, "PART")
             continue
         if language == "en" and number == 0 and len(spans) > 1 and form in ("a", "one") and token in _ARTICLES:
-            found.add(start, end, "DET")
+            analysis.add(start, end, "DET")
             continue
         if last:
             tag = word.tag
@@ -142,27 +144,27 @@ def _read_slot(found: Analysis, word: Word, form: str, surface: str, place: int,
             tag = _MODIFIERS.get(token, "PROPN" if word.tag == "PROPN" else "NOUN")
         ner = "O"
         if word.ner and tag != "DET":
-            ner = ("I-" if begun else "B-") + word.ner
-            begun = True
-        found.add(start, end, tag, ner)
+            ner = ("I-" if in_entity else "B-") + word.ner
+            in_entity = True
+        analysis.add(start, end, tag, ner)
 
 
-def _settle(found: Analysis, language: str) -> None:
-    """Words whose tag depends on their neighbours: to, have and do; 있다 after a verb."""
-    tags = found.upos
-    for place, token in enumerate(found.tokens):
+def _resolve_ambiguous_tags(analysis: Analysis, language: str) -> None:
+    """Tag the words whose tag depends on their neighbours: to, have and do; 있다 after a verb."""
+    tags = analysis.upos
+    for place, token in enumerate(analysis.tokens):
         after = place + 1
-        while after < len(tags) and tags[after] in ("ADV", "PART") and found.tokens[after] != "to":
+        while after < len(tags) and tags[after] in ("ADV", "PART") and analysis.tokens[after] != "to":
             after += 1
-        follows = tags[after] if after < len(tags) else ""
+        next_tag = tags[after] if after < len(tags) else ""
         if language == "en":
             lower = token.lower()
             if lower == "to":
                 tags[place] = "PART" if place + 1 < len(tags) and tags[place + 1] in ("VERB", "AUX") else "ADP"
             elif lower in ("have", "has", "had"):
-                tags[place] = "AUX" if follows == "VERB" else "VERB"
+                tags[place] = "AUX" if next_tag == "VERB" else "VERB"
             elif lower in ("do", "does", "did"):
-                denied = place + 1 < len(tags) and found.tokens[place + 1] == "not"
-                tags[place] = "AUX" if denied or "?" in found.tokens[place:] else "VERB"
+                negated = place + 1 < len(tags) and analysis.tokens[place + 1] == "not"
+                tags[place] = "AUX" if negated or "?" in analysis.tokens[place:] else "VERB"
         elif token.startswith("있") and place and tags[place - 1] in ("VERB", "ADJ"):
             tags[place] = "AUX"

@@ -49,11 +49,11 @@ class Document:
     @cached_property
     def mentions(self) -> list[Mention]:
         """Everybody and everything named in the text, at its place in the whole text."""
-        found, place = [], 0
+        mentions, place = [], 0
         for analysis in self.analyses:
-            found += [mention.shifted(place) for mention in analysis.mentions]
+            mentions += [mention.shift(place) for mention in analysis.mentions]
             place += len(analysis.text) + 1
-        return found
+        return mentions
 
 
 def perform_document(town: Town, draw: Draw) -> Performance:

@@ -51,8 +51,8 @@ class Draw:
     def shuffled(self, items: Sequence[Item]) -> list[Item]:
         order = list(items)
         for place in range(len(order) - 1, 0, -1):
-            other = self.below(place + 1)
-            order[place], order[other] = order[other], order[place]
+            chosen = self.below(place + 1)
+            order[place], order[chosen] = order[chosen], order[place]
         return order
 
 

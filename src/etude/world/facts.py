@@ -137,14 +137,14 @@ class Town:
     def whose(self, path: str, word: Word) -> list[Word]:
         """Everybody for whom the path of facts ends at this word, in rank."""
         if path not in self._inverse:
-            found: dict[str, list[Word]] = {}
+            owners: dict[str, list[Word]] = {}
             for person in self.people:
                 end: Word | None = person
                 for relation in path.split("."):
                     end = end.links.get(relation) if end is not None else None
                 if end is not None:
-                    found.setdefault(end.key, []).append(person)
-            self._inverse[path] = found
+                    owners.setdefault(end.key, []).append(person)
+            self._inverse[path] = owners
         if word.key not in self._inverse[path]:
             raise Missing(f"nobody has {word.key} as {path}")
         return self._inverse[path][word.key]

@@ -31,15 +31,15 @@ def read_scripts(text: str, topic: str) -> tuple[Script, ...]:
     place = 0
     while place < len(lines):
         line = lines[place]
-        if found := _HEAD.match(line):
+        if match := _HEAD.match(line):
             if head is not None:
                 scripts.append(_script(head, topic, steps))
-            settings = dict(entry.split("=") for entry in (found.group(2) or "").split())
-            head, steps = (found.group(1), settings, found.group(3).strip()), []
+            settings = dict(entry.split("=") for entry in (match.group(2) or "").split())
+            head, steps = (match.group(1), settings, match.group(3).strip()), []
             place += 1
-        elif found := _STEP.match(line):
-            frame, place = _frame(found.group(2), lines, place + 1)
-            steps.append(Step((frame,), float(found.group(1) or 1.0)))
+        elif match := _STEP.match(line):
+            frame, place = _frame(match.group(2), lines, place + 1)
+            steps.append(Step((frame,), float(match.group(1) or 1.0)))
         elif line.startswith("/ "):
             frame, place = _frame(line[2:], lines, place + 1)
             steps[-1] = Step((*steps[-1].frames, frame), steps[-1].chance)
@@ -58,8 +58,8 @@ def _frame(english: str, lines: list[str], place: int) -> tuple[Frame, int]:
     questions = []
     while place < len(lines) and lines[place].lstrip().startswith("? "):
         slot, _, both = lines[place].strip()[2:].partition(": ")
-        asked, _, asked_korean = both.partition(" = ")
-        questions.append((slot, asked, asked_korean))
+        question, _, korean_question = both.partition(" = ")
+        questions.append((slot, question, korean_question))
         place += 1
     return Frame(english.strip(), korean, *questions), place
 

@@ -37,9 +37,9 @@ class Pattern:
         self.marked = dict(_TAGGED.findall(source))  # words whose tag the pattern itself gives
         plain = _TAGGED.sub(r"\1", source)
         parts, place = [], 0
-        for found in _SLOT.finditer(plain):
-            free, slot, form = found.group(1) == "@", found.group(2), found.group(3) or ""
-            literal = plain[place : found.start()]
+        for match in _SLOT.finditer(plain):
+            free, slot, form = match.group(1) == "@", match.group(2), match.group(3) or ""
+            literal = plain[place : match.start()]
             if not free:
                 forms = (form, form, form)
             elif language == "en":
@@ -47,7 +47,7 @@ class Pattern:
             else:
                 forms = (form, "~" + form, "그" + form)
             parts.append(Part(literal, slot, forms))
-            place = found.end()
+            place = match.end()
         self.parts = tuple(parts)
         self.tail = plain[place:]
 

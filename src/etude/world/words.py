@@ -65,8 +65,8 @@ class EnglishForms(dict[str, str]):
         self.word = word
 
     def __missing__(self, form: str) -> str:
-        made = self[form] = self._make(form)
-        return made
+        surface = self[form] = self._make(form)
+        return surface
 
     def _make(self, form: str) -> str:
         word, base = self.word, self.word.english
@@ -103,8 +103,8 @@ class KoreanForms(dict[str, str]):
         self.word = word
 
     def __missing__(self, form: str) -> str:
-        made = self[form] = self._make(form)
-        return made
+        surface = self[form] = self._make(form)
+        return surface
 
     def _make(self, form: str) -> str:
         word, base = self.word, self.word.korean
@@ -137,12 +137,12 @@ def noun_table(text: str, category: str, tag: str = "NOUN") -> list[Word]:
     """Like `table`, but a noun that stands in several lists is one word, and keys are never shared: of two
     English homonyms the second has its Korean in its key."""
     words = []
-    for made in table(text, category, tag):
-        place = (made.english, made.korean, tag)
+    for word in table(text, category, tag):
+        place = (word.english, word.korean, tag)
         if place not in _SHARED:
-            if made.key in _KEYS:
-                made.key = f"{made.english} ({made.korean})"
-            _KEYS.add(made.key)
-            _SHARED[place] = made
+            if word.key in _KEYS:
+                word.key = f"{word.english} ({word.korean})"
+            _KEYS.add(word.key)
+            _SHARED[place] = word
         words.append(_SHARED[place])
     return words

@@ -12,11 +12,11 @@ from etude.chance import fold
 from etude.world.draw import Draw
 from etude.world.facts import Town
 from etude.world.pattern import Pattern
-from etude.world.tasks.sampling import Made, balanced
+from etude.world.tasks.sampling import Candidate, balanced
 from etude.world.words import Word
 
 CHOICES = 5  # as in CommonsenseQA
-_NEAR_MISS = 0.5  # how often the answer to the same question about the named person is offered, where there is one
+_NEAR_MISS = 0.5  # how often the answer to the same question about the named person is options, where there is one
 
 # whom the question names | the first fact | the second fact | English | Korean
 _PATHS = """people | friend | home | Where does the best friend of {a} live? | {a:의} 가장 친한 친구는 어디에 사는가?
@@ -82,26 +82,26 @@ def _follow(word: Word, path: Path) -> tuple[Word, Word] | None:
 
 
 def choices(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    def make(draw: Draw, place: int) -> Made:
+    def make(draw: Draw, place: int) -> Candidate:
         path = draw.pick(PATHS)
         named: list[Word] = getattr(town, path.named)
         start = draw.pick(named)
-        found = _follow(start, path)
-        if found is None:
+        ends = _follow(start, path)
+        if ends is None:
             return None
-        middle, answer = found
+        middle, answer = ends
         if answer is start:
             return None
-        offered = _wrong(draw, path, named, start, answer)
-        if offered is None:
+        options = _draw_wrong(draw, path, named, start, answer)
+        if options is None:
             return None
-        offered.insert(place, answer)
+        options.insert(place, answer)
         question = path.patterns[language].write({"a": start}, {})
         return question, {
-            "id": f"{fold(town.seed, language, question, *(word.key for word in offered)):016x}",
+            "id": f"{fold(town.seed, language, question, *(word.key for word in options)):016x}",
             "concept": start.forms[language][""],
             "question": question,
-            "choices": [_shown(word, language) for word in offered],
+            "choices": [_write_choice(word, language) for word in options],
             "answer": place,
             "facts": [[start.key, path.first, middle.key], [middle.key, path.second, answer.key]],
         }
@@ -109,20 +109,20 @@ def choices(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
     return balanced(tuple(range(CHOICES)), make, fold(town.seed, "choices", language), split)
 
 
-def _wrong(draw: Draw, path: Path, named: list[Word], start: Word, answer: Word) -> list[Word] | None:
+def _draw_wrong(draw: Draw, path: Path, named: list[Word], start: Word, answer: Word) -> list[Word] | None:
     """Wrong choices are right answers to the same question about others, so no choice is likelier by itself."""
     wrong: list[Word] = []
     own = start.links.get(path.second)
     if own is not None and own is not answer and draw.chance(_NEAR_MISS):
         wrong.append(own)
     for _ in range(200):
-        other = _follow(draw.pick(named), path)
-        if other is not None and other[1] is not answer and other[1] not in wrong:
-            wrong.append(other[1])
+        wrong_ends = _follow(draw.pick(named), path)
+        if wrong_ends is not None and wrong_ends[1] is not answer and wrong_ends[1] not in wrong:
+            wrong.append(wrong_ends[1])
         if len(wrong) == CHOICES - 1:
             return draw.shuffled(wrong)
     return None
 
 
-def _shown(word: Word, language: str) -> str:
+def _write_choice(word: Word, language: str) -> str:
     return word.forms[language][""]

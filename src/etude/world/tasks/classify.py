@@ -11,7 +11,7 @@ from etude.world.draw import Draw
 from etude.world.facts import Town
 from etude.world.script import perform
 from etude.world.stories import REVIEWS, STORIES, TOPICS, homonyms
-from etude.world.tasks.sampling import Made, balanced
+from etude.world.tasks.sampling import Candidate, balanced
 
 _LENGTH = 2  # sentences of a topic example: few enough that a handful of labels cannot cover the words
 _COMPANY = 0.7  # of the sense examples are in the frames all senses share
@@ -20,7 +20,7 @@ MOODS = {"positive": 1, "negative": -1}
 
 
 def topic(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    def make(draw: Draw, label: str) -> Made:
+    def make(draw: Draw, label: str) -> Candidate:
         show = perform(draw.pick(_BY_TOPIC[label]), town, draw, ())
         start = draw.below(len(show.sentences) - _LENGTH + 1)
         text = " ".join(sentence.write(language) for sentence in show.sentences[start : start + _LENGTH])
@@ -30,7 +30,7 @@ def topic(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
 
 
 def sentiment(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    def make(draw: Draw, label: str) -> Made:
+    def make(draw: Draw, label: str) -> Candidate:
         show = perform(draw.pick(REVIEWS), town, draw, ())
         if show.mood != MOODS[label]:
             return None
@@ -41,17 +41,17 @@ def sentiment(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]
 
 
 def sense(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    told = {script.sense: script for script in homonyms.TOLD if script.language == language}
+    stories = {script.sense: script for script in homonyms.TOLD if script.language == language}
     company = {script.sense: script for script in homonyms.COMPANY if script.language == language}
 
-    def make(draw: Draw, label: str) -> Made:
-        scripts = company if draw.chance(_COMPANY) else told
+    def make(draw: Draw, label: str) -> Candidate:
+        scripts = company if draw.chance(_COMPANY) else stories
         text = perform(scripts[label], town, draw, ()).sentences[0].write(language)
         word = label.partition(".")[0]
         start = place_of(word, text, language)
         return None if start is None else (text, {"text": text, "word": word, "start": start, "label": label})
 
-    return balanced(tuple(told), make, fold(town.seed, "sense", language), split)
+    return balanced(tuple(stories), make, fold(town.seed, "sense", language), split)
 
 
 _ENDINGS = {
@@ -63,5 +63,5 @@ _ENDINGS = {
 def place_of(word: str, text: str, language: str) -> int | None:
     """Where the homonym stands: an English word or its plural, a Korean one with or without a particle. None
     where chance has put it there twice (벌이 벌 쪽으로)."""
-    places = [found.start() for found in re.finditer(rf"\b{word}{_ENDINGS[language]}", text, re.IGNORECASE)]
+    places = [match.start() for match in re.finditer(rf"\b{word}{_ENDINGS[language]}", text, re.IGNORECASE)]
     return places[0] if len(places) == 1 else None

@@ -1,7 +1,7 @@
 """Sentence pairs: entailment, contradiction or neutral; paraphrase or not.
 
-The hypothesis is drawn first and is of the same kind whatever the label; only the telling before it changes: told
-so, told otherwise in the one word (or the one direction) that decides, or told of something else. So
+The hypothesis is drawn first and is of the same kind whatever the label; only the telling before it changes: premise_event
+so, premise_event otherwise in the one word (or the one direction) that decides, or premise_event of something else. So
 neither sentence alone says anything about the label, and many of the same words stand in both.
 """
 
@@ -15,28 +15,28 @@ from etude.world.draw import Draw
 from etude.world.facts import Town
 from etude.world.script import Frame, Question, Script, Sentence, draw_word, resolve
 from etude.world.tasks.events import EVENTS
-from etude.world.tasks.sampling import Made, balanced
+from etude.world.tasks.sampling import Candidate, balanced
 from etude.world.words import Word
 
 LABELS = ("entailment", "neutral", "contradiction")
 
 
 def entailment(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    def make(draw: Draw, label: str) -> Made:
+    def make(draw: Draw, label: str) -> Candidate:
         event = draw.pick(EVENTS)
         cast = draw_cast(event, town, draw, {})
         question = draw.pick(event.steps[0].frames[0].questions)
         hypothesis = question.patterns[language].write(_filled(cast, *_frames(event), question), {})
         if label == "entailment":
-            told, words = event, cast
+            premise_event, words = event, cast
         elif label == "contradiction":
-            told, words = event, changed(event, question.slot, cast, town, draw)
+            premise_event, words = event, changed(event, question.slot, cast, town, draw)
         else:
-            told = draw.pick(EVENTS)
-            if told.topic == event.topic:
+            premise_event = draw.pick(EVENTS)
+            if premise_event.topic == event.topic:
                 return None
-            words = draw_cast(told, town, draw, {source: cast[slot] for slot, source in event.sources})
-        premise = _tell(told, words, draw, language)
+            words = draw_cast(premise_event, town, draw, {source: cast[slot] for slot, source in event.sources})
+        premise = _write_premise(premise_event, words, draw, language)
         # what is held out is who the pair is about and what is claimed: the same claim never meets two splits
         return hypothesis, {"text_a": premise, "text_b": hypothesis, "label": label}
 
@@ -44,15 +44,15 @@ def entailment(town: Town, language: str, split: str) -> Iterator[dict[str, Any]
 
 
 def paraphrase(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    def make(draw: Draw, label: int) -> Made:
+    def make(draw: Draw, label: int) -> Candidate:
         event = draw.pick(EVENTS)
         cast = draw_cast(event, town, draw, {})
         first, second = draw.shuffled(_frames(event))
         text = Sentence(first, _filled(cast, first), {}).write(language)
-        other = cast if label else changed(event, _within(event, draw), cast, town, draw)
+        second_cast = cast if label else changed(event, _within(event, draw), cast, town, draw)
         return text, {
             "text_a": text,
-            "text_b": Sentence(second, _filled(other, second), {}).write(language),
+            "text_b": Sentence(second, _filled(second_cast, second), {}).write(language),
             "label": label,
         }
 
@@ -90,7 +90,7 @@ def _frames(event: Script) -> tuple[Frame, ...]:
     return event.steps[0].frames
 
 
-def _tell(event: Script, cast: dict[str, Word], draw: Draw, language: str) -> str:
+def _write_premise(event: Script, cast: dict[str, Word], draw: Draw, language: str) -> str:
     frame = draw.pick(_frames(event))
     return Sentence(frame, _filled(cast, frame), {}).write(language)
 

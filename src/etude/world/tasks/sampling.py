@@ -13,7 +13,7 @@ from etude.chance import fold
 from etude.errors import UserError
 from etude.world.draw import Draw
 
-Made = tuple[str, dict[str, Any]] | None  # (content, example), or nothing where a draw led nowhere
+Candidate = tuple[str, dict[str, Any]] | None  # (content, example), or nothing where a draw led nowhere
 
 _SHARES = {"train": range(6), "valid": range(6, 8), "test": range(8, 10)}  # tenths of all content
 _PATIENCE = 5_000  # draws in a row without a new example: the world has no more of them
@@ -24,7 +24,7 @@ def belongs(content: str, split: str) -> bool:
 
 
 def balanced(
-    labels: tuple[Any, ...], make: Callable[[Draw, Any], Made], key: int, split: str
+    labels: tuple[Any, ...], make: Callable[[Draw, Any], Candidate], key: int, split: str
 ) -> Iterator[dict[str, Any]]:
     """Examples with the labels in turn, each turn in another order.
 
@@ -36,14 +36,14 @@ def balanced(
     while True:
         for label in order.shuffled(labels):
             for _ in range(_PATIENCE):
-                made = make(Draw(fold(key, split, number)), label)
+                candidate = make(Draw(fold(key, split, number)), label)
                 number += 1
-                if made is not None and belongs(made[0], split) and repr(made[1]) not in seen:
+                if candidate is not None and belongs(candidate[0], split) and repr(candidate[1]) not in seen:
                     break
             else:
                 raise UserError(
                     f"The world has only {len(seen)} different examples of this task in its split '{split}': "
                     "ask for fewer."
                 )
-            seen.add(repr(made[1]))
-            yield made[1]
+            seen.add(repr(candidate[1]))
+            yield candidate[1]

@@ -1,7 +1,7 @@
 """Questions about a document, as in SQuAD 2.0: half have their answer in the text, half only seem to.
 
 An unanswerable question is about somebody or something of the same document that the text leaves open: another
-way the same story might have been told, or a fact of a person who is merely mentioned.
+way the same story might have been used_frames, or a fact of a person who is merely mentioned.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from etude.world.draw import Draw
 from etude.world.facts import Town
 from etude.world.script import Performance, Question, resolve
 from etude.world.stories import FACTS
-from etude.world.tasks.sampling import Made, balanced
+from etude.world.tasks.sampling import Candidate, balanced
 from etude.world.words import Word
 
 
 def questions(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
-    def make(draw: Draw, impossible: bool) -> Made:
+    def make(draw: Draw, impossible: bool) -> Candidate:
         show = perform_document(town, draw)
-        asked = _open_question(show, draw, language) if impossible else _answered(show, draw, language)
-        if asked is None:
+        question_and_answer = (
+            _unanswerable_question(show, draw, language) if impossible else _answerable_question(show, draw, language)
+        )
+        if question_and_answer is None:
             return None
-        question, answers = asked
+        question, answers = question_and_answer
         context = " ".join(sentence.write(language) for sentence in show.sentences)
         people = [word for word in show.cast.values() if word.sex and word.forms[language][""] in context]
         example = {
@@ -42,29 +44,29 @@ def questions(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]
     return balanced((False, True), make, fold(town.seed, "questions", language), split)
 
 
-def _answered(show: Performance, draw: Draw, language: str) -> tuple[str, list[dict[str, Any]]] | None:
+def _answerable_question(show: Performance, draw: Draw, language: str) -> tuple[str, list[dict[str, Any]]] | None:
     """A question of one sentence, and where its answer stands in the whole text."""
     place = draw.below(len(show.sentences))
     sentence = show.sentences[place]
     if not sentence.frame.questions:
         return None
     question = draw.pick(sentence.frame.questions)
-    found = analyse(sentence, language)
-    if question.slot not in found.slots:  # the answer is there only as a pronoun
+    analysis = analyse(sentence, language)
+    if question.slot not in analysis.slots:  # the answer is there only as a pronoun
         return None
     words = _with_facts(show.cast, question)
     if words is None:
         return None
     before = sum(len(each.write(language)) + 1 for each in show.sentences[:place])
-    start, end = found.slots[question.slot]
-    answer = {"text": found.text[start:end], "answer_start": before + start}
+    start, end = analysis.slots[question.slot]
+    answer = {"text": analysis.text[start:end], "answer_start": before + start}
     return question.patterns[language].write(words, {}), [answer]
 
 
-def _open_question(show: Performance, draw: Draw, language: str) -> tuple[str, list[dict[str, Any]]] | None:
+def _unanswerable_question(show: Performance, draw: Draw, language: str) -> tuple[str, list[dict[str, Any]]] | None:
     context = " ".join(sentence.write(language) for sentence in show.sentences)
-    told = {id(sentence.frame) for sentence in show.sentences}
-    elsewhere = [frame for each in show.script.steps for frame in each.frames if id(frame) not in told]
+    used_frames = {id(sentence.frame) for sentence in show.sentences}
+    elsewhere = [frame for each in show.script.steps for frame in each.frames if id(frame) not in used_frames]
     mentioned = [word for word in show.cast.values() if word.sex and word.forms[language][""] in context]
     candidates = [(show.cast, question) for frame in elsewhere for question in frame.questions]
     if mentioned and draw.chance(0.6):
