@@ -12,13 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from etude.chance import Chance
 from etude.objectives import masked
 from etude.objectives.base import IGNORE
-from etude.objectives.distill import Distill, Ways
+from etude.objectives.distill import Distill, DistillSettings, Settings
 from etude.objectives.distillation.teacher import Teacher
 from tests.objectives.small_corpus import SPECIAL
 from tests.objectives.test_masked import CORPUS, model
 
 
-def lesson(student_layers: int = 1, **ways: Any) -> tuple[Any, Distill]:
+def lesson(student_layers: int = 1, **settings: Any) -> tuple[Any, Distill]:
     """A student without segments and its teacher, which has them; both of random weights that differ."""
     large = model(layers=3, dropout=0.5, attention_dropout=0.5, embedding_dropout=0.5)
     teacher = Teacher(large, masked.build(masked.Settings(sentence="next"), large, SPECIAL))
@@ -26,7 +26,9 @@ def lesson(student_layers: int = 1, **ways: Any) -> tuple[Any, Distill]:
     with torch.no_grad():
         for weight in [*large.parameters(), *teacher.objective.parameters()]:
             weight.add_(0.1 * torch.randn_like(weight))
-    return student, Distill(masked.Settings(), student, SPECIAL, Ways(**ways), teacher)
+    objective = Distill(Settings(distill=DistillSettings(**settings)), student, SPECIAL)
+    objective.attach_teacher(student, teacher)
+    return student, objective
 
 
 def batch_of(objective: Distill, numbers: range = range(2)) -> Any:

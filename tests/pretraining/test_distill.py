@@ -18,8 +18,8 @@ import etude
 from etude.chance import Chance
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.objectives.distill import Ways
-from etude.pretraining.distill import build_student, chosen_layers, load_teacher
+from etude.objectives.distill import DistillSettings
+from etude.pretraining.student import build_student, chosen_layers, load_teacher
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.corpus.corpus import Corpus
@@ -91,11 +91,11 @@ def test_a_student_may_begin_at_random(corpus: Path, teacher: Path) -> None:
 
 def test_a_student_is_a_run_like_any_other(student: Path, teacher: Path) -> None:
     run = Run.open(student)
-    assert run.recipe.objective_kind == "masked"
+    assert run.recipe.objective_kind == "distill"
     kept = yaml.safe_load((student / "distill.yaml").read_text(encoding="utf-8"))
     assert kept["teacher"] == str(teacher.resolve())
     assert set(kept) == {"teacher", "fingerprint"}
-    assert run.recipe.distill == Ways()
+    assert run.recipe.objective.distill == DistillSettings()
     card = (student / "README.md").read_text(encoding="utf-8")
     assert "| teacher | bert, fingerprint" in card and "--teacher TEACHER" in card
     assert str(teacher.parent) not in card
@@ -131,8 +131,8 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
     line = ["distill", "distilbert", str(corpus), "--teacher", str(teacher), "-o", str(tmp_path / "run"), "-q", *words]
     done = CliRunner().invoke(app, [*line, "distill.temperature=4", "distill.layers=[2, 0]"])
     assert done.exit_code == 0, done.output
-    ways = Run.open(tmp_path / "run").recipe.distill
-    assert (ways.temperature, ways.layers) == (4.0, [2, 0])
+    settings = Run.open(tmp_path / "run").recipe.objective.distill
+    assert (settings.temperature, settings.layers) == (4.0, [2, 0])
 
 
 # --- what can be wrong ------------------------------------------------------------------------------

@@ -170,3 +170,19 @@ def test_kinds_are_the_modules_there_are() -> None:
     assert "transformer" in kinds("model")
     assert {"masked", "causal"} <= set(kinds("objective"))
     assert not {"base", "heads", "segments"} & set(kinds("objective"))
+
+
+def test_distill_at_the_top_is_short_for_the_group_of_the_objective() -> None:
+    """As on command lines, and as older recipes have it."""
+    recipe = Recipe.load("tinybert", {"distill.mlm_weight": 1.0})
+    assert recipe.objective_kind == "distill"
+    assert (recipe.objective.distill.mlm_weight, recipe.objective.distill.hidden_weight) == (1.0, 1.0)
+    assert recipe.has_objective("masked") and not recipe.has_objective("replaced")
+    older = Recipe.load("bert-toy").dump() + "distill: {temperature: 4.0}\n"
+    recipe = Recipe.parse(older, "older.yaml")
+    assert recipe.objective_kind == "distill" and recipe.objective.distill.temperature == 4.0
+    assert Recipe.parse(recipe.dump()) == recipe
+    with pytest.raises(UserError, match=r"older\.yaml, line \d+: there is no setting .*Did you mean 'temperature'"):
+        Recipe.parse(older.replace("temperature", "temperatur"), "older.yaml")
+    with pytest.raises(UserError, match=r"there is no setting 'objective\.distill'"):
+        Recipe.load("gpt2-toy", {"distill.temperature": 4.0})

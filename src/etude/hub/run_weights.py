@@ -14,7 +14,6 @@ from etude.errors import UserError
 from etude.hub.checkpoint_writer import read_run_tensors, to_published, write_published, write_tensors
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
-from etude.objectives.distillation.matching import MATCHING
 from etude.recipes.learner import build_learner
 from etude.runs.run import MODEL_CARD, WEIGHTS, Run
 from etude.train import checkpoint
@@ -31,12 +30,12 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
         checkpoint.load_strictly(learner, {**weights, **initial}, str(run.folder / WEIGHTS))
     elif run.steps:
         groups, _ = checkpoint.load(run.checkpoints, run.steps[-1])
-        weights = {
-            name: tensor for name, tensor in groups["weights"].items() if not name.startswith(f"objective.{MATCHING}.")
-        }
+        dropped = tuple(f"objective.{start}" for start in objective.training_state)
+        weights = {name: tensor for name, tensor in groups["weights"].items() if not name.startswith(dropped)}
         checkpoint.load_strictly(learner, weights, f"checkpoint {run.steps[-1]} of {run.folder}")
-        if run.has_teacher and not run.recipe.distill.speaks:
-            untrained = {name for name in weights if name.startswith("objective.head.")}
+        untrained = {
+            f"objective.{name}" for name in objective.state_dict().keys() - objective.persistent_state().keys()
+        }
     else:
         raise UserError(f"{run.folder} has no weights yet. 'etude pretrain --resume {run.folder}' trains it.")
     return model.eval(), objective.eval(), frozenset(untrained)
@@ -52,7 +51,7 @@ def save_final(run: Run, model: Model, objective: PretrainingObjective, model_ca
         write_published(published, run.folder)
         return
     config = {"model_type": f"etude-{run.recipe.model_kind}", "etude": run.recipe.model.model_dump(mode="json")}
-    every = {f"objective.{name}" for name in objective.state_dict() if not name.startswith(f"{MATCHING}.")}
+    every = {f"objective.{name}" for name in objective.state_dict() if not name.startswith(objective.training_state)}
     if every - weights.keys():
         config["untrained"] = sorted(every - weights.keys())
     checkpoint.write_text(run.folder / "config.json", json.dumps(config, indent=1))

@@ -10,7 +10,8 @@ TinyBERT (Jiao et al. 2020) learns what is inside it instead: attention, hidden 
 (objectives/distillation/matching.py). Any of the six may be taken.
 
 It is the masked objective with a teacher, and saved as that: what was distilled is used, exported and fine-tuned like
-any masked model. The teacher is no part of it: it has no gradient, no dropout, and is in no checkpoint.
+any masked model. The teacher is no part of it: it has no gradient, no dropout, and is in no checkpoint. Until one is
+attached (`attach_teacher`), and in use, it is the masked objective.
 
 Where this is not DistilBERT's released code (transformers-research-projects, distillation): every token is as likely to
 be masked, where the code prefers rare ones (count^-0.7); texts fill rows as BERT's do; positions learn.
@@ -27,22 +28,24 @@ from pydantic import Field
 from torch import Tensor
 
 from etude.chance import Chance
+from etude.errors import UserError
 from etude.models.transformer import Transformer
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.precision import upcast
 from etude.nn.soft_targets import OutputLayer, soft_divergence
 from etude.nn.states import States
+from etude.objectives import masked
 from etude.objectives.base import Stat, Term
-from etude.objectives.distillation.matching import MATCHING, Inside, Matching
+from etude.objectives.distillation.matching import Matching, MatchingSettings
 from etude.objectives.distillation.teacher import Teacher
-from etude.objectives.masked import Masked, MaskedBatch, Settings
-from etude.objectives.parts.heads import table_width, token_table
+from etude.objectives.masked import Masked, MaskedBatch
+from etude.objectives.parts.heads import MaskedHead, table_width, token_table
 from etude.objectives.rows.segments import SegmentRow
 from etude.text.tokenizer.special_tokens import Specials
 
 
-class Ways(Inside):
-    """How a student learns from its teacher; the defaults are DistilBERT's."""
+class DistillSettings(MatchingSettings):
+    """What a student learns from its teacher; the defaults are DistilBERT's."""
 
     temperature: float = Field(default=2.0, gt=0, description="of both softmaxes")
     soft_weight: float = Field(default=5.0, ge=0)
@@ -51,98 +54,142 @@ class Ways(Inside):
     start: Literal["teacher", "random"] = Field(default="teacher", description="the student's first weights")
 
     @property
-    def speaks(self) -> bool:
-        """Whether the student's head learns."""
+    def trains_head(self) -> bool:
         return bool(self.soft_weight or self.mlm_weight)
 
 
+class Settings(masked.Settings):
+    """Those of the masked objective, and a group of their own for what the teacher adds."""
+
+    distill: DistillSettings = DistillSettings()
+
+
 class Distill(Masked):
-    def __init__(
-        self, settings: Settings, model: Transformer, special: Specials, ways: Ways, teacher: Teacher[Masked]
-    ) -> None:
+    settings: Settings
+    training_state = ("matching.",)  # projections
+
+    def __init__(self, settings: Settings, model: Transformer, special: Specials) -> None:
         super().__init__(settings, model, special)
-        self.ways, self.teacher = ways, teacher.eval()  # no module of this one's: it is neither trained nor saved
-        self.matching = Matching(ways, model, teacher.model) if ways.looks_inside else None
+        self.distill = settings.distill
+        self.teacher: Teacher[Masked] | None = None  # no sub-module: it is neither trained nor saved
+        self.matching: Matching | None = None
+
+    def attach_teacher(self, model: Transformer, teacher: Teacher[Masked]) -> None:
+        """Trains the student `model` on this teacher from here on; UserError where the two do not fit."""
+        settings = self.distill
+        if self.sentence is not None:
+            raise UserError("A student has no sentence task: set objective.sentence=none and model.pooler=false.")
+        if settings.cosine_weight and model.width != teacher.model.width:
+            raise UserError(
+                f"Between states of width {model.width} and the teacher's of {teacher.model.width} there is no angle: "
+                "set distill.cosine_weight=0, or take the teacher's width."
+            )
+        if not (settings.trains_head or settings.cosine_weight or settings.matches_layers):
+            raise UserError(
+                "All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=5."
+            )
+        if model.context > teacher.model.context:
+            raise UserError(f"The teacher sees {teacher.model.context} tokens: set model.context to that at most.")
+        self.teacher = teacher.eval()
+        if settings.matches_layers:
+            MaskedHead.over(model)  # draws, as runs before did here: theirs repeat bit for bit
+            self.matching = Matching(settings, model, teacher.model)
 
     def persistent_state(self) -> dict[str, Tensor]:
-        own = {name: one for name, one in self.state_dict().items() if not name.startswith(f"{MATCHING}.")}
-        return own if self.ways.speaks else {name: one for name, one in own.items() if not name.startswith("head.")}
+        dropped = self.training_state if self.distill.trains_head else (*self.training_state, "head.")
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(dropped)}
 
     def batch(self, rows: Sequence[SegmentRow], chance: Chance) -> MaskedBatch:
         batch = super().batch(rows, chance)
-        everywhere = {"soft": self.ways.soft_weight, "cosine": self.ways.cosine_weight}
-        batch.counts |= {name: batch.size for name, weight in everywhere.items() if weight}
+        if self.teacher is None:
+            return batch
+        weights = {"soft": self.distill.soft_weight, "cosine": self.distill.cosine_weight}  # of terms at every token
+        batch.counts |= {name: batch.size for name, weight in weights.items() if weight}
         if self.matching is not None:
             batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
 
     def loss(self, model: Transformer, batch: MaskedBatch) -> dict[str, Term]:
-        states = self._read(model, batch)
-        spoken = self._says(model, states, batch) if self.ways.speaks else None
-        terms = self._lessons(states, spoken, batch)
-        if self.ways.mlm_weight:
-            assert spoken is not None
-            total = linear_cross_entropy(self._chosen(spoken, batch), spoken.table, spoken.bias, batch.targets)
-            terms["mlm"] = Term(total, batch.counts["mlm"], self.ways.mlm_weight)
+        if self.teacher is None:
+            return super().loss(model, batch)
+        states = self._forward(model, batch)
+        output = self._student_output(model, states, batch)
+        terms = self._teacher_terms(self.teacher, states, output, batch)
+        if self.distill.mlm_weight:
+            assert output is not None
+            total = linear_cross_entropy(self._at_masks(output, batch), output.table, output.bias, batch.targets)
+            terms["mlm"] = Term(total, batch.counts["mlm"], self.distill.mlm_weight)
         return terms
 
     def metrics(self, model: Transformer, batch: MaskedBatch) -> dict[str, Stat]:
-        states = self._read(model, batch)
-        spoken = self._says(model, states, batch) if self.ways.speaks else None
-        found = {
-            name: Stat(term.sum.detach(), term.count, term.weight)
-            for name, term in self._lessons(states, spoken, batch).items()
-        }
-        if spoken is None:  # nothing that it would say was learnt
-            return found
+        if self.teacher is None:
+            return super().metrics(model, batch)
+        states = self._forward(model, batch)
+        output = self._student_output(model, states, batch)
+        terms = self._teacher_terms(self.teacher, states, output, batch)
+        stats = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
+        if output is None:  # its head is not trained
+            return stats
         losses, likeliest = linear_losses_and_argmax(
-            self._chosen(spoken, batch), spoken.table, spoken.bias, batch.targets
+            self._at_masks(output, batch), output.table, output.bias, batch.targets
         )
         count = batch.counts["mlm"]
-        right = Stat((likeliest == batch.targets).sum(), count)
-        return {**found, "mlm": Stat(losses.sum(), count, self.ways.mlm_weight), "accuracy": right}
+        stats["mlm"] = Stat(losses.sum(), count, self.distill.mlm_weight)
+        stats["accuracy"] = Stat((likeliest == batch.targets).sum(), count)
+        return stats
 
-    def _read(self, model: Transformer, batch: MaskedBatch) -> States:
-        states: States = model(batch) if self.matching is None else self.matching.read(model, batch)
-        return states
+    def _forward(self, model: Transformer, batch: MaskedBatch) -> States:
+        """The states that are compared, of student or teacher."""
+        return model(batch) if self.matching is None else self.matching.read(model, batch)
 
-    def _says(self, model: Transformer, states: States, batch: MaskedBatch) -> OutputLayer:
-        """At every token, or at the chosen ones where nothing is asked of the others."""
-        last = states.last if self.ways.soft_weight else states.last.index_select(0, batch.index)
-        return self._said(self, model, states, last)
+    def _student_output(self, model: Transformer, states: States, batch: MaskedBatch) -> OutputLayer | None:
+        """What logits are made of, at every token, or at the masked ones where no term needs the others."""
+        if not self.distill.trains_head:
+            return None
+        last = states.last if self.distill.soft_weight else states.last.index_select(0, batch.index)
+        return _output_layer(self, model, states, last)
 
-    @staticmethod
-    def _said(objective: Masked, model: Transformer, states: States, last: Tensor) -> OutputLayer:
-        """What the logits are made of, at these states."""
-        return OutputLayer(objective.head(last), token_table(model, states), objective.head.bias)
+    def _at_masks(self, output: OutputLayer, batch: MaskedBatch) -> Tensor:
+        """(M, E) hidden states of the slots."""
+        return output.hidden.index_select(0, batch.index) if self.distill.soft_weight else output.hidden
 
-    def _chosen(self, spoken: OutputLayer, batch: MaskedBatch) -> Tensor:
-        return spoken.hidden.index_select(0, batch.index) if self.ways.soft_weight else spoken.hidden
-
-    def _lessons(self, states: States, spoken: OutputLayer | None, batch: MaskedBatch) -> dict[str, Term]:
-        """What is learnt from the teacher."""
+    def _teacher_terms(
+        self, teacher: Teacher[Masked], states: States, output: OutputLayer | None, batch: MaskedBatch
+    ) -> dict[str, Term]:
         with torch.no_grad():
-            taught = self._read(self.teacher.at(batch.tokens.device), batch)
+            target = self._forward(teacher.at(batch.tokens.device), batch)
         terms = {}
-        if self.ways.soft_weight:
-            assert spoken is not None
+        if self.distill.soft_weight:
+            assert output is not None
             with torch.no_grad():
-                known = self._said(self.teacher.objective, self.teacher.model, taught, taught.last)
-            apart = soft_divergence(spoken, known, self.ways.temperature)
-            terms["soft"] = Term(apart, batch.counts["soft"], self.ways.soft_weight)
-        if self.ways.cosine_weight:
-            alike = F.cosine_similarity(upcast(states.last), upcast(taught.last), dim=-1)  # (N,)
-            terms["cosine"] = Term((1 - alike).sum(), batch.counts["cosine"], self.ways.cosine_weight)
+                target_output = _output_layer(teacher.objective, teacher.model, target, target.last)
+            total = soft_divergence(output, target_output, self.distill.temperature)
+            terms["soft"] = Term(total, batch.counts["soft"], self.distill.soft_weight)
+        if self.distill.cosine_weight:
+            cosine = F.cosine_similarity(upcast(states.last), upcast(target.last), dim=-1)  # (N,)
+            terms["cosine"] = Term((1 - cosine).sum(), batch.counts["cosine"], self.distill.cosine_weight)
         if self.matching is not None:
-            terms |= self.matching.terms(states, taught, batch.layout, batch.counts)
+            terms |= self.matching.terms(states, target, batch.layout, batch.counts)
         return terms
 
     def flops(self, model: Transformer, batch: MaskedBatch) -> int:
-        lengths, everywhere, slots, ways = batch.layout.lengths, batch.size, batch.counts["mlm"], self.ways
-        narrow, logits = table_width(model), (everywhere if ways.soft_weight else 0) + (slots if ways.mlm_weight else 0)
+        if self.teacher is None:
+            return super().flops(model, batch)
+        lengths, tokens, slots, settings = batch.layout.lengths, batch.size, batch.counts["mlm"], self.distill
+        narrow = table_width(model)
+        logits = (tokens if settings.soft_weight else 0) + (slots if settings.mlm_weight else 0)
         student, teacher = model.flops(lengths) + 2 * logits * narrow * model.vocab, self.teacher.model.flops(lengths)
-        if ways.speaks:
-            student += 2 * (everywhere if ways.soft_weight else slots) * narrow * model.width
-        if ways.soft_weight:
-            teacher += self.teacher.objective.head.flops(everywhere)
+        if settings.trains_head:
+            student += 2 * (tokens if settings.soft_weight else slots) * narrow * model.width
+        if settings.soft_weight:
+            teacher += self.teacher.objective.head.flops(tokens)
         return 3 * student + teacher + (self.matching.flops(lengths) if self.matching is not None else 0)
+
+
+def _output_layer(objective: Masked, model: Transformer, states: States, last: Tensor) -> OutputLayer:
+    """What logits are made of, at these states."""
+    return OutputLayer(objective.head(last), token_table(model, states), objective.head.bias)
+
+
+def build(settings: Settings, model: Transformer, special: Specials) -> Distill:
+    return Distill(settings, model, special)

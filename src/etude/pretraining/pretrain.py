@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from etude.errors import UserError
 from etude.hub.run_weights import save_final
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
-from etude.pretraining import distill as distillation
 from etude.pretraining.budget import fix_budget
 from etude.pretraining.setup import build_rows, held_out, resolve_recipe
+from etude.pretraining.student import build_run_learner, describe_teacher
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
@@ -43,37 +43,24 @@ def pretrain(
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     refuse_existing(Path(out))
     resolved = resolve_recipe(recipe, corpus, overrides)
-    device = resolve_device(resolved.train.device)
-    with connect(device.type == "cuda") as ranks:
-        model, objective = build_learner(resolved, corpus.tokenizer)
-        resolved = fix_budget(resolved, corpus, objective, device)
-        run = _create(Path(out), resolved, corpus, {}, ranks)
-        with discard_untrained(run, ranks):
-            return _train(run, corpus, (model, objective), device, ranks, quiet)
+    return start_run(resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet)
 
 
-def distill(
-    recipe: str | Path | Recipe,
-    corpus: str | Path | Corpus,
+def start_run(
+    recipe: Recipe,
+    corpus: Corpus,
     out: str | Path,
-    *,
-    teacher: str | Path,
-    quiet: bool = False,
-    overrides: Overrides = (),
+    build: Callable[[], tuple[Learner, dict[str, str]]],
+    quiet: bool,
 ) -> Run:
-    """Pre-train with a teacher, a run of a masked model; `overrides` may hold `distill.temperature` and its kind."""
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    refuse_existing(Path(out))
-    resolved = distillation.with_settings(resolve_recipe(recipe, corpus, overrides, distilled=True))
-    if resolved.train.steps is None and resolved.train.tokens is None and resolved.train.epochs is None:
-        raise UserError("The budget of a distillation is in steps, tokens or epochs: set train.steps.")
-    device = resolve_device(resolved.train.device)
+    """Train a resolved recipe into a new folder; `build` gives model, objective and further files of the run."""
+    device = resolve_device(recipe.train.device)
     with connect(device.type == "cuda") as ranks:
-        student, files = distillation.start_student(teacher, corpus, resolved)
-        resolved = fix_budget(resolved, corpus, student[1], device)
-        run = _create(Path(out), resolved, corpus, files, ranks)
+        learner, files = build()
+        recipe = fix_budget(recipe, corpus, learner[1], device)
+        run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks):
-            return _train(run, corpus, student, device, ranks, quiet)
+            return _train(run, corpus, learner, device, ranks, quiet)
 
 
 def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ranks: Ranks) -> Run:
@@ -90,10 +77,7 @@ def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bo
     device = resolve_device(run.recipe.train.device)
     with connect(device.type == "cuda") as ranks:
         text = run.corpus(corpus)
-        learner: Learner = (
-            distillation.resume_student(run, text) if run.has_teacher else build_learner(run.recipe, text.tokenizer)
-        )
-        return _train(run, text, learner, device, ranks, quiet)
+        return _train(run, text, build_run_learner(run, text), device, ranks, quiet)
 
 
 def _train(run: Run, corpus: Corpus, learner: Learner, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
@@ -123,7 +107,6 @@ def _train(run: Run, corpus: Corpus, learner: Learner, device: torch.device, ran
         quiet,
     )
     if outcome.finished and ranks.is_first:
-        teacher = distillation.describe_teacher(run) if run.has_teacher else None
-        save_final(run, model.cpu(), objective.cpu(), model_card(run, corpus, outcome, teacher))
+        save_final(run, model.cpu(), objective.cpu(), model_card(run, corpus, outcome, describe_teacher(run)))
     ranks.barrier()
     return run

@@ -9,7 +9,6 @@
     model: {kind: transformer, layers: 12, ...}
     objective: {kind: masked, ...}
     train: {steps: 1_000_000, ...}
-    distill: {soft_weight: 5, ...}    # of a student: how it learns where it has a teacher (objectives/distill.py)
 
 `kind` is the name of a module: `etude.models.<kind>` and `etude.objectives.<kind>`, or one of another package
 (kinds.py). Each defines its own `Settings`, so a new model or objective is known here the moment its file exists.
@@ -18,7 +17,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import typing
@@ -52,6 +50,7 @@ FOLLOWS: dict[str, Callable[[Any], Any]] = {
     "activation": lambda model: model.activation,
 }
 TEXTS = ("name", "system", "paper", "follows", "note", "tokenizer")
+DISTILL_GROUP = ("objective", "distill")  # what `distill.*` is short for
 PARTS = {"model": "models", "objective": "objectives"}  # group in a recipe -> package that holds its kinds
 
 
@@ -68,7 +67,6 @@ class Recipe:
     paper: str = ""
     follows: str = ""
     note: str = ""
-    distill: Any = None  # how it learns from a teacher, where it is to
     source: Document = field(default_factory=Document, compare=False, repr=False)  # for the places in messages
 
     @classmethod
@@ -84,7 +82,8 @@ class Recipe:
     @classmethod
     def of(cls, document: Document) -> Self:
         """Checks a document against the settings of its kinds."""
-        known = [*TEXTS, *PARTS, "train", "distill"]
+        document = _with_distill_group(document)
+        known = [*TEXTS, *PARTS, "train"]
         for key in document.values:
             if key not in known:
                 raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{suggest_name(key, known)}")
@@ -105,9 +104,6 @@ class Recipe:
             parts[f"{group}_kind"] = kind
             parts[group] = checked(_kind(document, group, kind).Settings, values, document, group)
         parts["train"] = checked(Train, _group(document, "train", {}), document, "train")
-        if document.values.get("distill") is not None:
-            ways = importlib.import_module("etude.objectives.distill").Ways
-            parts["distill"] = checked(ways, _group(document, "distill"), document, "distill")
         return cls(**texts, **parts, source=document)
 
     def resolve(self, vocab: int | None = None) -> Self:
@@ -162,6 +158,10 @@ class Recipe:
         """The vocabulary that a specification such as `wordpiece:30522` asks for; None where it is not said."""
         return None if _is_path(self.tokenizer) else training.parse_spec(self.tokenizer).size
 
+    def has_objective(self, kind: str) -> bool:
+        """Whether the objective is of this kind, or of one whose settings extend it (distill extends masked)."""
+        return isinstance(self.objective, find_kind("objectives", kind).Settings)
+
     def with_settings(self, overrides: Overrides) -> Self:
         """The same recipe with some settings changed."""
         document = parse(self.dump(), f"recipe {self.name}")
@@ -174,8 +174,6 @@ class Recipe:
         for group in PARTS:
             values[group] = {"kind": getattr(self, f"{group}_kind"), **getattr(self, group).model_dump(mode="json")}
         values["train"] = self.train.model_dump(mode="json")
-        if self.distill is not None:
-            values["distill"] = self.distill.model_dump(mode="json")
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
     def build_model(self) -> Model:
@@ -191,9 +189,8 @@ class Recipe:
 
     def _placed(self, message: str) -> str:
         """A message that names settings in full (`train.lr=...`), with the places of those that have one."""
-        paths = [
-            tuple(name.split(".")) for name in re.findall(r"\b(?:model|objective|train|distill)(?:\.\w+)+", message)
-        ]
+        names = re.findall(r"\b(?:model|objective|train|distill)(?:\.\w+)+", message)
+        paths = [(*DISTILL_GROUP[:-1], *parts) if parts[0] == "distill" else parts for parts in map(_split_name, names)]
         places = dict.fromkeys(self.source.places[path] for path in paths if path in self.source.places)
         return f"{'; '.join(places)}: {message}" if places else message
 
@@ -221,6 +218,28 @@ def _kind(document: Document, group: str, kind: Any) -> ModuleType:
         return find_kind(PARTS[group], kind)
     except UserError as error:
         raise _fault(document, (group, "kind"), str(error)) from error.__cause__
+
+
+def _with_distill_group(document: Document) -> Document:
+    """`distill.temperature` is short for `objective.distill.temperature`, and makes a masked objective a distilled one.
+
+    So it stands on command lines and in older recipes.
+    """
+    if document.values.get("distill") is None:
+        return document
+    settings = _group(document, "distill")
+    places: dict[Path, str] = {
+        ("objective", *path): at for path, at in document.places.items() if path[:1] == ("distill",)
+    }
+    joined = document.under(Document({"objective": {"distill": settings}}, places))
+    joined.drop(("distill",))
+    if _group(joined, "objective").get("kind") == "masked":
+        joined.put(("objective", "kind"), "distill", joined.place(("objective", "kind")))
+    return joined
+
+
+def _split_name(name: str) -> Path:
+    return tuple(name.split("."))
 
 
 def _group(document: Document, group: str, default: Any = None) -> dict[str, Any]:

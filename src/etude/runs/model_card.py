@@ -36,6 +36,7 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
     recipe, state, fingerprint = run.recipe, result.state, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
     scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in result.valid.items())
+    groups = {name for name, value in objective.items() if isinstance(value, dict)}  # of a teacher: it has its own line
     shape = ", ".join(
         f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
     )
@@ -51,7 +52,7 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
 |---|---|
 | paper | {recipe.paper or "none"} |
 | model | {recipe.model_kind}: {shape} |
-| objective | {recipe.objective_kind}: {", ".join(f"{k} {v}" for k, v in objective.items() if v is not None)} |
+| objective | {recipe.objective_kind}: {", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)} |
 | text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
 | tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
 | trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |

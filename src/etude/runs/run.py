@@ -4,7 +4,7 @@
     tokenizer.json
     origin.json         the corpus it learns from: its path and its fingerprint
     task.yaml           of a fine-tuned run: the task, its settings and files (runs/task_plan.py)
-    distill.yaml        of a distilled run: its teacher
+    distill.yaml        of a distilled run: its teacher (pretraining/distill.py)
     metrics.jsonl       one line an entry: step tokens flops seconds loss ...
     checkpoints/        step-000000001000/ ...: under our own names
     model.safetensors   the final weights, under the published names where the family has any
@@ -33,7 +33,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.train.metrics_log import read_metrics
 
-RECIPE, ORIGIN, TASK, TEACHER = "recipe.yaml", "origin.json", "task.yaml", "distill.yaml"
+RECIPE, ORIGIN, TASK = "recipe.yaml", "origin.json", "task.yaml"
 WEIGHTS, METRICS, MODEL_CARD = "model.safetensors", "metrics.jsonl", "README.md"
 
 
@@ -75,10 +75,6 @@ class Run:
     @property
     def is_fine_tuned(self) -> bool:
         return (self.folder / TASK).is_file()
-
-    @property
-    def has_teacher(self) -> bool:
-        return (self.folder / TEACHER).is_file()
 
     @property
     def checkpoints(self) -> Path:

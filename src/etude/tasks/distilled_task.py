@@ -28,14 +28,14 @@ from etude.models.depth import training_flops
 from etude.models.transformer import Transformer
 from etude.nn.states import States
 from etude.objectives.base import Objective, Row, Rows, Stat, Term
-from etude.objectives.distillation.matching import Inside, Matching
+from etude.objectives.distillation.matching import Matching, MatchingSettings
 from etude.objectives.distillation.teacher import Teacher
 from etude.tasks.base import Task
 from etude.tasks.classify import LabelTask
 from etude.tasks.data.examples import Examples
 
 
-class TaskDistillSettings(Inside):
+class TaskDistillSettings(MatchingSettings):
     """How a task is learnt from a teacher; the defaults are the last step of TinyBERT's."""
 
     teacher: str = Field(description="a run of the same task")
@@ -62,7 +62,7 @@ class DistilledTask(Objective[Transformer, Any, Any]):
         super().__init__()
         student = check(task, distill, model, teacher)
         self.task, self.distill, self.teacher = task, distill, teacher.eval()  # the teacher is no module of this one's
-        self.matching = Matching(distill, student, teacher.model) if distill.looks_inside else None
+        self.matching = Matching(distill, student, teacher.model) if distill.matches_layers else None
 
     def rows(self, corpus: Examples[Any], seed: int = 0) -> Rows[Any]:
         return self.task.rows(corpus, seed)
@@ -145,7 +145,7 @@ def check(task: Task, distill: TaskDistillSettings, model: Model, teacher: Teach
     student = require(model, Transformer, WHOLE_TRANSFORMERS)
     if type(task) is not type(teacher.objective):
         raise UserError(f"{distill.teacher} has another task: a teacher is a run of the same one.")
-    if not distill.answers and not distill.looks_inside:
+    if not distill.answers and not distill.matches_layers:
         raise UserError("All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=1.")
     if model.causal != teacher.model.causal:
         raise UserError("A teacher and its student read in the same direction: these do not.")

@@ -12,7 +12,7 @@ from etude.models.base import Model, require
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective
 from etude.objectives.distillation.teacher import Teacher
-from etude.pretraining.distill import fingerprint_of
+from etude.pretraining.student import fingerprint_of
 from etude.runs.task_plan import FILE, Plan
 from etude.tasks.base import Task
 from etude.tasks.classify import LabelTask

@@ -106,9 +106,9 @@ def distill(
         settings: Settings to change: train.steps=20000 distill.temperature=4
         quiet: No progress.
     """
-    from etude.pretraining import pretrain as pretraining
+    from etude.pretraining.distill import distill as distill_run
 
-    return pretraining.distill(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=dict(settings or {}))
+    return distill_run(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=dict(settings or {}))
 
 
 def resume(run: str | Path, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:

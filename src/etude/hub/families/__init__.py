@@ -25,7 +25,7 @@ FAMILIES: tuple[Family, ...] = (
 
 def match_recipe(recipe: Recipe) -> tuple[Family | None, str]:
     """Return the family of a recipe's model; or None, and the reason."""
-    candidates = [family for family in FAMILIES if family.objective == recipe.objective_kind]
+    candidates = [family for family in FAMILIES if recipe.has_objective(family.objective)]
     if recipe.model_kind != "transformer" or not candidates:
         return None, f"{recipe.model_kind} models with the objective {recipe.objective_kind} have no class there"
     matches = [
@@ -40,9 +40,9 @@ def match_recipe(recipe: Recipe) -> tuple[Family | None, str]:
 
 def _find_objective_mismatches(family: Family, recipe: Recipe) -> list[str]:
     mismatches = []
-    if recipe.objective_kind == "causal" and recipe.objective.bias:
+    if recipe.has_objective("causal") and recipe.objective.bias:
         mismatches.append("objective.bias=true (a bias on the logits)")
-    if recipe.objective_kind in ("masked", "replaced"):
+    if recipe.has_objective("masked") or recipe.has_objective("replaced"):
         expected = family.head_activation or recipe.model.activation
         activation = recipe.objective.activation or recipe.model.activation
         if activation != expected and family.head_activation_key is None:
@@ -50,7 +50,7 @@ def _find_objective_mismatches(family: Family, recipe: Recipe) -> list[str]:
     sentence = getattr(recipe.objective, "sentence", "none")
     if sentence != "none" and family.sentence == "none":
         mismatches.append(f"objective.sentence={sentence} (a sentence task)")
-    if recipe.objective_kind == "replaced":
+    if recipe.has_objective("replaced"):
         for name, expected in (("variant", "electra"), ("tie", "embeddings")):
             if getattr(recipe.objective, name) != expected:
                 mismatches.append(f"objective.{name}={getattr(recipe.objective, name)} (ELECTRA has {expected})")

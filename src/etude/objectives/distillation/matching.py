@@ -1,11 +1,11 @@
-"""A student learns what is inside its teacher (TinyBERT: Jiao et al. 2020, section 3.1; equations 7 to 9).
+"""The hidden layers of a student are matched to those of its teacher (TinyBERT: Jiao et al. 2020, section 3.1; equations 7 to 9).
 
     attention   its scores before the softmax, head by head                        a mean over heads and pairs of tokens
     hidden      its states behind each layer, the student's through a projection   a mean over tokens and their numbers
     embedding   the same of the first states
 
 Each is a sum over layers of means. Layer m of the student's M has the teacher's layer m N / M of N. The projection is
-learnt along with the student and ends with the lesson. The released code has one for all states, the paper writes one
+trained along with the student and dropped at the end. The released code has one for all states, the paper writes one
 for the embedding and another for the layers: `projections`.
 
 Padding, which the code's means count in as zeros, is not there: the same text has the same loss in any batch.
@@ -30,11 +30,9 @@ from etude.nn.states import States
 from etude.objectives.base import Term
 from etude.settings import Strict
 
-MATCHING = "matching"  # an objective's part that is learnt for the lesson alone: in its checkpoints, and not in its end
 
-
-class Inside(Strict):
-    """What of the inside is learnt, and how much it counts; TinyBERT: 1 each."""
+class MatchingSettings(Strict):
+    """Which of the teacher's hidden layers are matched, and the weight of each term; TinyBERT: 1 each."""
 
     attention_weight: float = Field(default=0.0, ge=0, description="of attention scores; both have as many heads")
     hidden_weight: float = Field(default=0.0, ge=0, description="of the states behind layers")
@@ -43,34 +41,35 @@ class Inside(Strict):
     layers: list[int] | None = Field(default=None, description="of the teacher, one a layer; evenly spread if None")
 
     @property
-    def looks_inside(self) -> bool:
+    def matches_layers(self) -> bool:
+        """Whether any term compares hidden layers."""
         return bool(self.attention_weight or self.hidden_weight or self.embedding_weight)
 
 
 class Matching(nn.Module):
-    """The projections, and the terms."""
+    """The projections from the student's width to the teacher's, and the loss terms."""
 
-    def __init__(self, ways: Inside, model: Transformer, teacher: Transformer) -> None:
+    def __init__(self, settings: MatchingSettings, model: Transformer, teacher: Transformer) -> None:
         super().__init__()
         mine, its = model.settings, teacher.settings
-        if ways.attention_weight and mine.heads != its.heads:
+        if settings.attention_weight and mine.heads != its.heads:
             raise UserError(
                 f"Attention is learnt head by head, and the student has {mine.heads}, its teacher {its.heads}: "
                 f"set model.heads={its.heads}, or distill.attention_weight=0."
             )
-        if ways.attention_weight and (mine.window is not None or its.window is not None):
+        if settings.attention_weight and (mine.window is not None or its.window is not None):
             raise UserError("Banded layers have no scores beyond their window: set distill.attention_weight=0.")
-        self.ways, self.heads, self.widths = ways, mine.heads, (model.width, teacher.width)
-        self.layers = matched_layers(mine.layers, its.layers, ways.layers)
-        learns_states = ways.hidden_weight or (ways.embedding_weight and ways.projections == "one")
-        self.fit = nn.Linear(model.width, teacher.width) if learns_states else None
-        two = ways.embedding_weight and ways.projections == "two"
+        self.settings, self.heads, self.widths = settings, mine.heads, (model.width, teacher.width)
+        self.layers = matched_layers(mine.layers, its.layers, settings.layers)
+        matches_states = settings.hidden_weight or (settings.embedding_weight and settings.projections == "one")
+        self.fit = nn.Linear(model.width, teacher.width) if matches_states else None
+        two = settings.embedding_weight and settings.projections == "two"
         self.fit_embedding = nn.Linear(model.width, teacher.width) if two else None
         init_weights(self, key=draw_key(), deviation=mine.init_deviation, truncated=mine.init_truncated)
 
     def read(self, model: Transformer, batch: Packed) -> States:
         """The states that are compared, of either side."""
-        states: States = model(batch, layers=True, queries=bool(self.ways.attention_weight))
+        states: States = model(batch, layers=True, queries=bool(self.settings.attention_weight))
         return states
 
     def counts(self, lengths: np.ndarray) -> dict[str, int]:
@@ -86,13 +85,13 @@ class Matching(nn.Module):
         if "attention" in weights:
             assert mine.queries is not None and its.queries is not None
             pairs = zip(mine.queries, (its.queries[layer] for layer in self.layers), strict=True)
-            sums["attention"] = torch.stack([score_distance(one, other, layout) for one, other in pairs]).sum()
+            sums["attention"] = torch.stack([score_distance(own, target, layout) for own, target in pairs]).sum()
         assert mine.layers is not None and its.layers is not None
         if "hidden" in weights:
             pairs = zip(mine.layers[1:], (its.layers[layer + 1] for layer in self.layers), strict=True)
-            sums["hidden"] = torch.stack([_apart(self.fit, one, other) for one, other in pairs]).sum()
+            sums["hidden"] = torch.stack([_squared_error(self.fit, own, target) for own, target in pairs]).sum()
         if "embedding" in weights:
-            sums["embedding"] = _apart(self.fit_embedding or self.fit, mine.layers[0], its.layers[0])
+            sums["embedding"] = _squared_error(self.fit_embedding or self.fit, mine.layers[0], its.layers[0])
         return {name: Term(total, counts[name], weights[name]) for name, total in sums.items()}
 
     def flops(self, lengths: np.ndarray) -> int:
@@ -100,17 +99,17 @@ class Matching(nn.Module):
         lengths = lengths.astype(np.int64)
         tokens, pairs, count = int(lengths.sum()), int((lengths**2).sum()), len(self.layers)
         mine, its = self.widths
-        total = 2 * count * pairs * (3 * mine + its) if self.ways.attention_weight else 0
-        fitted = (count if self.ways.hidden_weight else 0) + (1 if self.ways.embedding_weight else 0)
+        total = 2 * count * pairs * (3 * mine + its) if self.settings.attention_weight else 0
+        fitted = (count if self.settings.hidden_weight else 0) + (1 if self.settings.embedding_weight else 0)
         return total + 6 * fitted * tokens * mine * its
 
     def _weights(self) -> dict[str, float]:
         """Of the terms that count."""
-        every = {name: getattr(self.ways, f"{name}_weight") for name in ("attention", "hidden", "embedding")}
+        every = {name: getattr(self.settings, f"{name}_weight") for name in ("attention", "hidden", "embedding")}
         return {name: weight for name, weight in every.items() if weight}
 
 
-def _apart(fit: nn.Linear | None, mine: Tensor, its: Tensor) -> Tensor:
+def _squared_error(fit: nn.Linear | None, mine: Tensor, its: Tensor) -> Tensor:
     """The sum of squared differences, in float32."""
     assert fit is not None
     return (upcast(fit(mine)) - upcast(its)).square().sum()

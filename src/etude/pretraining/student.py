@@ -1,0 +1,187 @@
+"""A student and its teacher: loading and checking the teacher, and the student's first weights.
+
+The run of a student has `distill.yaml` beside its recipe: the teacher's place and fingerprint. A resume finds the
+teacher there and refuses another one.
+
+The student begins with some of the teacher's layers, evenly spread from the first to the last (6 of 12 are DistilBERT's
+0, 2, 4, 7, 9, 11), with its tables and its head. A student without segments has the teacher's first one added to its
+positions, where the released code drops it: so its embeddings are the teacher's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+
+from etude.errors import UserError
+from etude.inference.model import load
+from etude.models.base import Model, require
+from etude.models.transformer import Transformer
+from etude.objectives import distill, masked
+from etude.objectives.base import PretrainingObjective
+from etude.objectives.distill import Distill
+from etude.objectives.distillation.matching import named_layers
+from etude.objectives.distillation.teacher import Teacher
+from etude.objectives.masked import Masked
+from etude.recipes.document import parse
+from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
+from etude.runs.run import Run
+from etude.text.corpus.corpus import Corpus
+
+FILE = "distill.yaml"  # of a student's run
+
+
+# --- the recipe, with a teacher and without -----------------------------------------------------------
+
+
+def with_teacher(recipe: Recipe) -> Recipe:
+    """The recipe of a student: a masked one learns as DistilBERT does."""
+    if recipe.objective_kind != "masked":
+        return recipe
+    settings = distill.Settings(**recipe.objective.model_dump())
+    return replace(recipe, objective_kind="distill", objective=settings)
+
+
+def without_teacher(recipe: Recipe) -> Recipe:
+    """The recipe as it trains on text alone: that of a student is a masked one."""
+    if recipe.objective_kind != "distill":
+        return recipe
+    settings = masked.Settings(**recipe.objective.model_dump(exclude={"distill"}))
+    return replace(recipe, objective_kind="masked", objective=settings)
+
+
+# --- what a run keeps of its teacher ------------------------------------------------------------------
+
+
+def teacher_file(teacher: str | Path, fingerprint: str) -> dict[str, str]:
+    """The file of a student's run that says where its teacher is, by name."""
+    content = {"teacher": str(Path(teacher).resolve()), "fingerprint": fingerprint}
+    return {FILE: yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}
+
+
+def _read_file(run: Run) -> tuple[Path, str] | None:
+    """The teacher's place and fingerprint; None where the run has no teacher."""
+    path = run.folder / FILE
+    if not path.is_file():
+        return None
+    content = parse(path.read_text(encoding="utf-8"), str(path)).values
+    return Path(content["teacher"]), content["fingerprint"]
+
+
+def describe_teacher(run: Run) -> str | None:
+    """The teacher and what is learnt from it in words, without its place; None where the run has no teacher."""
+    stored = _read_file(run)
+    if stored is None:
+        return None
+    place, fingerprint = stored
+    settings = run.recipe.objective.distill.model_dump(mode="json")
+    terms = ", ".join(f"{name} {value}" for name, value in settings.items())
+    return f"{place.name}, fingerprint `{fingerprint[:16]}`: {terms}"
+
+
+def build_run_learner(run: Run, corpus: Corpus) -> tuple[Model, PretrainingObjective]:
+    """Model and objective of a run with their first weights, the teacher attached where it has one."""
+    stored = _read_file(run)
+    if stored is None:
+        return build_learner(without_teacher(run.recipe), corpus.tokenizer)
+    place, fingerprint = stored
+    if not place.is_dir():
+        raise UserError(f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {FILE}.")
+    teacher, actual = load_teacher(place, corpus)
+    if actual != fingerprint:
+        raise UserError(f"{place} is not the teacher that {run.folder} began with: its weights differ.")
+    return build_student(run.recipe, corpus, teacher)
+
+
+# --- the teacher ------------------------------------------------------------------------------------
+
+
+def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], str]:
+    """A teacher for this corpus, and the fingerprint of its weights."""
+    loaded = load(place, "cpu")
+    not_masked = f"{place} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT)."
+    if not isinstance(loaded.objective, Masked):
+        raise UserError(not_masked)
+    model = require(loaded.model, Transformer, not_masked)
+    loaded.must_speak()
+    if loaded.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
+        raise UserError(
+            f"{place} and the corpus have different tokenizers: a token would mean two things. "
+            f"Prepare the text with the teacher's: etude prepare ... --tokenizer {place}."
+        )
+    return Teacher(model, loaded.objective), fingerprint_of(model, loaded.objective)
+
+
+def fingerprint_of(*parts: nn.Module) -> str:
+    """Of names and weights."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for name, tensor in sorted(part.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# --- the student ------------------------------------------------------------------------------------
+
+
+def build_student(recipe: Recipe, corpus: Corpus, teacher: Teacher[Masked]) -> tuple[Transformer, Distill]:
+    """The student and its objective with their first weights; UserError where the teacher does not fit."""
+    model, objective = build_learner(recipe, corpus.tokenizer)
+    if not isinstance(objective, Distill) or not isinstance(model, Transformer):
+        raise UserError(f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert.")
+    objective.attach_teacher(model, teacher)
+    if objective.distill.start == "teacher":
+        init_student(model, objective, teacher, objective.distill.layers)
+    return model, objective
+
+
+def chosen_layers(student: int, teacher: int, given: list[int] | None) -> list[int]:
+    """The teacher's layers that the student's begin as."""
+    if given is None:
+        return [int(place) for place in np.linspace(0, teacher - 1, student).round()]
+    return named_layers(student, teacher, given)
+
+
+def init_student(model: Transformer, objective: Distill, teacher: Teacher[Masked], layers: list[int] | None) -> None:
+    """The teacher's weights where the student has a place for them."""
+    own, its = model.settings, teacher.model.settings
+    if own.share != "none" or its.share != "none":
+        raise UserError("Layers that are shared cannot be handed down one by one: set distill.start=random.")
+    chosen = chosen_layers(own.layers, its.layers, layers)
+    source: dict[str, Tensor] = dict(teacher.model.state_dict())
+    if "embedding.segments.weight" in source and not own.segments and "embedding.positions.weight" in source:
+        first = source.pop("embedding.segments.weight")[0]
+        source["embedding.positions.weight"] = source["embedding.positions.weight"] + first
+    weights: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        group, _, rest = name.partition(".")
+        number, _, inside = rest.partition(".")
+        source_name = f"{group}.{chosen[int(number)]}.{inside}" if number.isdecimal() else name
+        tensor_of_teacher = source.get(source_name)
+        if tensor_of_teacher is not None and name == "embedding.positions.weight":
+            tensor_of_teacher = tensor_of_teacher[: len(tensor)]
+        if tensor_of_teacher is None or tensor_of_teacher.shape != tensor.shape:
+            theirs = None if tensor_of_teacher is None else tuple(tensor_of_teacher.shape)
+            shapes = f"{tuple(tensor.shape)} here and {theirs} there"
+            raise UserError(
+                f"The teacher has no weights for the student's {name} ({shapes}): set distill.start=random."
+            )
+        weights[name] = tensor_of_teacher
+    head = teacher.objective.head.state_dict()
+    if _shapes(head) != _shapes(objective.head.state_dict()):
+        raise UserError("The heads of teacher and student have different shapes: set distill.start=random.")
+    model.load_state_dict(weights)
+    objective.head.load_state_dict(head)
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in state.items()}
