@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
+
+if TYPE_CHECKING:  # numpy alone at run time: processes that prepare a corpus never load torch
+    from torch import Tensor
+
+Array = TypeVar("Array", np.ndarray, "Tensor")
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: consecutive indices land far apart
@@ -44,18 +49,18 @@ def _to_int(part: int | str) -> int:
 
 def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
     """Compute `fold` for every element, uint64. Some parts are arrays of one shape."""
-    state: Any = 0
+    state: int | np.uint64 | np.ndarray = 0
     for number, part in enumerate(parts):
         if isinstance(part, np.ndarray):
             if not isinstance(state, np.ndarray):
                 state = np.uint64(state)
             state = mix_array(state ^ mix_array(part.astype(np.uint64) + np.uint64(_GOLDEN)))
         elif isinstance(state, np.ndarray):
-            # what a plain part adds does not depend on those before it
+            # the contribution of a plain part does not depend on those before it
             state = mix_array(state ^ np.uint64(mix(_to_int(part) + _GOLDEN)))
         else:
             state = fold(*parts[: number + 1])  # type: ignore[arg-type]
-    keys: np.ndarray = state
+    keys: np.ndarray = state  # type: ignore[assignment]  # an array from the first array on
     return keys
 
 
@@ -75,7 +80,7 @@ def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def random_bits(key: Any, index: Any) -> Any:
+def random_bits(key: int | Array, index: Array) -> Array:
     """Return 64 random bits for each index: uint64 from numpy, int64 with the same bits from torch.
 
     `key` is an int, or an array of the same library that broadcasts with `index`.
@@ -96,7 +101,7 @@ def random_bits(key: Any, index: Any) -> Any:
     return x ^ ((x >> 31) & (_MASK >> 31))
 
 
-def uniform(key: Any, index: Any) -> Any:
+def uniform(key: int | Array, index: Array) -> Array:
     """Return float32 in [0, 1).
 
     Only the top 24 bits are used, so every value is exact and equal on every device.
@@ -107,16 +112,17 @@ def uniform(key: Any, index: Any) -> Any:
     return ((x >> 40) & ((1 << 24) - 1)).float() * 2.0**-24
 
 
-def integers(key: Any, index: Any, limit: Any) -> Any:
+def integers(key: int | Array, index: Array, limit: int | Array) -> Array:
     """Return integers in [0, limit), limit < 2^31. The bias of the multiply-shift is below limit / 2^32."""
     x = random_bits(key, index)
     if isinstance(x, np.ndarray):
-        limit = np.asarray(limit).astype(np.uint64)
-        return (((x >> np.uint64(32)) * limit) >> np.uint64(32)).astype(np.int64)
+        limits: np.ndarray = np.asarray(limit).astype(np.uint64)
+        drawn: np.ndarray = ((x >> np.uint64(32)) * limits) >> np.uint64(32)
+        return drawn.astype(np.int64)
     return (((x >> 32) & 0xFFFFFFFF) * limit) >> 32
 
 
-def gumbel(key: Any, index: Any) -> Any:
+def gumbel(key: int | Array, index: Array) -> Array:
     """Return Gumbel noise, -log(-log(1 - v)) for uniform v, to sample from logits by argmax.
 
     v is at least 2^-25, so the noise is at most 17.3. It is computed from the end where float32 is fine, because large
@@ -141,7 +147,11 @@ class Permutation:
         self.half = max(1, ((size - 1).bit_length() + 1) // 2)
         self.keys = [fold(key, number) for number in range(self.rounds)]
 
-    def __call__(self, index: np.ndarray | int) -> Any:
+    @overload
+    def __call__(self, index: int) -> int: ...
+    @overload
+    def __call__(self, index: np.ndarray) -> np.ndarray: ...
+    def __call__(self, index: np.ndarray | int) -> np.ndarray | int:
         if not isinstance(index, np.ndarray):
             return int(self(np.asarray([index]))[0])
         if index.size and (int(index.min()) < 0 or int(index.max()) >= self.size):

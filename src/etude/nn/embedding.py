@@ -10,7 +10,7 @@ another embedding (ELECTRA, section 3.2): they exist once, in that embedding, an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from etude.nn.activations import apply_dropout
 from etude.nn.norm import Norm
 
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
+Part = TypeVar("Part", bound=nn.Module)
 
 
 def sinusoidal_positions(positions: Tensor, width: int) -> Tensor:
@@ -72,15 +73,16 @@ class Embedding(nn.Module):
         table_width = table_width or width
         self.tied = frozenset(tied)
 
-        def own(name: str, make: Callable[[], nn.Module | None]) -> Any:
+        def unless_tied(name: str, make: Callable[[], Part | None]) -> Part | None:
             return None if name in tied else make()
 
         self.kind, self.dropout, self.drop_table, self.scale = positions, dropout, drop_table, scale
-        self.tokens = own("tokens", lambda: nn.Embedding(vocab, table_width))
+        # nn.Embedding; None where tied, and then nobody reads its weight
+        self.tokens: Any = unless_tied("tokens", lambda: nn.Embedding(vocab, table_width))
         learned = positions == "learned"
-        self.positions = own("positions", lambda: nn.Embedding(context, table_width) if learned else None)
-        self.segments = own("segments", lambda: nn.Embedding(segments, table_width) if segments else None)
-        self.norm = own("norm", lambda: norm)
+        self.positions = unless_tied("positions", lambda: nn.Embedding(context, table_width) if learned else None)
+        self.segments = unless_tied("segments", lambda: nn.Embedding(segments, table_width) if segments else None)
+        self.norm = unless_tied("norm", lambda: norm)
         self.project = nn.Linear(table_width, width, bias=bias) if table_width != width else None
 
     def forward(

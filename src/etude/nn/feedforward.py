@@ -8,7 +8,7 @@ Hopper the derivative of the GELU is part of the matrix product before it in the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -53,12 +53,12 @@ def feedforward(
     return output
 
 
-def gelu_kernels(device: torch.device, dtype: torch.dtype) -> Any:
+def gelu_kernels(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
     """Return the module of our GELU kernels, or None where they do not apply."""
     return kernel_module("gelu") if supports_half_kernels(device, dtype) else None
 
 
-def gelu_linear_kernels(device: torch.device, dtype: torch.dtype) -> Any:
+def gelu_linear_kernels(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
     """Return the module of the fused GELU and linear kernel, or None. Its tensor descriptors need Hopper."""
     return (
         kernel_module("gelu_linear")

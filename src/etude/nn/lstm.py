@@ -94,9 +94,14 @@ class Schedule:
             return torch.from_numpy(array).to(device, non_blocking=True)
 
         return cls(
-            *(to_device(array) for array in (sequences, inverse, token_order, np.argsort(token_order), previous, last)),
-            batch_sizes.tolist(),
-        )  # fmt: skip
+            sorted_sequences=to_device(sequences),
+            unsorted_sequences=to_device(inverse),
+            sorted_tokens=to_device(token_order),
+            unsorted_tokens=to_device(np.argsort(token_order)),
+            previous=to_device(previous),
+            last=to_device(last),
+            batch_sizes=batch_sizes.tolist(),
+        )
 
 
 class LSTM(nn.Module):

@@ -9,7 +9,7 @@ Symbols in every shape comment: N tokens, S sequences, H heads, D width, V vocab
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ class Layout:
     equal: bool  # every sequence has `longest` tokens: the batch is dense
     # Computed once a batch and used by every layer (nn/attention/grouped.py). Not part of `replace`, so a layout moved
     # to another device starts with an empty cache.
-    cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def from_bounds(cls, bounds: np.ndarray, longest: int) -> Self:
@@ -72,9 +72,9 @@ class Packed:
         """Copy every tensor; with `pinned` into page-locked memory, for asynchronous copies to a GPU."""
         return self._map(lambda tensor: copy_single_threaded(tensor, pinned), lambda part: part.clone(pinned))
 
-    def _map(self, tensor: Callable[[Tensor], Tensor], nested: Callable[[Any], Any]) -> Self:
+    def _map(self, tensor: Callable[[Tensor], Tensor], nested: Callable[[Layout | Packed], Layout | Packed]) -> Self:
         """Replace every tensor by `tensor(value)` and every layout or nested batch by `nested(value)`."""
-        moved: dict[str, Any] = {}
+        moved: dict[str, Any] = {}  # fields of any subclass
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, Tensor):

@@ -13,7 +13,8 @@ recomputes the norm, and each of the two has its own tensor to return its gradie
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from types import ModuleType
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,7 @@ def start_stream(x: Tensor, norm: Norm) -> Stream:
     return FusedStream(x) if residual_norm_kernels(x.device, x.dtype, x.shape, norm) is not None else x
 
 
-def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> Any:
+def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> ModuleType | None:
     """Return the module of our fused kernels, or None where they do not apply."""
     # uncompiled models launch so many kernels that it does not matter
     is_supported = (

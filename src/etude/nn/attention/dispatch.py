@@ -48,7 +48,7 @@ KERNEL_PATHS = ("short", "tiled")  # paths with kernels of our own
 class _Varlen(NamedTuple):
     """torch's varlen function, if there is one, and its parameter names, which differ between versions."""
 
-    function: Callable[..., Any] | None
+    function: Callable[..., Any] | None  # its signature differs between versions of torch
     names: frozenset[str]
 
 
@@ -184,7 +184,7 @@ def _varlen() -> _Varlen:
     return _VARLEN[0]
 
 
-def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) -> dict[str, Any]:
+def varlen_arguments(names: frozenset[str], causal: bool, window: int | None) -> dict[str, bool | tuple[int, int]]:
     """Translate `causal` and `window` into the arguments of the installed torch.
 
     Some versions have `is_causal`, later ones `window_size=(left, right)`, where -1 is no limit.

@@ -14,6 +14,7 @@ the other's derivative: no scatter-add, the same bits every time.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +55,7 @@ class Plan:
     token_of_slot: Tensor | None  # (M,) the token in each slot, -1 at padding; None where a reshape suffices
     slot_of_token: Tensor | None  # (N,)
     device: torch.device
-    masks: dict[Any, Tensor | None] = field(default_factory=dict)
+    masks: dict[Hashable, Tensor | None] = field(default_factory=dict)
 
     def mask(self, number: int, causal: bool, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Return the mask to add to the scores of a bucket, (S|1, 1, L|1, L), or None."""

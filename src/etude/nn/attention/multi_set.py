@@ -132,7 +132,7 @@ def _varlen(
     return _apply_multi_set(query, key, value, tuple(reaches), layout.longest, dropout, *bounds, *blind, *flat)
 
 
-def _apply_multi_set(*arguments: Any) -> Tensor:
+def _apply_multi_set(*arguments: object) -> Tensor:
     """`_MultiSetAttention` as one node of a graph: `allow_in_graph` keeps the compiler from tracing into it."""
     mixed: Tensor = _MultiSetAttention.apply(*arguments)
     return mixed
@@ -191,7 +191,7 @@ def _flash_backward(
 
 
 @_flash_backward.register_fake
-def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
@@ -210,7 +210,7 @@ class _MultiSetAttention(torch.autograd.Function):
         reaches: tuple[Reach, ...],
         longest: int,
         dropout: float,
-        *rest: Any,
+        *rest: Any,  # tensors, and None for a set without blind queries
     ) -> Tensor:
         count = len(reaches)
         bounds, blind_queries, flat = rest[:count], rest[count : 2 * count], rest[2 * count :]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,7 @@ class Plan:
 
     rows: list[Rows]
     slot_maps: dict[tuple[int, int], SlotMap] = field(default_factory=dict)
-    masks: dict[Any, list[ScoreMask]] = field(default_factory=dict)
+    masks: dict[Hashable, list[ScoreMask]] = field(default_factory=dict)
 
     def slot_map(self, parts: int, heads: int) -> SlotMap:
         """Return the map of tensors (N, parts, heads, d).

@@ -7,6 +7,7 @@ training loop calls `dispatch.load_kernels` first, and from then on all answers 
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch
 KERNEL_MODULES = ("short_attention", "tiled_attention", "gelu", "gelu_linear", "residual_norm")
 
 _CAPABILITIES: dict[int | None, tuple[int, int]] = {}
-_MODULES: dict[str, Any] = {}
+_MODULES: dict[str, ModuleType | None] = {}
 
 
 def compute_capability(index: int | None) -> tuple[int, int]:
@@ -35,7 +36,9 @@ def supports_half_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and supports_flash(device.index)
 
 
-def kernel_module(name: str, package: str = "nn.triton") -> Any:
+def kernel_module(
+    name: str, package: str = "nn.triton"
+) -> Any:  # ModuleType | None; most callers know that it is there
     """Return a module that needs Triton, such as one of KERNEL_MODULES, or None where Triton is missing."""
     if name not in _MODULES:
         try:

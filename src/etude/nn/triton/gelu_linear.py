@@ -114,7 +114,7 @@ def _(grad: Tensor, pre_activation: Tensor, weight: Tensor, tanh: bool) -> tuple
     )
 
 
-def _tile_descriptor(x: Tensor, rows: int, columns: int) -> Any:
+def _tile_descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """Return a descriptor that reads and writes x by tiles."""
     x = x.contiguous()
     if x.data_ptr() % 16:  # a descriptor's address is a multiple of 16 bytes; a view may start anywhere

@@ -106,7 +106,7 @@ def supports_shape(longest: int, size: int, dtype: torch.dtype) -> bool:
     return longest <= LONGEST and 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
 
-def _shape(qkv: Tensor, longest: int) -> dict[str, Any]:
+def _shape(qkv: Tensor, longest: int) -> dict[str, int]:
     _, _, heads, size = qkv.shape
     return {
         "heads": heads,
@@ -152,7 +152,7 @@ def attend_short_backward(
     return out
 
 
-def _warps(shape: dict[str, Any]) -> int:
+def _warps(shape: dict[str, int]) -> int:
     return 8 if shape["block"] == LONGEST else 4
 
 

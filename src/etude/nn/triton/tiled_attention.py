@@ -360,7 +360,7 @@ def supports_shape(size: int, dtype: torch.dtype) -> bool:
     return 16 <= size <= 128 and dtype in (torch.bfloat16, torch.float16)
 
 
-def _shape(qkv: Tensor, causal: bool, dropout: float, tiles: Tiles) -> dict[str, Any]:
+def _shape(qkv: Tensor, causal: bool, dropout: float, tiles: Tiles) -> dict[str, int | float]:
     _, _, heads, size = qkv.shape
     shape = {"heads": heads, "size": size, "width": triton.next_power_of_2(size), "causal": causal}
     # scale is a constant of a kernel: as a number, a compiled graph hands it over in float64
@@ -429,7 +429,7 @@ def attend_tiled_backward(
 
 
 @attend_tiled_backward.register_fake
-def _(grad: Tensor, qkv: Tensor, *_: Any) -> Tensor:
+def _(grad: Tensor, qkv: Tensor, *_: object) -> Tensor:
     return qkv.new_empty(qkv.shape)
 
 
