@@ -57,7 +57,7 @@ def test_a_scattered_and_a_huge_index_are_as_fair_as_a_small_one() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 10, 1000, 30_522])
-def test_below_stays_below_and_hits_everything_equally(limit: int) -> None:
+def test_integers_stay_below_the_limit_and_are_uniform(limit: int) -> None:
     drawn = integers(11, np.arange(MANY), limit)
     assert drawn.dtype == np.int64
     assert drawn.min() >= 0 and drawn.max() < limit
@@ -67,12 +67,12 @@ def test_below_stays_below_and_hits_everything_equally(limit: int) -> None:
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**40))
 @settings(max_examples=200, deadline=None)
-def test_below_is_within_bounds_for_any_limit(limit: int, key: int, start: int) -> None:
+def test_integers_are_within_bounds_for_any_limit(limit: int, key: int, start: int) -> None:
     drawn = integers(key, np.arange(start, start + 16), limit)
     assert ((drawn >= 0) & (drawn < limit)).all()
 
 
-def test_below_takes_a_limit_for_each_index() -> None:
+def test_integers_take_a_limit_for_each_index() -> None:
     limits = np.tile(np.array([1, 5, 100]), 20_000)
     drawn = integers(5, np.arange(len(limits)), limits)
     assert (drawn < limits).all()
@@ -106,16 +106,16 @@ def test_neighbouring_indices_are_independent(lag: int) -> None:
     independent(drawn[:-lag], drawn[lag:])
 
 
-@pytest.mark.parametrize(("one", "other"), [(0, 1), (1, 2), (5, 5 ^ (1 << 63)), (2**32, 2**32 + 1)])
-def test_neighbouring_folded_keys_are_independent(one: int, other: int) -> None:
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 2), (5, 5 ^ (1 << 63)), (2**32, 2**32 + 1)])
+def test_neighbouring_folded_keys_are_independent(first: int, second: int) -> None:
     index = np.arange(MANY)
-    independent(uniform(fold(one), index), uniform(fold(other), index))
+    independent(uniform(fold(first), index), uniform(fold(second), index))
 
 
 def test_purposes_rows_steps_and_seeds_are_independent() -> None:
     index = np.arange(MANY)
     base = uniform(Chance(1, 5).key("mask", 3), index)
-    others = [
+    rest = [
         Chance(1, 5).key("replace", 3),
         Chance(1, 5).key("mask", 4),
         Chance(1, 6).key("mask", 3),
@@ -123,7 +123,7 @@ def test_purposes_rows_steps_and_seeds_are_independent() -> None:
         Chance(5, 1).key("mask", 3),  # seed and step are not interchangeable
         Chance(1, -1).key("mask", 3),  # evaluation
     ]
-    for key in others:
+    for key in rest:
         independent(base, uniform(key, index))
 
 
@@ -138,9 +138,9 @@ def test_the_same_place_over_many_steps_and_rows_is_fair() -> None:
 
 
 def test_keys_of_rows_equal_the_single_keys() -> None:
-    made = Chance(8, 9).keys("negative", np.array([5, 0, 10**12]))
-    assert made.dtype == np.uint64
-    assert made.tolist() == [Chance(8, 9).key("negative", row) for row in (5, 0, 10**12)]
+    built = Chance(8, 9).keys("negative", np.array([5, 0, 10**12]))
+    assert built.dtype == np.uint64
+    assert built.tolist() == [Chance(8, 9).key("negative", row) for row in (5, 0, 10**12)]
 
 
 # --- keys -------------------------------------------------------------------------------------------
@@ -150,20 +150,20 @@ def test_folding_arrays_equals_folding_their_elements() -> None:
     first, second = np.arange(5), np.array([3, 2**62, 0, 7, 10**12])
     for parts in ((first,), (4, "word", first), (first, "word", 4, second), (2**64 - 1, second, first, "word")):
         each = [[int(part[i]) if isinstance(part, np.ndarray) else part for part in parts] for i in range(5)]
-        assert chance.fold_arrays(*parts).tolist() == [fold(*one) for one in each]
+        assert chance.fold_arrays(*parts).tolist() == [fold(*item) for item in each]
     assert first.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_fold_depends_on_every_part_and_on_their_order() -> None:
-    made = [fold(1, 2, 3), fold(3, 2, 1), fold(1, 2), fold(1, 2, 0), fold(12, 3), fold("1", 2, 3), fold(), fold(0)]
-    made += [fold(0, 0), fold("mask"), fold("masks"), fold("마스크"), fold(-1), fold(2**64 - 2)]
-    assert len(set(made)) == len(made)
-    assert all(0 <= value < 2**64 for value in made)
+    built = [fold(1, 2, 3), fold(3, 2, 1), fold(1, 2), fold(1, 2, 0), fold(12, 3), fold("1", 2, 3), fold(), fold(0)]
+    built += [fold(0, 0), fold("mask"), fold("masks"), fold("마스크"), fold(-1), fold(2**64 - 2)]
+    assert len(set(built)) == len(built)
+    assert all(0 <= value < 2**64 for value in built)
 
 
 def test_fold_hardly_collides() -> None:
-    made = {fold(seed, step, "mask") for seed in range(30) for step in range(1000)}
-    assert len(made) == 30_000
+    built = {fold(seed, step, "mask") for seed in range(30) for step in range(1000)}
+    assert len(built) == 30_000
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
@@ -202,7 +202,7 @@ def test_small_permutations_are_all_equally_likely() -> None:
     assert p_of_counts(np.array(list(seen.values()))) > SMALLEST
 
 
-def test_any_thing_lands_anywhere() -> None:
+def test_any_element_lands_anywhere() -> None:
     size = 50
     landed = np.stack([Permutation(size, fold(key, "order"))(np.arange(size)) for key in range(2000)])
     for thing in (0, 1, 25, 49):
@@ -221,7 +221,7 @@ def test_distinct_places_stay_distinct_in_huge_permutations(size: int, data: st.
     assert landed.min() >= 0 and landed.max() < size
 
 
-def test_seeking_far_costs_what_seeking_near_does() -> None:
+def test_far_indices_cost_no_more_than_near_ones() -> None:
     """Place 10^9 and beyond, with nothing computed before it."""
     for size in (10**9 + 7, 10**12, 10**15):
         permutation = Permutation(size, 5)
@@ -241,7 +241,7 @@ def test_one_place_equals_the_array() -> None:
     assert [permutation(place) for place in range(20)] == permutation(np.arange(20)).tolist()
 
 
-def test_a_permutation_refuses_what_lies_outside() -> None:
+def test_a_permutation_refuses_indices_outside() -> None:
     with pytest.raises(IndexError, match="permutation of 10"):
         Permutation(10, 0)(10)
     with pytest.raises(IndexError):

@@ -26,7 +26,7 @@ def plain_norm(x: Tensor, norm: Norm) -> Tensor:
     return (x - mean) / torch.sqrt(variance + norm.epsilon) * norm.weight + norm.bias
 
 
-def stir(module: nn.Module) -> None:
+def randomize(module: nn.Module) -> None:
     """Random gains and biases too, so that a missing one shows."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def stir(module: nn.Module) -> None:
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_attention_branch_is_the_plain_formula(placement: Placement) -> None:
     branch = AttentionBranch(8, 2, placement=placement, norm=Norm(8, 1e-5))
-    stir(branch)
+    randomize(branch)
     layout = Layout.from_bounds(np.array([0, 5]), 5)
     x = torch.randn(5, 8)
 
@@ -66,7 +66,7 @@ def test_feedforward_branch_is_the_plain_formula(placement: Placement, gated: bo
         "silu": lambda x: x / (1 + torch.exp(-x)),
     }
     branch = FeedForwardBranch(6, 10, placement=placement, norm=Norm(6), activation=activation, gated=gated)
-    stir(branch)
+    randomize(branch)
     x = torch.randn(7, 6)
     bent = formulas[activation]
 
@@ -84,7 +84,7 @@ def test_feedforward_branch_is_the_plain_formula(placement: Placement, gated: bo
     assert set(formulas) == set(ACTIVATIONS)
 
 
-def test_no_biases_where_none_are_asked() -> None:
+def test_no_biases_when_disabled() -> None:
     branches = nn.ModuleList(
         [
             AttentionBranch(8, 2, placement="pre", norm=Norm(8, bias=False), bias=False),
@@ -123,7 +123,7 @@ def test_norms_run_in_float32_under_autocast() -> None:
 
 def test_root_mean_square_norm_is_its_formula() -> None:
     norm = Norm(16, 1e-6, kind="rms")
-    stir(norm)
+    randomize(norm)
     x = torch.randn(5, 16)
     expected = x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-6) * norm.weight
     torch.testing.assert_close(norm(x), expected)
@@ -142,25 +142,25 @@ def test_sinusoids_are_the_papers() -> None:
 
 def test_embedding_adds_normalises_and_projects_in_albert_s_order() -> None:
     embedding = Embedding(20, 8, table_width=4, context=10, segments=2, norm=Norm(4, 1e-12))
-    stir(embedding)
+    randomize(embedding)
     tokens, positions, segments = torch.tensor([3, 19, 3]), torch.tensor([0, 1, 9]), torch.tensor([0, 1, 1])
-    found, table = embedding(tokens, positions, segments)
+    result, table = embedding(tokens, positions, segments)
     assert embedding.positions is not None
     assert embedding.segments is not None
     assert embedding.project is not None
     assert embedding.norm is not None
     summed = embedding.tokens.weight[tokens] + embedding.positions.weight[positions]
     normed = plain_norm(summed + embedding.segments.weight[segments], embedding.norm)
-    torch.testing.assert_close(found, normed @ embedding.project.weight.T + embedding.project.bias)
+    torch.testing.assert_close(result, normed @ embedding.project.weight.T + embedding.project.bias)
     assert table is embedding.tokens.weight
 
 
-def test_a_row_of_two_is_chosen_as_it_is_looked_up() -> None:
+def test_selecting_one_of_two_rows_equals_a_lookup() -> None:
     table, index = torch.randn(2, 6, requires_grad=True), torch.tensor([1, 0, 0, 1, 1])
-    slope = torch.randn(5, 6)
-    found, expected = embeddings._select_row(index, table), F.embedding(index, table)
-    assert torch.equal(found, expected)
-    gradients = [torch.autograd.grad(one, table, slope)[0] for one in (found, expected)]
+    grad_out = torch.randn(5, 6)
+    result, expected = embeddings._select_row(index, table), F.embedding(index, table)
+    assert torch.equal(result, expected)
+    gradients = [torch.autograd.grad(item, table, grad_out)[0] for item in (result, expected)]
     torch.testing.assert_close(*gradients)
 
 
@@ -193,16 +193,16 @@ def test_state_dropout_draws_each_use_anew() -> None:
     assert not torch.equal(states[0] == 0, states[1] == 0)
 
 
-def test_rotation_keeps_lengths_and_tells_only_distance() -> None:
+def test_rotation_keeps_lengths_and_depends_on_distance_only() -> None:
     query, key = torch.randn(1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 8, dtype=torch.float64)
 
     def score(at: int, other: int) -> float:
-        turned = (
+        rotated = (
             rotate(query, compute_rotation(torch.tensor([at]), 8)),
             rotate(key, compute_rotation(torch.tensor([other]), 8)),
         )
-        assert abs(float(turned[0].norm() - query.norm())) < 1e-5
-        return float((turned[0] * turned[1]).sum())
+        assert abs(float(rotated[0].norm() - query.norm())) < 1e-5
+        return float((rotated[0] * rotated[1]).sum())
 
     assert abs(score(3, 1) - score(103, 101)) < 1e-4
     assert abs(score(3, 1) - score(1, 3)) > 1e-3
@@ -212,13 +212,13 @@ def test_rotation_keeps_lengths_and_tells_only_distance() -> None:
 def test_rotation_is_a_complex_product() -> None:
     x = torch.randn(4, 2, 6)
     positions = torch.tensor([0, 1, 5, 300])
-    turned = rotate(x, compute_rotation(positions, 6, base=500.0))
+    rotated = rotate(x, compute_rotation(positions, 6, base=500.0))
     for index in range(3):
         angle = positions.double() * 500.0 ** (-2 * index / 6)
         pair = torch.complex(x[..., index].double(), x[..., index + 3].double())
         expected = pair * torch.polar(torch.ones(4).double(), angle)[:, None]
-        torch.testing.assert_close(turned[..., index].double(), expected.real, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(turned[..., index + 3].double(), expected.imag, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(rotated[..., index].double(), expected.real, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(rotated[..., index + 3].double(), expected.imag, rtol=1e-4, atol=1e-4)
 
 
 def test_pooling_takes_first_tokens_and_bears_empty_sequences() -> None:

@@ -11,7 +11,7 @@ from etude.text.tokenizer.char_ids import words_to_char_ids
 WORDS = ["a", "word", "한국", "x" * 60, "né"]
 
 
-def small(**changes):
+def small_settings(**changes):
     values = {"filters": [(1, 3), (2, 4), (5, 6)], "embedding": 4, "highways": 2, "project": 7, **changes}
     torch.manual_seed(3)
     return CharacterCNN(Settings(**values))
@@ -31,16 +31,16 @@ def test_a_word_is_its_bytes_between_marks():
 
 def plain(cnn, row):
     """One word, place by place, in numpy."""
-    state = {name: one.detach().double().numpy() for name, one in cnn.state_dict().items()}
+    state = {name: item.detach().double().numpy() for name, item in cnn.state_dict().items()}
     letters = state["embedding.weight"][row]
-    found = []
+    result = []
     for number, (width, channels) in enumerate(cnn.settings.filters):
         weight, bias = state[f"filters.{number}.weight"], state[f"filters.{number}.bias"]
         best = np.full(channels, -np.inf)
         for start in range(len(row) - width + 1):
             best = np.maximum(best, weight @ letters[start : start + width].reshape(-1) + bias)
-        found.append(best)
-    x = np.concatenate(found)
+        result.append(best)
+    x = np.concatenate(result)
     x = np.maximum(x, 0) if cnn.settings.activation == "relu" else np.tanh(x)
     for number in range(cnn.settings.highways):
         own = {name: state[f"highways.{number}.{name}"] for name in
@@ -52,16 +52,16 @@ def plain(cnn, row):
 
 @pytest.mark.parametrize("changes", [{}, {"activation": "tanh"}, {"highways": 0, "project": None}])
 def test_equals_plain_loops(changes):
-    cnn = small(**changes)
+    cnn = small_settings(**changes)
     rows = words_to_char_ids(WORDS)
     expected = np.stack([plain(cnn, row) for row in rows])
-    found = cnn(torch.from_numpy(rows)).detach().numpy()
-    assert found.shape == (len(WORDS), cnn.width)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    result = cnn(torch.from_numpy(rows)).detach().numpy()
+    assert result.shape == (len(WORDS), cnn.width)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
-def test_filling_that_changes_nothing_may_be_left_out():
-    cnn = small()
+def test_unneeded_padding_may_be_left_out():
+    cnn = small_settings()
     words = ["a", "word", "né", "y" * 11]
     full, short = words_to_char_ids(words), words_to_char_ids(words, widest_filter=cnn.settings.widest)
     assert short.shape[1] == 11 + 2 + 5 < full.shape[1]
@@ -74,7 +74,7 @@ def test_filling_that_changes_nothing_may_be_left_out():
 
 
 def test_gradients_reach_every_parameter():
-    cnn = small(filters=[(1, 8), (2, 8)], highways=1)
+    cnn = small_settings(filters=[(1, 8), (2, 8)], highways=1)
     cnn(torch.from_numpy(words_to_char_ids(WORDS))).square().sum().backward()
     for name, parameter in cnn.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
@@ -84,7 +84,7 @@ def test_gradients_reach_every_parameter():
 def test_flops_are_those_torch_counts():
     from torch.utils.flop_counter import FlopCounterMode
 
-    cnn = small()
+    cnn = small_settings()
     with FlopCounterMode(display=False) as counter:
         cnn(torch.from_numpy(words_to_char_ids(WORDS)))
     assert counter.get_total_flops() == cnn.flops(len(WORDS))

@@ -17,16 +17,18 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
     in_the_interpreter(__file__)
 
 
-def fed(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
+def run_feedforward(
+    x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, grad_out: Tensor
+) -> list[Tensor]:
     """What a feed-forward branch gives, and its gradients: of x, and of what it learns."""
     out = feedforward.feedforward(x, up, down, activations.gelu_tanh if tanh else activations.gelu, down.bias)
     learnt = [weight for layer in (up, down) for weight in layer.parameters()]
-    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
+    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], grad_out)]
 
 
-def fed_exactly(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, slope: Tensor) -> list[Tensor]:
+def run_reference(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: bool, grad_out: Tensor) -> list[Tensor]:
     """The same in float64, by formulas that are nobody's kernels."""
-    x, slope = x.detach().double().requires_grad_(), slope.double()
+    x, grad_out = x.detach().double().requires_grad_(), grad_out.double()
     up, down = (copy.deepcopy(layer).double() for layer in (up, down))
     raised = x @ up.weight.t() + up.bias
     if tanh:
@@ -35,7 +37,7 @@ def fed_exactly(x: Tensor, up: torch.nn.Linear, down: torch.nn.Linear, tanh: boo
         below = 0.5 * (1 + torch.erf(raised / 2**0.5))
     out = (raised * below) @ down.weight.t() + (0 if down.bias is None else down.bias)
     learnt = [weight for layer in (up, down) for weight in layer.parameters()]
-    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], slope)]
+    return [out.detach(), *torch.autograd.grad(out, [x, *learnt], grad_out)]
 
 
 @pytest.mark.interpreted
@@ -46,23 +48,23 @@ def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
     torch.manual_seed(1)
     count, width = ROWS * TILES + 3, COLUMNS + 40  # more than one program both ways, the last of them not full
     x = torch.cat([torch.randn(count, width - 40), torch.linspace(-12, 12, 40 * count).view(count, 40)], 1)
-    bias, slope = torch.randn(width, requires_grad=True), torch.randn(count, width)
+    bias, grad_out = torch.randn(width, requires_grad=True), torch.randn(count, width)
     x.requires_grad_()
     exact = x.detach().double().requires_grad_()
-    ours = gelu_biased(x, bias, tanh)
-    theirs = torch.nn.functional.gelu(exact, approximate="tanh" if tanh else "none")
-    torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-6)
-    by_x, by_bias = torch.autograd.grad(ours, (x, bias), slope)
-    (exactly,) = torch.autograd.grad(theirs, exact, slope.double())
-    torch.testing.assert_close(by_x.double(), exactly, rtol=1e-5, atol=2e-6)
-    torch.testing.assert_close(by_bias.double(), exactly.sum(0), rtol=1e-5, atol=1e-4)
+    actual = gelu_biased(x, bias, tanh)
+    reference = torch.nn.functional.gelu(exact, approximate="tanh" if tanh else "none")
+    torch.testing.assert_close(actual.double(), reference, rtol=1e-6, atol=1e-6)
+    grad_x, grad_bias = torch.autograd.grad(actual, (x, bias), grad_out)
+    (exact_grad,) = torch.autograd.grad(reference, exact, grad_out.double())
+    torch.testing.assert_close(grad_x.double(), exact_grad, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(grad_bias.double(), exact_grad.sum(0), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("tanh", [False, True])
 @pytest.mark.parametrize("tokens", [1, 16, 71, 80])  # tiles of 16 rows: a part of one; one; groups of 2, the last less
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_gelu_s_slope_within_the_product(
+def test_a_gelu_derivative_within_the_product(
     tokens: int, tanh: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32: the interpreter multiplies the bits of bf16 as if they were whole numbers."""
@@ -81,18 +83,18 @@ def test_a_gelu_s_slope_within_the_product(
     monkeypatch.setattr(gelu_linear, "gelu_linear_backward", counted)
     torch.manual_seed(1)
     up, down = torch.nn.Linear(24, 96), torch.nn.Linear(96, 48, bias=bias)
-    x, slope = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
+    x, grad_out = torch.randn(tokens, 24, requires_grad=True), torch.randn(tokens, 48)
     with torch.no_grad():
         up.weight.mul_(4)  # into both tails
-    ours, again = (fed(x, up, down, tanh, slope) for _ in range(2))
+    actual, repeated = (run_feedforward(x, up, down, tanh, grad_out) for _ in range(2))
     assert calls == [tanh, tanh]
-    for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-5)
-        assert torch.equal(one, same)
+    for left, repeat, right in zip(actual, repeated, run_reference(x, up, down, tanh, grad_out), strict=True):
+        torch.testing.assert_close(left.double(), right, rtol=1e-5, atol=2e-5)
+        assert torch.equal(left, repeat)
 
 
 @pytest.mark.interpreted
-def test_what_does_not_fit_the_tiles_goes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_that_do_not_fit_the_tiles_take_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
     from etude.nn.triton import gelu_linear
 
     monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda *_: gelu_linear)
@@ -113,32 +115,32 @@ def test_a_gelu_on_a_gpu(name: activations.Activation) -> None:
     torch.manual_seed(1)
     projection = torch.nn.Linear(32, 640, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(301, 32, device="cuda", dtype=torch.bfloat16)
-    slope = torch.randn(301, 640, device="cuda", dtype=torch.bfloat16)
+    grad_out = torch.randn(301, 640, device="cuda", dtype=torch.bfloat16)
 
     def results(x: Tensor, projection: torch.nn.Linear) -> list[Tensor]:
         out = feedforward.linear_activation(x, projection, activations.ACTIVATIONS[name])
         return [
             out.detach().double(),
-            *torch.autograd.grad(out, [projection.weight, projection.bias], slope.to(out.dtype)),
+            *torch.autograd.grad(out, [projection.weight, projection.bias], grad_out.to(out.dtype)),
         ]
 
     assert feedforward.gelu_kernels(x.device, x.dtype) is not None
-    ours, again = (results(x, projection) for _ in range(2))
-    theirs = results(x.double(), projection.double())
-    for one, same, other in zip(ours, again, theirs, strict=True):
-        assert torch.equal(one, same)
-        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
+    actual, repeated = (results(x, projection) for _ in range(2))
+    reference = results(x.double(), projection.double())
+    for left, repeat, right in zip(actual, repeated, reference, strict=True):
+        assert torch.equal(left, repeat)
+        assert float((left.double() - right).abs().max() / right.abs().max()) < 2e-2
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", ["eager", "compiled", "recorded"])
 @pytest.mark.parametrize("tanh", [False, True])
-def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> None:
+def test_a_gelu_derivative_within_the_product_on_a_gpu(tanh: bool, way: str) -> None:
     """In bf16 from float32 masters, against float64; the same to the bit again, compiled, and from a recording."""
     torch.manual_seed(1)
     up, down = (torch.nn.Linear(*shape, device="cuda") for shape in ((192, 640), (640, 192)))
     x = torch.randn(1100, 192, device="cuda", requires_grad=True)  # 9 tiles of rows: a group of 8, and a part of one
-    slope = torch.randn(1100, 192, device="cuda", dtype=torch.bfloat16)
+    grad_out = torch.randn(1100, 192, device="cuda", dtype=torch.bfloat16)
     if feedforward.gelu_linear_kernels(x.device, torch.bfloat16) is None:
         pytest.skip("the kernel needs a Hopper card")
     compiled = torch.compile(feedforward.feedforward, fullgraph=True, dynamic=False)
@@ -146,12 +148,12 @@ def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> Non
     def results(through: Any = feedforward.feedforward) -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a recording must not meet older copies
             out = through(x, up, down, activations.gelu_tanh if tanh else activations.gelu, down.bias)
-        return [out.detach(), *torch.autograd.grad(out, [x, *up.parameters(), *down.parameters()], slope)]
+        return [out.detach(), *torch.autograd.grad(out, [x, *up.parameters(), *down.parameters()], grad_out)]
 
     if way == "eager":
-        ours, again = results(), results()
+        actual, repeated = results(), results()
     elif way == "compiled":
-        ours, again = results(compiled), results(compiled)
+        actual, repeated = results(compiled), results(compiled)
     else:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -160,11 +162,11 @@ def test_a_gelu_s_slope_within_the_product_on_a_gpu(tanh: bool, way: str) -> Non
         torch.cuda.current_stream().wait_stream(aside)
         recording = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recording):
-            ours = results()
+            actual = results()
         with torch.no_grad():
             x.copy_(torch.randn_like(x))  # numbers that were not there when it was recorded
         recording.replay()
-        again = results()
-    for one, same, other in zip(ours, again, fed_exactly(x, up, down, tanh, slope), strict=True):
-        assert torch.equal(one, same)
-        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-2
+        repeated = results()
+    for left, repeat, right in zip(actual, repeated, run_reference(x, up, down, tanh, grad_out), strict=True):
+        assert torch.equal(left, repeat)
+        assert float((left.double() - right).abs().max() / right.abs().max()) < 2e-2

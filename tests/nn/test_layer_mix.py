@@ -21,12 +21,12 @@ def test_formula_by_hand(norm: bool) -> None:
         mix.weights.copy_(torch.tensor([0.3, -1.0, 2.0]))
         mix.gamma.fill_(1.7)
     raised = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64).exp()
-    wanted = torch.zeros(4, 6, dtype=torch.float64)
-    for share, layer in zip(raised / raised.sum(), layers, strict=True):
+    expected = torch.zeros(4, 6, dtype=torch.float64)
+    for fraction, layer in zip(raised / raised.sum(), layers, strict=True):
         if norm:
             layer = (layer - layer.mean(-1, keepdim=True)) / (layer.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
-        wanted += 1.7 * share * layer
-    torch.testing.assert_close(mix(layers), wanted)
+        expected += 1.7 * fraction * layer
+    torch.testing.assert_close(mix(layers), expected)
     torch.testing.assert_close(mix.mixing_weights.sum(), torch.tensor(1.0, dtype=torch.float64))
 
 
@@ -42,11 +42,11 @@ def test_it_learns_which_layer_to_read() -> None:
     assert mix.mixing_weights[1] > 0.9 and abs(float(mix.gamma.detach()) - 2) < 0.2
 
 
-def test_half_precision_stays_half_and_is_summed_wide() -> None:
+def test_half_precision_stays_half_and_sums_in_float32() -> None:
     layers = [torch.full((1, 2), value).bfloat16() for value in (256.0, 1.0, 1.0, 1.0)]
-    found = LayerMix(4)(layers)
-    assert found.dtype == torch.bfloat16
-    assert found[0, 0] == torch.tensor(259 / 4).bfloat16()
+    result = LayerMix(4)(layers)
+    assert result.dtype == torch.bfloat16
+    assert result[0, 0] == torch.tensor(259 / 4).bfloat16()
 
 
 def test_a_wrong_number_of_layers_is_refused() -> None:
@@ -58,13 +58,13 @@ def test_a_wrong_number_of_layers_is_refused() -> None:
 
 def test_the_released_norm_is_one_scalar_for_all_tokens() -> None:
     layers = [torch.randn(4, 6) * 3 + 1, torch.randn(4, 6) / 7]
-    wanted = sum((one - one.mean()) / one.var(correction=0).sqrt() for one in layers) / 2
-    torch.testing.assert_close(LayerMix(2, "batch")(layers), wanted)
+    expected = sum((item - item.mean()) / item.var(correction=0).sqrt() for item in layers) / 2
+    torch.testing.assert_close(LayerMix(2, "batch")(layers), expected)
 
 
 def test_a_heavy_penalty_keeps_the_average() -> None:
     layers = [torch.randn(50, 4) for _ in range(3)]
-    shares = []
+    fractions = []
     for weight in (0.0, 10.0):
         mix = LayerMix(3)
         optimizer = torch.optim.Adam(mix.parameters(), lr=0.1)
@@ -72,5 +72,5 @@ def test_a_heavy_penalty_keeps_the_average() -> None:
             optimizer.zero_grad()
             ((mix(layers) - 2 * layers[1]).square().mean() + weight * mix.penalty).backward()
             optimizer.step()
-        shares.append(float(mix.mixing_weights.detach()[1]))
-    assert shares[0] > 0.7 and shares[1] < 0.4
+        fractions.append(float(mix.mixing_weights.detach()[1]))
+    assert fractions[0] > 0.7 and fractions[1] < 0.4

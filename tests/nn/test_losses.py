@@ -31,25 +31,25 @@ def test_chunks_are_the_plain_loss(chunk: int | None, with_bias: bool) -> None:
     inputs = (states, weight, bias) if with_bias else (states, weight)
     logits = states @ weight.T + (bias if with_bias else 0.0)
     plain = cross_entropy_sum(logits, targets)
-    found = linear_cross_entropy(states, weight, bias if with_bias else None, targets, chunk)
-    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(
-        torch.autograd.grad(found * 0.37, inputs), torch.autograd.grad(plain * 0.37, inputs), strict=True
+    result = linear_cross_entropy(states, weight, bias if with_bias else None, targets, chunk)
+    torch.testing.assert_close(result, plain, rtol=1e-12, atol=1e-12)
+    for actual, reference in zip(
+        torch.autograd.grad(result * 0.37, inputs), torch.autograd.grad(plain * 0.37, inputs), strict=True
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(actual, reference, rtol=1e-10, atol=1e-12)
 
 
 def test_chunks_are_the_plain_loss_in_float32() -> None:
     states, weight, bias, targets = example(torch.float32)
     plain = cross_entropy_sum(states @ weight.T + bias, targets)
-    found = linear_cross_entropy(states, weight, bias, targets, 5)
-    torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
-    for ours, theirs in zip(
-        torch.autograd.grad(found, (states, weight, bias)),
+    result = linear_cross_entropy(states, weight, bias, targets, 5)
+    torch.testing.assert_close(result, plain, rtol=1e-6, atol=1e-6)
+    for actual, reference in zip(
+        torch.autograd.grad(result, (states, weight, bias)),
         torch.autograd.grad(plain, (states, weight, bias)),
         strict=True,
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(actual, reference, rtol=1e-5, atol=1e-6)
 
 
 def test_no_chunk_ever_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_unused_slots_add_nothing() -> None:
     assert linear_cross_entropy(states[:0], weight, bias, targets[:0]).item() == 0.0
 
 
-def test_only_what_needs_a_gradient_gets_one() -> None:
+def test_only_tensors_that_need_a_gradient_get_one() -> None:
     states, weight, _, targets = example()
     loss = linear_cross_entropy(states, weight.detach(), None, targets)
     loss.backward()
@@ -93,12 +93,12 @@ def test_a_large_logit_does_not_overflow() -> None:
 def test_autocast_keeps_the_softmax_in_float32() -> None:
     states, weight, bias, targets = example(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = linear_cross_entropy(states, weight, bias, targets, 5)
+        result = linear_cross_entropy(states, weight, bias, targets, 5)
         rounded = (states.bfloat16() @ weight.bfloat16().T).float() + bias
         plain = cross_entropy_sum(rounded, targets)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
-    found.backward()
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, plain, rtol=1e-6, atol=1e-6)
+    result.backward()
     assert weight.grad is not None
     assert weight.grad.dtype == torch.float32
 
@@ -130,15 +130,15 @@ def test_on_a_gpu_all_chunks_have_one_size() -> None:
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_the_form_for_a_gpu_is_that_of_a_cpu(columns: int, with_bias: bool) -> None:
     """Columns behind the vocabulary weigh nothing and pull at nothing."""
-    states, weight, bias, targets = (one.detach() for one in example())
+    states, weight, bias, targets = (item.detach() for item in example())
     said = bias if with_bias else None
     wide = torch.cat([weight, torch.zeros(columns - 31, 8, dtype=weight.dtype)])
-    total, slope = losses._chunk_loss_and_grad(states, weight, said, targets, 31, True)
-    found, padded = losses._loss_and_grad(states @ wide.T, said, targets, 31, True)
-    torch.testing.assert_close(found, total, rtol=1e-12, atol=1e-12)
-    assert slope is not None
+    total, grad_out = losses._chunk_loss_and_grad(states, weight, said, targets, 31, True)
+    result, padded = losses._loss_and_grad(states @ wide.T, said, targets, 31, True)
+    torch.testing.assert_close(result, total, rtol=1e-12, atol=1e-12)
+    assert grad_out is not None
     assert padded is not None
-    torch.testing.assert_close(padded[:, :31], slope, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(padded[:, :31], grad_out, rtol=1e-10, atol=1e-12)
     assert not padded[:, 31:].any()
 
 
@@ -150,22 +150,22 @@ def test_blocks_of_a_chunk_are_the_whole(
 ) -> None:
     """The loss and its slope by the logits, against softmax - one-hot in float64; 23 slots in blocks of 4 and of 3."""
     monkeypatch.setattr(losses, "_BLOCK", 31 * 4)
-    states, weight, bias, targets = (one.detach() for one in example())
+    states, weight, bias, targets = (item.detach() for item in example())
     states, weight = states.to(dtype), weight.to(dtype)
     said = bias.to(torch.float32 if dtype != torch.float64 else dtype) if with_bias else None
     grad_bias = torch.full((31,), 2.0, dtype=torch.promote_types(dtype, torch.float32))  # there is something already
-    total, slope = losses._chunk_loss_and_grad(states, weight, said, targets, 31, True, grad_bias)
+    total, grad_out = losses._chunk_loss_and_grad(states, weight, said, targets, 31, True, grad_bias)
     logits = states.double() @ weight.double().T + (0.0 if said is None else said.double())
     assert float(total) == pytest.approx(float(cross_entropy_sum(logits, targets)), rel=close)
     used = targets != IGNORE
     expected = (logits.softmax(-1) - F.one_hot(targets.clamp(min=0), 31)) * used[:, None]
-    assert slope is not None
-    assert slope.dtype == dtype
-    assert float((slope.double() - expected).norm() / expected.norm()) < close
-    assert not slope[~used].any()
+    assert grad_out is not None
+    assert grad_out.dtype == dtype
+    assert float((grad_out.double() - expected).norm() / expected.norm()) < close
+    assert not grad_out[~used].any()
     torch.testing.assert_close(grad_bias.double() - 2.0, expected.sum(0), rtol=0, atol=10 * close)
-    again, nothing = losses._chunk_loss_and_grad(states, weight, said, targets, 31, False)
-    assert torch.equal(again, total)
+    repeated, nothing = losses._chunk_loss_and_grad(states, weight, said, targets, 31, False)
+    assert torch.equal(repeated, total)
     assert nothing is None
 
 
@@ -177,15 +177,15 @@ def test_a_gpu_gives_the_loss_of_a_cpu(dtype: torch.dtype) -> None:
     states, weight, bias = (torch.randn(*s, generator=generator) for s in ((300, 64), (1001, 64), (1001,)))
     targets = torch.randint(0, 1001, (300,), generator=generator)
     targets[::7] = IGNORE
-    ours = [one.cuda().requires_grad_() for one in (states, weight, bias)]
-    theirs = [one.double().requires_grad_() for one in (states, weight, bias)]
+    actual = [left.cuda().requires_grad_() for left in (states, weight, bias)]
+    reference = [left.double().requires_grad_() for left in (states, weight, bias)]
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        found = linear_cross_entropy(ours[0], ours[1], ours[2], targets.cuda(), 128)
-    expected = linear_cross_entropy(theirs[0], theirs[1], theirs[2], targets)
+        result = linear_cross_entropy(actual[0], actual[1], actual[2], targets.cuda(), 128)
+    expected = linear_cross_entropy(reference[0], reference[1], reference[2], targets)
     close = 1e-4 if dtype == torch.float32 else 3e-2
-    torch.testing.assert_close(found.cpu().double(), expected, rtol=close, atol=close)
-    for one, other in zip(torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs), strict=True):
-        assert float((one.cpu().double() - other).norm() / other.norm()) < close
+    torch.testing.assert_close(result.cpu().double(), expected, rtol=close, atol=close)
+    for left, right in zip(torch.autograd.grad(result, actual), torch.autograd.grad(expected, reference), strict=True):
+        assert float((left.cpu().double() - right).norm() / right.norm()) < close
 
 
 def test_truncated_normals_end_at_two_deviations() -> None:

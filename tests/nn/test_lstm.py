@@ -15,7 +15,7 @@ from etude.nn.packed import Layout
 LENGTHS = [3, 7, 1, 0, 5, 7]  # ties, a single token, an empty sequence in the middle
 
 
-def layout_of(lengths: list[int]) -> Layout:
+def make_layout(lengths: list[int]) -> Layout:
     return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max(lengths, default=0))
 
 
@@ -63,7 +63,7 @@ def plain_loop(layer: LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Te
 @pytest.mark.parametrize("projection", [None, 4])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_equals_torch_without_clipping(projection: int | None, reverse: bool) -> None:
-    layer, layout = build(projection), layout_of(LENGTHS)
+    layer, layout = build(projection), make_layout(LENGTHS)
     twin = torch_twin(layer)
     x = torch.randn(layout.total, 6)
     carry = LSTMState(torch.randn(len(LENGTHS), layer.width), torch.randn(len(LENGTHS), 8))
@@ -75,12 +75,12 @@ def test_equals_torch_without_clipping(projection: int | None, reverse: bool) ->
             assert torch.equal(final.hidden[number], carry.hidden[number])
             assert torch.equal(final.cell[number], carry.cell[number])
             continue
-        wanted, (hidden, cell) = twin(
+        expected, (hidden, cell) = twin(
             (part.flip(0) if reverse else part)[:, None],
             (carry.hidden[None, number, None], carry.cell[None, number, None]),
         )
-        wanted = wanted[:, 0].flip(0) if reverse else wanted[:, 0]
-        torch.testing.assert_close(outputs[start : start + length], wanted, atol=1e-6, rtol=0)
+        expected = expected[:, 0].flip(0) if reverse else expected[:, 0]
+        torch.testing.assert_close(outputs[start : start + length], expected, atol=1e-6, rtol=0)
         torch.testing.assert_close(final.hidden[number], hidden[0, 0], atol=1e-6, rtol=0)
         torch.testing.assert_close(final.cell[number], cell[0, 0], atol=1e-6, rtol=0)
 
@@ -88,12 +88,12 @@ def test_equals_torch_without_clipping(projection: int | None, reverse: bool) ->
 @pytest.mark.parametrize("projection", [None, 4])
 def test_clipping_equals_a_plain_loop_with_its_gradients(projection: int | None) -> None:
     clip = 0.3
-    layer, layout = build(projection, clip, scale=3.0).double(), layout_of(LENGTHS)
+    layer, layout = build(projection, clip, scale=3.0).double(), make_layout(LENGTHS)
     x = torch.randn(layout.total, 6, dtype=torch.float64, requires_grad=True)
     outputs, final = layer(x, layout)
     parameters = [x, *layer.parameters()]
     target = torch.randn_like(outputs)
-    ours = torch.autograd.grad((outputs * target).sum() + final.cell.sum(), parameters)
+    actual = torch.autograd.grad((outputs * target).sum() + final.cell.sum(), parameters)
 
     zero = torch.zeros(8, dtype=torch.float64)
     runs = [
@@ -104,14 +104,14 @@ def test_clipping_equals_a_plain_loop_with_its_gradients(projection: int | None)
     torch.testing.assert_close(outputs, wanted, atol=1e-12, rtol=0)
     clipped = (final.cell.abs() == clip).double().mean()
     assert 0.05 < clipped < 0.95, "the test must reach both sides of the clip"
-    theirs = torch.autograd.grad((wanted * target).sum() + torch.stack([run[2] for run in runs]).sum(), parameters)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+    expected = torch.autograd.grad((wanted * target).sum() + torch.stack([run[2] for run in runs]).sum(), parameters)
+    for left, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-10, rtol=1e-8)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_no_token_sees_its_future_or_another_sequence(reverse: bool) -> None:
-    layer, layout = build(4, 3.0), layout_of([4, 6, 3])
+    layer, layout = build(4, 3.0), make_layout([4, 6, 3])
     x = torch.randn(layout.total, 6)
     before, _ = layer(x, layout, reverse=reverse)
     changed = 6  # the third token of the second sequence
@@ -124,16 +124,16 @@ def test_no_token_sees_its_future_or_another_sequence(reverse: bool) -> None:
 def test_a_state_carried_between_parts_equals_one_run() -> None:
     layer = build(4, 3.0)
     x = torch.randn(11, 6)
-    whole, end = layer(x, layout_of([11]))
-    first, state = layer(x[:5], layout_of([5]))
-    second, final = layer(x[5:], layout_of([6]), state)
-    torch.testing.assert_close(torch.cat([first, second]), whole, atol=1e-6, rtol=0)
+    full, end = layer(x, make_layout([11]))
+    first, state = layer(x[:5], make_layout([5]))
+    second, final = layer(x[5:], make_layout([6]), state)
+    torch.testing.assert_close(torch.cat([first, second]), full, atol=1e-6, rtol=0)
     torch.testing.assert_close(final.cell, end.cell, atol=1e-6, rtol=0)
 
 
 def test_no_tokens_at_all() -> None:
     layer = build(4)
-    outputs, final = layer(torch.zeros(0, 6), layout_of([0, 0]))
+    outputs, final = layer(torch.zeros(0, 6), make_layout([0, 0]))
     assert outputs.shape == (0, 4)
     assert final.hidden.shape == (2, 4)
 
@@ -153,7 +153,7 @@ def test_flops_by_hand() -> None:
 def gradients(layer: LSTM, x: Tensor, layout: Layout, reverse: bool, path: Path) -> list[Tensor]:
     """Outputs, last states, and the gradients of everything that they depend on."""
     carry = LSTMState(x.new_ones(len(layout.host) - 1, layer.width) / 3, x.new_ones(len(layout.host) - 1, 8) / 5)
-    carry = LSTMState(*(one.requires_grad_() for one in carry))
+    carry = LSTMState(*(item.requires_grad_() for item in carry))
     x = x.clone().requires_grad_()
     outputs, final = layer(x, layout, carry, reverse, path)
     total = outputs.square().sum() + final.hidden.sum() + 2 * final.cell.sum()
@@ -165,18 +165,18 @@ def gradients(layer: LSTM, x: Tensor, layout: Layout, reverse: bool, path: Path)
 @pytest.mark.parametrize("projection", [None, 4])
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:RNN module weights")
 def test_torchs_own_path_has_the_same_meaning(projection: int | None, reverse: bool, device: str) -> None:
-    layer, layout = build(projection).to(device), layout_of(LENGTHS).to(device)
+    layer, layout = build(projection).to(device), make_layout(LENGTHS).to(device)
     x = torch.randn(layout.total, 6, device=device)
-    ours = gradients(layer, x, layout, reverse, "scan")
-    for one, other in zip(ours, gradients(layer, x, layout, reverse, "torch"), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+    actual = gradients(layer, x, layout, reverse, "scan")
+    for left, right in zip(actual, gradients(layer, x, layout, reverse, "torch"), strict=True):
+        torch.testing.assert_close(left, right, atol=2e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="does not clip"):
         build(projection, 3.0).to(device)(x, layout, path="torch")
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:RNN module weights")
 def test_torchs_own_path_is_float32_in_both_passes_and_leaves_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, layout = build(None), layout_of(LENGTHS)
+    layer, layout = build(None), make_layout(LENGTHS)
     x = torch.randn(layout.total, 6)
     switch, seen = torch.backends.cudnn.rnn, []
     assert switch.fp32_precision == "tf32"  # torch's first value; the rest would show nothing otherwise
@@ -204,15 +204,15 @@ def test_torchs_own_path_is_float32_in_both_passes_and_leaves_the_switch(monkeyp
     finally:
         torch.set_float32_matmul_precision("highest")
     assert seen == [("forward", "tf32"), ("backward", "tf32")]
-    for one, other in zip(exact, direct, strict=True):
-        assert torch.equal(one, other)
+    for left, right in zip(exact, direct, strict=True):
+        assert torch.equal(left, right)
 
 
-def test_the_switch_is_put_back_when_something_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("out of memory")
 
-    layer, layout = build(None), layout_of(LENGTHS)
+    layer, layout = build(None), make_layout(LENGTHS)
     monkeypatch.setattr(torch, "lstm", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
         layer(torch.randn(layout.total, 6), layout, path="torch")
@@ -221,20 +221,20 @@ def test_the_switch_is_put_back_when_something_goes_wrong(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("projection", [None, 4])
 def test_a_clip_that_never_happens_changes_no_bit(projection: int | None) -> None:
-    layout, x = layout_of(LENGTHS), torch.randn(23, 6)
+    layout, x = make_layout(LENGTHS), torch.randn(23, 6)
     free, held = build(projection), build(projection, 100.0)
-    for one, other in zip(
+    for left, right in zip(
         gradients(free, x, layout, False, "scan"), gradients(held, x, layout, False, "scan"), strict=True
     ):
-        assert torch.equal(one, other)
+        assert torch.equal(left, right)
 
 
 def test_products_of_less_precision_stay_near() -> None:
-    layer, layout = build(4, 3.0), layout_of(LENGTHS)
+    layer, layout = build(4, 3.0), make_layout(LENGTHS)
     x = torch.randn(layout.total, 6)
     exact = gradients(layer, x, layout, False, "scan")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = gradients(layer, x, layout, False, "scan")
     assert rough[2].dtype == torch.float32  # the carried cell
-    for one, other in zip(exact, rough, strict=True):
-        assert (one - other).norm() < 0.03 * one.norm() + 1e-3
+    for left, right in zip(exact, rough, strict=True):
+        assert (left - right).norm() < 0.03 * left.norm() + 1e-3

@@ -107,8 +107,8 @@ print(after - before, threads() - after)
 def test_a_copy_wakes_no_other_thread() -> None:
     """Threads of torch's would wait for cores that build batches, and a GPU for them."""
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
-    ours, torchs = map(int, done.stdout.split())
-    assert ours == 0
+    actual, torchs = map(int, done.stdout.split())
+    assert actual == 0
     assert torchs > 0, "torch copies alone now: numpy's way round it is not needed any more"
 
 

@@ -39,10 +39,10 @@ class AddNorm(torch.autograd.Function):
         past = torch.zeros_like(total) if by_total is None else by_total
         with torch.enable_grad():
             normed = F.layer_norm(total, weight.shape, weight, shift, ctx.epsilon)
-        slope = by_normed + past if ctx.post else by_normed
-        by_x, by_weight, by_shift = torch.autograd.grad(normed, (total, weight, shift), slope)
-        by_x = by_x if ctx.post else by_x + past
-        return by_x, None, by_x, by_x.sum(0) if ctx.biased else None, by_weight, by_shift, None, None
+        grad_out = by_normed + past if ctx.post else by_normed
+        grad_x, by_weight, by_shift = torch.autograd.grad(normed, (total, weight, shift), grad_out)
+        grad_x = grad_x if ctx.post else grad_x + past
+        return grad_x, None, grad_x, grad_x.sum(0) if ctx.biased else None, by_weight, by_shift, None, None
 
 
 def add_norm(
@@ -95,7 +95,7 @@ def test_a_model(placement: Any, share: Any, few: bool, first_norm: bool, monkey
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_what_is_dropped_is_dropped_by_the_kernel(placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_applies_the_dropout(placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
 
     def noted(*values: Any) -> tuple[Tensor, ...]:

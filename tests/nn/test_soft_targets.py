@@ -14,13 +14,13 @@ from etude.nn.soft_targets import OutputLayer, soft_divergence
 
 def output(tokens: int, vocab: int, width: int, seed: int) -> OutputLayer:
     chance = torch.Generator().manual_seed(seed)
-    made = (torch.randn(*shape, generator=chance) for shape in ((tokens, width), (vocab, width), (vocab,)))
-    return OutputLayer(*(one.requires_grad_() for one in made))
+    built = (torch.randn(*shape, generator=chance) for shape in ((tokens, width), (vocab, width), (vocab,)))
+    return OutputLayer(*(item.requires_grad_() for item in built))
 
 
 def plain(student: OutputLayer, teacher: OutputLayer, temperature: float) -> Tensor:
     """As DistilBERT's code has it: torch.nn.KLDivLoss of logits over the temperature, times its square."""
-    said, known = (one.hidden @ one.table.t() + one.bias for one in (student, teacher))
+    said, known = (item.hidden @ item.table.t() + item.bias for item in (student, teacher))
     soft = F.kl_div((said / temperature).log_softmax(-1), (known / temperature).softmax(-1), reduction="batchmean")
     return soft * temperature**2 * len(said)  # batchmean is the mean over tokens
 
@@ -33,31 +33,31 @@ def plain(student: OutputLayer, teacher: OutputLayer, temperature: float) -> Ten
 def test_it_is_torchs_divergence(tokens: int, vocab: int, mine: int, its: int, chunk: int, temperature: float) -> None:
     student, teacher = output(tokens, vocab, mine, 0), output(tokens, vocab, its, 1)
     expected = torch.autograd.grad(plain(student, teacher, temperature) * 3, student)
-    found = soft_divergence(student, teacher, temperature, chunk)
-    torch.testing.assert_close(found, plain(student, teacher, temperature), rtol=1e-4, atol=1e-5)
-    for one, other in zip(torch.autograd.grad(found * 3, student), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    result = soft_divergence(student, teacher, temperature, chunk)
+    torch.testing.assert_close(result, plain(student, teacher, temperature), rtol=1e-4, atol=1e-5)
+    for left, right in zip(torch.autograd.grad(result * 3, student), expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_flows_into_the_teacher() -> None:
+def test_the_teacher_gets_no_gradient() -> None:
     student, teacher = output(4, 9, 3, 0), output(4, 9, 3, 1)
     soft_divergence(student, teacher, 2.0).backward()
-    assert all(one.grad is None for one in teacher)
-    assert all(one.grad is not None and one.grad.abs().sum() > 0 for one in student)
+    assert all(item.grad is None for item in teacher)
+    assert all(item.grad is not None and item.grad.abs().sum() > 0 for item in student)
 
 
-def test_the_same_softmax_is_no_distance() -> None:
+def test_equal_softmaxes_have_no_divergence() -> None:
     student = output(4, 9, 3, 0)
     shifted = student._replace(bias=student.bias + 7)  # a constant changes no softmax
-    found = soft_divergence(student, shifted, 2.0)
-    assert float(found.detach()) == pytest.approx(0, abs=1e-5)
+    result = soft_divergence(student, shifted, 2.0)
+    assert float(result.detach()) == pytest.approx(0, abs=1e-5)
 
 
 def test_under_autocast_products_are_in_its_precision() -> None:
     student, teacher = output(6, 40, 8, 0), output(6, 40, 8, 1)
     with torch.autocast("cpu", torch.bfloat16):
-        found = soft_divergence(student, teacher, 2.0)
-    assert found.dtype == torch.float32
-    assert float(found.detach()) == pytest.approx(float(plain(student, teacher, 2.0).detach()), rel=0.05)
-    found.backward()
+        result = soft_divergence(student, teacher, 2.0)
+    assert result.dtype == torch.float32
+    assert float(result.detach()) == pytest.approx(float(plain(student, teacher, 2.0).detach()), rel=0.05)
+    result.backward()
     assert student.hidden.grad is not None and student.hidden.grad.dtype == torch.float32

@@ -12,7 +12,7 @@ from etude.nn.softmax import AdaptiveSoftmax, Candidates, FrequencyOrder, Sample
 COUNTS = np.array([3, 50, 7, 0, 900, 20, 21, 1, 5, 4])
 
 
-def test_words_fall_in_frequency_and_chances_are_log_uniform() -> None:
+def test_words_fall_in_frequency_and_probs_are_log_uniform() -> None:
     order = FrequencyOrder(COUNTS)
     assert order.words_by_rank.tolist() == [4, 1, 6, 5, 2, 8, 9, 0, 7, 3]
     assert np.array_equal(order.ranks[order.words_by_rank], np.arange(10))
@@ -24,19 +24,19 @@ def test_draws_differ_among_themselves_and_fall_as_expected() -> None:
     """Over many draws a word is found as often as `expected` says, which the correction rests on."""
     order = FrequencyOrder(COUNTS)
     rounds = 2000
-    found, expected = np.zeros(10), np.zeros(10)
+    result, expected = np.zeros(10), np.zeros(10)
     for number in range(rounds):
         words, draws = order.draw(fold(3, number), 4)
         assert len(set(words.tolist())) == 4 and draws >= 4
-        found[words] += 1
+        result[words] += 1
         expected += order.expected_counts(np.arange(10), draws)
     # with the number of draws known the expectation is not exact (it was chosen to give 4), but near
-    np.testing.assert_allclose(found / rounds, expected / rounds, atol=0.05)
-    one, other = order.draw(7, 4), order.draw(7, 4)
-    assert np.array_equal(one[0], other[0]) and one[1] == other[1]
+    np.testing.assert_allclose(result / rounds, expected / rounds, atol=0.05)
+    left, right = order.draw(7, 4), order.draw(7, 4)
+    assert np.array_equal(left[0], right[0]) and left[1] == right[1]
 
 
-def sampled(states: torch.Tensor, targets: torch.Tensor) -> tuple[SampledSoftmax, Candidates]:
+def sampled_softmax(states: torch.Tensor, targets: torch.Tensor) -> tuple[SampledSoftmax, Candidates]:
     layer = SampledSoftmax(states.shape[1], 10)
     torch.nn.init.normal_(layer.bias)
     return layer, Candidates.draw(FrequencyOrder(COUNTS), 11, 5, targets.numpy())
@@ -45,7 +45,7 @@ def sampled(states: torch.Tensor, targets: torch.Tensor) -> tuple[SampledSoftmax
 def test_the_sampled_loss_is_its_definition() -> None:
     torch.manual_seed(0)
     states, targets = torch.randn(7, 6), torch.tensor([4, 1, 0, 4, 9, 3, 6])
-    layer, candidates = sampled(states, targets)
+    layer, candidates = sampled_softmax(states, targets)
     wanted = 0.0
     for state, target, expected in zip(states, targets, candidates.log_expected_targets, strict=True):
         scores = [layer.weight[target] @ state + layer.bias[target] - expected]
@@ -59,7 +59,7 @@ def test_the_sampled_loss_is_its_definition() -> None:
 
 def test_in_evaluation_it_is_the_full_softmax() -> None:
     states, targets = torch.randn(7, 6), torch.tensor([4, 1, 0, 4, 9, 3, 6])
-    layer, candidates = sampled(states, targets)
+    layer, candidates = sampled_softmax(states, targets)
     layer.eval()
     full = F.cross_entropy(layer.logits(states), targets, reduction="sum")
     torch.testing.assert_close(layer.loss(states, targets, None, candidates), full)
@@ -71,7 +71,7 @@ def test_candidates_stand_for_all_words() -> None:
     state, target = torch.randn(1, 6), torch.tensor([5])
     layer, order, rounds = SampledSoftmax(6, 400), FrequencyOrder(np.arange(400)), 300
     scores = layer.logits(state)[0].detach()
-    wanted = scores.exp().sum() - scores[5].exp()
+    expected = scores.exp().sum() - scores[5].exp()
     mean, plain = 0.0, 0.0
     for number in range(rounds):
         candidates = Candidates.draw(order, fold(number), 60, target.numpy())
@@ -79,7 +79,7 @@ def test_candidates_stand_for_all_words() -> None:
         loss = layer.loss(state, target, None, candidates).detach()
         mean += float(own * loss.exp() - own) / rounds  # loss = log(others + own) - log(own)
         plain += float(scores[candidates.words[candidates.words != 5]].exp().sum()) / rounds
-    assert abs(mean - wanted) < 0.05 * wanted and plain < 0.5 * wanted
+    assert abs(mean - expected) < 0.05 * expected and plain < 0.5 * expected
 
 
 def test_the_adaptive_softmax_is_a_distribution_and_counts_its_products() -> None:
@@ -96,6 +96,6 @@ def test_the_adaptive_softmax_is_a_distribution_and_counts_its_products() -> Non
     assert counter.get_total_flops() == layer.flops(targets.numpy())
 
 
-def test_usual_cutoffs() -> None:
+def test_default_cutoffs() -> None:
     assert default_cutoffs(30_000) == [2_000, 10_000]
     assert default_cutoffs(7) == [1, 2]

@@ -48,15 +48,15 @@ def backward(
     unused: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     assert not dropout and lse.dtype == torch.float32 and lse.shape == (query.shape[1], query.shape[0])
-    slopes = [torch.zeros_like(one) for one in (query, key, value)]
+    grads = [torch.zeros_like(item) for item in (query, key, value)]
     scale = query.shape[-1] ** -0.5
     for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         part = slice(start, stop)
         weights = (_weights(query[part], key[part], causal) - lse[:, part, None]).exp()  # (H, Q, K)
         sums = (grad[part] * out[part]).sum(-1).t()[:, :, None]
-        steep = torch.einsum("qhd,khd->hqk", grad[part], value[part])
-        slope = weights * (steep - sums) * scale
-        slopes[0][part] = torch.einsum("hqk,khd->qhd", slope, key[part]).to(query.dtype)
-        slopes[1][part] = torch.einsum("hqk,qhd->khd", slope, query[part]).to(query.dtype)
-        slopes[2][part] = torch.einsum("hqk,qhd->khd", weights.to(grad.dtype), grad[part])
-    return slopes[0], slopes[1], slopes[2]
+        grad_probs = torch.einsum("qhd,khd->hqk", grad[part], value[part])
+        grad_out = weights * (grad_probs - sums) * scale
+        grads[0][part] = torch.einsum("hqk,khd->qhd", grad_out, key[part]).to(query.dtype)
+        grads[1][part] = torch.einsum("hqk,qhd->khd", grad_out, query[part]).to(query.dtype)
+        grads[2][part] = torch.einsum("hqk,qhd->khd", weights.to(grad.dtype), grad[part])
+    return grads[0], grads[1], grads[2]

@@ -9,13 +9,13 @@ from torch import Tensor
 from etude.nn.packed import Layout
 
 NATURAL = [33, 16, 5, 16, 1, 0, 30, 64, 64, 0]
-WAYS = [(False, None), (True, None), (False, 3), (True, 3), (False, 0)]
+MASKS = [(False, None), (True, None), (False, 3), (True, 3), (False, 0)]
 
 
-def layout_of(lengths: list[int]) -> Layout:
+def make_layout(lengths: list[int]) -> Layout:
     return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), max(lengths, default=0))
 
 
-def drawn(layout: Layout, dtype: torch.dtype = torch.float64, heads: int = 2, size: int = 8) -> Tensor:
+def random_qkv(layout: Layout, dtype: torch.dtype = torch.float64, heads: int = 2, size: int = 8) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randn(layout.total, 3, heads, size, generator=generator, dtype=dtype).requires_grad_()

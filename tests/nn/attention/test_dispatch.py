@@ -26,7 +26,7 @@ LENGTHS = st.lists(st.integers(0, 33), min_size=1, max_size=12)  # with empty an
 WINDOWS = st.sampled_from([None, 1, 2, 5, 40])
 
 
-def layout_of(lengths: list[int], longest: int = 64) -> Layout:
+def make_layout(lengths: list[int], longest: int = 64) -> Layout:
     return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), longest)
 
 
@@ -36,7 +36,7 @@ def parts_of(layout: Layout, heads: int = 2, size: int = 4, seed: int = 0) -> Te
     return torch.randn(layout.total, 3, heads, size, generator=generator, dtype=torch.float64)
 
 
-def by_loops(parts: Tensor, layout: Layout, causal: bool, window: int | None) -> Tensor:
+def reference_loops(parts: Tensor, layout: Layout, causal: bool, window: int | None) -> Tensor:
     """Attention from its definition, one number at a time: independent of every path."""
     tokens, _, heads, size = parts.shape
     out = torch.zeros(tokens, heads, size, dtype=parts.dtype)
@@ -59,10 +59,10 @@ def by_loops(parts: Tensor, layout: Layout, causal: bool, window: int | None) ->
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 2])
 def test_a_path_is_the_definition(path: str, causal: bool, window: int | None) -> None:
-    layout = layout_of([5, 0, 1, 9, 5, 0])
+    layout = make_layout([5, 0, 1, 9, 5, 0])
     parts = parts_of(layout)
-    found = attend(*parts.unbind(1), layout, causal=causal, window=window, path=path)
-    torch.testing.assert_close(found, by_loops(parts, layout, causal, window), rtol=1e-9, atol=1e-12)
+    result = attend(*parts.unbind(1), layout, causal=causal, window=window, path=path)
+    torch.testing.assert_close(result, reference_loops(parts, layout, causal, window), rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -70,25 +70,25 @@ def test_a_path_is_the_definition(path: str, causal: bool, window: int | None) -
 def test_grouped_is_reference_forward_and_backward(
     lengths: list[int], causal: bool, window: int | None, seed: int
 ) -> None:
-    layout = layout_of(lengths)
+    layout = make_layout(lengths)
     parts = parts_of(layout, seed=seed).requires_grad_()
-    slope = parts_of(layout, seed=seed + 1)[:, 0]
-    found, expected = (
+    grad_out = parts_of(layout, seed=seed + 1)[:, 0]
+    result, expected = (
         attend(*parts.unbind(1), layout, causal=causal, window=window, path=path) for path in ("grouped", "reference")
     )
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
-    gradients = [torch.autograd.grad((out * slope).sum(), parts)[0] for out in (found, expected)]
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-11)
+    gradients = [torch.autograd.grad((out * grad_out).sum(), parts)[0] for out in (result, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
 
 
 def test_grouped_is_reference_in_float32() -> None:
-    layout = layout_of([64, 3, 64, 17, 40, 1])
+    layout = make_layout([64, 3, 64, 17, 40, 1])
     parts = parts_of(layout, heads=4, size=16).float()
     for causal in (False, True):
-        found, expected = (
+        result, expected = (
             attend(*parts.unbind(1), layout, causal=causal, path=path) for path in ("grouped", "reference")
         )
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("path", ["grouped", "reference"])
@@ -96,7 +96,7 @@ def test_grouped_is_reference_in_float32() -> None:
 @pytest.mark.parametrize("lengths", [[6, 6, 6], [6, 0, 3, 9, 1, 6]])
 def test_no_leak(path: str, causal: bool, window: int | None, lengths: list[int]) -> None:
     """Moving one token moves exactly the outputs of those that may see it, and no other bit."""
-    layout = layout_of(lengths)
+    layout = make_layout(lengths)
     parts = parts_of(layout)
     before = attend(*parts.unbind(1), layout, causal=causal, window=window, path=path)
     owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -113,7 +113,7 @@ def test_no_leak(path: str, causal: bool, window: int | None, lengths: list[int]
 
 def test_an_outsider_of_any_size_does_not_leak() -> None:
     """A mask that only adds a large number would let a huge score through."""
-    layout = layout_of([4, 7, 2])
+    layout = make_layout([4, 7, 2])
     parts = parts_of(layout).float()
     before = attend(*parts.unbind(1), layout, causal=False, path="grouped")
     parts[layout.host[1] : layout.host[2], 1:] *= 1e6
@@ -123,22 +123,22 @@ def test_an_outsider_of_any_size_does_not_leak() -> None:
 
 
 def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
-    layout = layout_of([3, 2])
+    layout = make_layout([3, 2])
     parts = parts_of(layout).requires_grad_()
     out, weights = attend_reference(
         *parts.unbind(1), layout, allowed=lambda query, key: (query != key) & (query > 0), weights=True
     )
     assert torch.equal(out[[0, 3]], torch.zeros_like(out[[0, 3]]))
     assert weights is not None
-    assert [tuple(share.shape) for share in weights] == [(2, 3, 3), (2, 2, 2)]
+    assert [tuple(fraction.shape) for fraction in weights] == [(2, 3, 3), (2, 2, 2)]
     torch.testing.assert_close(weights[0].sum(-1), torch.tensor([[0.0, 1.0, 1.0]] * 2, dtype=torch.float64))
     out.square().sum().backward()
     assert parts.grad is not None
     assert torch.isfinite(parts.grad).all()
 
 
-def test_an_allowed_function_narrows_causality() -> None:
-    layout = layout_of([6])
+def test_an_allowed_function_restricts_causality() -> None:
+    layout = make_layout([6])
     parts = parts_of(layout)
     strict, weights = attend_reference(
         *parts.unbind(1), layout, causal=True, allowed=lambda query, key: key >= query - 1, weights=True
@@ -150,14 +150,14 @@ def test_an_allowed_function_narrows_causality() -> None:
 
 
 def test_a_batch_of_no_tokens() -> None:
-    layout = layout_of([0, 0])
+    layout = make_layout([0, 0])
     parts = parts_of(layout)
     for path in ("grouped", "reference"):
         assert attend(*parts.unbind(1), layout, causal=True, path=path).shape == (0, 2, 4)
 
 
 def test_padding_behind_the_last_bound_is_refused() -> None:
-    layout = layout_of([3])
+    layout = make_layout([3])
     parts = torch.zeros(4, 3, 1, 8)
     with pytest.raises(ValueError, match="4 tokens, yet the layout ends at 3"):
         attend(*parts.unbind(1), layout, causal=False)
@@ -166,7 +166,7 @@ def test_padding_behind_the_last_bound_is_refused() -> None:
 @pytest.mark.parametrize("path", ["grouped", "reference"])
 @pytest.mark.parametrize("lengths", [[40, 40, 40, 40], [40, 13, 25, 40, 39]])
 def test_dropout_keeps_the_mean_and_the_mask(path: str, lengths: list[int]) -> None:
-    layout = layout_of(lengths)
+    layout = make_layout(lengths)
     parts = torch.ones(layout.total, 3, 8, 16)  # every value is 1: a row of weights sums to 1 on average
     torch.manual_seed(3)
     out = attend(*parts.unbind(1), layout, causal=False, dropout=0.25, path=path)[..., 0]
@@ -175,8 +175,8 @@ def test_dropout_keeps_the_mean_and_the_mask(path: str, lengths: list[int]) -> N
     assert 0.8 * deviation < float(out.std()) < 1.4 * deviation
 
 
-def test_dropout_has_the_gradient_of_what_it_drew() -> None:
-    layout = layout_of([4, 4, 3])
+def test_dropout_gradients_use_the_same_mask() -> None:
+    layout = make_layout([4, 4, 3])
     parts = parts_of(layout, heads=1).requires_grad_()
 
     def drawn(parts: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def test_dropout_has_the_gradient_of_what_it_drew() -> None:
 
 
 def test_the_same_seed_drops_the_same() -> None:
-    layout = layout_of([9, 4])
+    layout = make_layout([9, 4])
     parts = parts_of(layout).float()
     outs = []
     for seed in (1, 1, 2):
@@ -248,7 +248,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
 
 @pytest.mark.parametrize("recorder", ["newer"], indirect=True)
 def test_the_newer_signature_gets_windows(recorder: Recorder) -> None:
-    layout = layout_of([3, 0, 2], longest=9)
+    layout = make_layout([3, 0, 2], longest=9)
     parts = parts_of(layout)
     for causal, window in ((False, None), (True, None), (False, 4), (True, 4)):
         attend(*parts.unbind(1), layout, causal=causal, window=window, path="varlen")
@@ -259,7 +259,7 @@ def test_the_newer_signature_gets_windows(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("recorder", ["older"], indirect=True)
 def test_the_older_signature_gets_is_causal_and_no_window(recorder: Recorder) -> None:
-    layout = layout_of([3, 2])
+    layout = make_layout([3, 2])
     parts = parts_of(layout)
     for causal in (False, True):
         attend(*parts.unbind(1), layout, causal=causal, path="varlen")
@@ -268,13 +268,13 @@ def test_the_older_signature_gets_is_causal_and_no_window(recorder: Recorder) ->
         attend_varlen(*parts.unbind(1), layout, causal=True, window=2)
 
 
-def test_a_version_with_both_words_says_it_in_one() -> None:
+def test_a_version_with_both_arguments_gets_one() -> None:
     assert varlen_arguments(frozenset({"is_causal", "window_size"}), True, None) == {"window_size": (-1, 0)}
 
 
-def test_dropout_goes_to_the_kernel_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_calls_the_kernel_that_supports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's varlen function has none; the kernel below it is asked, with bounds, rate and the mask's meaning."""
-    layout, seen = layout_of([3, 2], longest=9), []
+    layout, seen = make_layout([3, 2], longest=9), []
 
     def flash(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **ends: int) -> tuple[Tensor, None]:
         seen.append((rest, ends))
@@ -289,29 +289,29 @@ def test_dropout_goes_to_the_kernel_that_has_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_equal_lengths_are_dense_as_they_lie(causal: bool) -> None:
-    layout = layout_of([5, 5, 5], longest=5)
+def test_equal_lengths_are_already_dense(causal: bool) -> None:
+    layout = make_layout([5, 5, 5], longest=5)
     assert layout.equal
-    assert not layout_of([5, 5, 4], longest=5).equal
-    assert not layout_of([5, 5, 0], longest=5).equal
+    assert not make_layout([5, 5, 4], longest=5).equal
+    assert not make_layout([5, 5, 0], longest=5).equal
     parts = parts_of(layout)
-    found = attend(*parts.unbind(1), layout, causal=causal)
+    result = attend(*parts.unbind(1), layout, causal=causal)
     expected = attend(*parts.unbind(1), layout, causal=causal, path="reference")
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_equal_lengths_stay_within_a_graph() -> None:
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounter()
     compiled = torch.compile(attend, backend=counter, fullgraph=True)
-    layout = layout_of([5, 5, 5], longest=5)
+    layout = make_layout([5, 5, 5], longest=5)
     compiled(*parts_of(layout).unbind(1), layout, causal=True)
     assert counter.frame_count == 1
     torch._dynamo.reset()
 
 
 def test_an_unknown_path_is_named() -> None:
-    layout = layout_of([3, 2])
+    layout = make_layout([3, 2])
     with pytest.raises(UserError, match="no attention path 'flash'"):
         attend(*parts_of(layout).unbind(1), layout, causal=True, path="flash")
 
@@ -338,9 +338,9 @@ def test_the_choice_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_path("cuda", torch.bfloat16, 64) == "grouped"
 
 
-def test_a_torch_without_varlen_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_varlen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_VARLEN", [attention._Varlen(None, frozenset())])
-    layout = layout_of([3, 2])
+    layout = make_layout([3, 2])
     with pytest.raises(UserError, match="has no varlen attention: set path to 'grouped'"):
         attend(*parts_of(layout).unbind(1), layout, causal=True, path="varlen")
 
@@ -349,7 +349,7 @@ def test_a_torch_without_varlen_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 2), (True, 2)])
 def test_varlen_does_not_leak_on_a_gpu(causal: bool, window: int | None) -> None:
     lengths = [6, 0, 3, 9, 1, 6]
-    layout = layout_of(lengths).to("cuda")
+    layout = make_layout(lengths).to("cuda")
     parts = parts_of(layout, size=64).bfloat16().cuda()
     before = attend(*parts.unbind(1), layout, causal=causal, window=window, path="varlen")
     owner, query = np.repeat(np.arange(len(lengths)), lengths), np.arange(layout.total)
@@ -365,19 +365,19 @@ def test_varlen_does_not_leak_on_a_gpu(causal: bool, window: int | None) -> None
 @pytest.mark.gpu
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 16), (True, 16)])
 def test_varlen_is_reference_on_a_gpu(causal: bool, window: int | None) -> None:
-    layout = layout_of([64, 3, 0, 17, 40, 1]).to("cuda")
+    layout = make_layout([64, 3, 0, 17, 40, 1]).to("cuda")
     parts = parts_of(layout, heads=4, size=64).cuda()
     half = parts.bfloat16()
     assert choose_path("cuda", half.dtype, 64, window=window) == "varlen"
-    found = attend(*half.unbind(1), layout, causal=causal, window=window)
+    result = attend(*half.unbind(1), layout, causal=causal, window=window)
     expected = attend(*half.double().unbind(1), layout, causal=causal, window=window, path="reference")
-    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(result.double(), expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout_on_a_gpu_keeps_the_mean_and_repeats(causal: bool) -> None:
-    layout = layout_of([64, 3, 0, 17, 40, 1]).to("cuda")
+    layout = make_layout([64, 3, 0, 17, 40, 1]).to("cuda")
     half = parts_of(layout, heads=4, size=64).bfloat16().cuda().requires_grad_()
     plain = attend(*half.unbind(1), layout, causal=causal)
 
@@ -386,10 +386,10 @@ def test_dropout_on_a_gpu_keeps_the_mean_and_repeats(causal: bool) -> None:
         out = attend(*half.unbind(1), layout, causal=causal, dropout=0.2)
         return out.detach().double(), torch.autograd.grad(out.sum(), half)[0]
 
-    first, again, other = dropped(1), dropped(1), dropped(2)
-    assert torch.equal(first[0], again[0])
-    assert torch.equal(first[1], again[1])
-    assert not torch.equal(first[0], other[0])
+    first, repeated, right = dropped(1), dropped(1), dropped(2)
+    assert torch.equal(first[0], repeated[0])
+    assert torch.equal(first[1], repeated[1])
+    assert not torch.equal(first[0], right[0])
     mean = torch.stack([dropped(seed)[0] for seed in range(400)]).mean(0)
     torch.testing.assert_close(mean, plain.detach().double(), rtol=0.1, atol=0.1)
 
@@ -404,7 +404,7 @@ def test_a_compiled_model_keeps_one_graph_over_varlen(monkeypatch: pytest.Monkey
     torch._dynamo.reset()
     compiled = torch.compile(attend, backend=counter, fullgraph=True)
     for lengths in ([5, 0, 9, 3], [9, 3, 5, 0], [1, 7, 7, 2]):
-        layout = layout_of(lengths)
+        layout = make_layout(lengths)
         compiled(*parts_of(layout).unbind(1), layout, causal=True, path="varlen")
     assert counter.frame_count == 1
     torch._dynamo.reset()
@@ -414,14 +414,14 @@ def test_a_compiled_model_steps_out_for_the_grouped_path() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(attend, backend="eager")
     for lengths in ([5, 0, 9, 3], [4, 4]):
-        layout = layout_of(lengths)
+        layout = make_layout(lengths)
         parts = parts_of(layout)
-        found = compiled(*parts.unbind(1), layout, causal=True)
-        assert torch.equal(found, attend(*parts.unbind(1), layout, causal=True))
+        result = compiled(*parts.unbind(1), layout, causal=True)
+        assert torch.equal(result, attend(*parts.unbind(1), layout, causal=True))
     torch._dynamo.reset()
 
 
-def test_the_compiler_is_not_imported_for_nothing() -> None:
+def test_the_compiler_is_not_imported_without_need() -> None:
     """Importing it takes as long as torch itself."""
     code = """
 import sys, torch

@@ -104,13 +104,13 @@ def test_one_projection_of_equal_lengths_is_its_three_parts(dtype: torch.dtype, 
     layout = Layout.from_bounds(bounds_of([8, 8, 8]), 8)
     torch.manual_seed(0)
     exact = torch.randn(24, 3, 2, 4, dtype=torch.float64).bfloat16().double().requires_grad_()
-    steep = torch.randn(24, 2, 4, dtype=torch.float64).bfloat16().double()
-    whole = exact.detach().to(dtype).requires_grad_()
-    found = attend_packed(whole, layout, causal=causal)
-    wanted, _ = attend_reference(*exact.unbind(1), layout, causal=causal)
-    found.backward(steep.to(dtype))
-    wanted.backward(steep)
-    for ours, theirs in ((found.detach(), wanted.detach()), (whole.grad, exact.grad)):
-        assert ours is not None
-        assert theirs is not None
-        assert float((ours.double() - theirs).norm() / theirs.norm()) < close
+    grad_probs = torch.randn(24, 2, 4, dtype=torch.float64).bfloat16().double()
+    full = exact.detach().to(dtype).requires_grad_()
+    result = attend_packed(full, layout, causal=causal)
+    target, _ = attend_reference(*exact.unbind(1), layout, causal=causal)
+    result.backward(grad_probs.to(dtype))
+    target.backward(grad_probs)
+    for actual, expected in ((result.detach(), target.detach()), (full.grad, exact.grad)):
+        assert actual is not None
+        assert expected is not None
+        assert float((actual.double() - expected).norm() / expected.norm()) < close

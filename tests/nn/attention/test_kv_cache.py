@@ -43,9 +43,9 @@ def check(model: Transformer, sequences: list[list[int]], cuts: list[list[int]])
     """Feeds each sequence piece by piece, cut at the given places, and compares with the whole."""
     lengths = [len(sequence) for sequence in sequences]
     with torch.no_grad():
-        whole = split(model(pack(sequences)).last, lengths)
+        full = split(model(pack(sequences)).last, lengths)
         cache = KVCache()
-        found: list[list[torch.Tensor]] = [[] for _ in sequences]
+        result: list[list[torch.Tensor]] = [[] for _ in sequences]
         for number in range(len(cuts[0]) + 1):
             pieces = [
                 sequence[([0, *cut])[number] : ([*cut, len(sequence)])[number]]
@@ -53,10 +53,10 @@ def check(model: Transformer, sequences: list[list[int]], cuts: list[list[int]])
             ]
             states = model(cache.pack(pieces), cache=cache).last
             for row, piece in enumerate(split(states, [len(piece) for piece in pieces])):
-                found[row].append(piece)
+                result[row].append(piece)
     assert cache.lengths.tolist() == lengths
     for row in range(len(sequences)):
-        torch.testing.assert_close(torch.cat(found[row]), whole[row], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.cat(result[row]), full[row], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
@@ -89,10 +89,10 @@ def test_sequences_can_be_dropped_doubled_and_reordered() -> None:
         model(cache.pack(sequences), cache=cache)
         cache.select(np.array([2, 0, 2]))
         new = [[7], [8], [9]]
-        found = model(cache.pack(new), cache=cache).last
+        result = model(cache.pack(new), cache=cache).last
         for row, source in enumerate((2, 0, 2)):
             expected = model(pack([sequences[source] + new[row]])).last[-1]
-            torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(result[row], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_hundred_prompts_together_are_one_by_one() -> None:
@@ -110,12 +110,12 @@ def test_a_hundred_prompts_together_are_one_by_one() -> None:
         for number in range(0, 100, 9):
             sequence = list(prompts[number])
             for step in together:
-                alone = int((model(pack([sequence])).last[-1] @ table.T).argmax())
-                assert alone == int(step[number])
-                sequence.append(alone)
+                separate = int((model(pack([sequence])).last[-1] @ table.T).argmax())
+                assert separate == int(step[number])
+                sequence.append(separate)
 
 
-def test_what_a_cache_cannot_do_is_said() -> None:
+def test_unsupported_uses_of_a_cache_are_errors() -> None:
     with pytest.raises(UserError, match="direction='causal'"):
         model_of(direction="both")(pack([[1]]), cache=KVCache())
     model, cache = model_of(context=6), KVCache()
@@ -126,7 +126,7 @@ def test_what_a_cache_cannot_do_is_said() -> None:
         model(cache.pack([[1, 2, 3], [5]]), cache=cache)
 
 
-def test_a_forgotten_sequence_starts_anew_beside_others() -> None:
+def test_a_reset_sequence_restarts_beside_others() -> None:
     model = model_of()
     sequences = sequences_of([7, 4, 9])
     cache = KVCache()
@@ -134,9 +134,9 @@ def test_a_forgotten_sequence_starts_anew_beside_others() -> None:
         model(cache.pack(sequences), cache=cache)
         cache.reset(np.array([0, 2]))
         new = sequences_of([3, 1, 5])
-        found = split(model(cache.pack(new), cache=cache).last, [3, 1, 5])
-        whole = [new[0], sequences[1] + new[1], new[2]]
-        for row, sequence in enumerate(whole):
+        result = split(model(cache.pack(new), cache=cache).last, [3, 1, 5])
+        full = [new[0], sequences[1] + new[1], new[2]]
+        for row, sequence in enumerate(full):
             expected = model(pack([sequence])).last[-len(new[row]) :]
-            torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(result[row], expected, rtol=1e-4, atol=1e-5)
     assert cache.lengths.tolist() == [3, 5, 5]

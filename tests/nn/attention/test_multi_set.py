@@ -29,11 +29,11 @@ VARIANTS: dict[str, list[tuple[multi_set.Reach, bool]]] = {
 }
 
 
-def layout_of(lengths: list[int]) -> Layout:
+def make_layout(lengths: list[int]) -> Layout:
     return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), max(lengths) + 1)
 
 
-def drawn(layout: Layout, parts: int, dtype: torch.dtype) -> list[Tensor]:
+def random_tensors(layout: Layout, parts: int, dtype: torch.dtype) -> list[Tensor]:
     """Query, keys and values of each part, slot key, slot value, gradient."""
     generator = torch.Generator().manual_seed(3)
     shapes = [(layout.total, HEADS, SIZE)] * (1 + 2 * parts) + [(HEADS, SIZE)] * 2 + [(layout.total, HEADS, SIZE)]
@@ -48,7 +48,9 @@ def sees(reach: str, edge: bool, query: int, key: int, length: int) -> bool:
     return key >= query and (edge or key != length - 1)
 
 
-def by_hand(tensors: list[Tensor], variant: list[tuple[multi_set.Reach, bool]], slot: bool, layout: Layout) -> Tensor:
+def reference_attention(
+    tensors: list[Tensor], variant: list[tuple[multi_set.Reach, bool]], slot: bool, layout: Layout
+) -> Tensor:
     """Every query alone, its keys in a list: no masks, no matrices, no helper of the code that is tested."""
     query, *flat = tensors[:-3]
     slot_key, slot_value = tensors[-3:-1]
@@ -58,10 +60,10 @@ def by_hand(tensors: list[Tensor], variant: list[tuple[multi_set.Reach, bool]], 
             heads = []
             for head in range(HEADS):
                 pairs = [
-                    (flat[2 * number][other, head], flat[2 * number + 1][other, head])
+                    (flat[2 * number][right, head], flat[2 * number + 1][right, head])
                     for number, (reach, edge) in enumerate(variant)
-                    for other in range(start, stop)
-                    if sees(reach, edge, place - start, other - start, stop - start)
+                    for right in range(start, stop)
+                    if sees(reach, edge, place - start, right - start, stop - start)
                 ]
                 if slot:
                     pairs.append((slot_key[head], slot_value[head]))
@@ -79,17 +81,17 @@ def outcome(
     path: str | None, dtype: torch.dtype, variant: list[tuple[multi_set.Reach, bool]], slot: bool, layout: Layout
 ) -> list[Tensor]:
     """The result and the gradients of everything it depends on."""
-    *leaves, slope = (one.requires_grad_() for one in drawn(layout, len(variant), dtype))
+    *leaves, grad_out = (item.requires_grad_() for item in random_tensors(layout, len(variant), dtype))
     if path is None:
-        out = by_hand([*leaves, slope], variant, slot, layout)
+        out = reference_attention([*leaves, grad_out], variant, slot, layout)
     else:
         flat = leaves[1:-2]
         parts = [KeySet(flat[2 * n], flat[2 * n + 1], *sight) for n, sight in enumerate(variant)]
         out = attend_multi_set(leaves[0], parts, layout, slot=(leaves[-2], leaves[-1]) if slot else None, path=path)
-    wanted = leaves if slot else leaves[:-2]
-    found = torch.autograd.grad(out, wanted, slope.detach(), allow_unused=True)
-    zeros = (torch.zeros_like(one) if grad is None else grad for one, grad in zip(wanted, found, strict=True))
-    return [out.detach().double(), *(one.double() for one in zeros)]
+    target = leaves if slot else leaves[:-2]
+    result = torch.autograd.grad(out, target, grad_out.detach(), allow_unused=True)
+    zeros = (torch.zeros_like(item) if grad is None else grad for item, grad in zip(target, result, strict=True))
+    return [out.detach().double(), *(item.double() for item in zeros)]
 
 
 @pytest.fixture
@@ -101,27 +103,27 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("slot", [False, True], ids=["plain", "slot"])
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("path", ["grouped", "reference", "varlen"])
-def test_every_path_is_the_softmax_over_the_union(path: str, name: str, slot: bool, emulated: None) -> None:
-    layout = layout_of(LENGTHS)
+def test_every_path_is_the_softmax_over_all_sets(path: str, name: str, slot: bool, emulated: None) -> None:
+    layout = make_layout(LENGTHS)
     expected = outcome(None, torch.float64, VARIANTS[name], slot, layout)
-    for found, one in zip(outcome(path, torch.float32, VARIANTS[name], slot, layout), expected, strict=True):
-        assert torch.isfinite(found).all()
-        torch.testing.assert_close(found, one, rtol=1e-5, atol=1e-5)
+    for result, item in zip(outcome(path, torch.float32, VARIANTS[name], slot, layout), expected, strict=True):
+        assert torch.isfinite(result).all()
+        torch.testing.assert_close(result, item, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("path", ["grouped", "reference", "varlen"])
 @pytest.mark.parametrize("lengths", [[4, 4, 4], [1], [1, 1, 0], [9]])
 def test_equal_lengths_single_tokens_and_one_sequence(path: str, lengths: list[int], emulated: None) -> None:
-    layout = layout_of(lengths)
+    layout = make_layout(lengths)
     expected = outcome(None, torch.float64, VARIANTS["full"], False, layout)
-    for found, one in zip(outcome(path, torch.float32, VARIANTS["full"], False, layout), expected, strict=True):
-        torch.testing.assert_close(found, one, rtol=1e-5, atol=1e-5)
+    for result, item in zip(outcome(path, torch.float32, VARIANTS["full"], False, layout), expected, strict=True):
+        torch.testing.assert_close(result, item, rtol=1e-5, atol=1e-5)
 
 
 def test_the_derivative_of_the_joined_kernels_is_that_of_finite_differences(emulated: None) -> None:
     """In float64 but for the log-sum-exp, which the kernels keep in float32."""
-    layout = layout_of([3, 1, 4])
-    query, *flat, slot_key, slot_value, _ = (one.requires_grad_() for one in drawn(layout, 2, torch.float64))
+    layout = make_layout([3, 1, 4])
+    query, *flat, slot_key, slot_value, _ = (item.requires_grad_() for item in random_tensors(layout, 2, torch.float64))
 
     def mixed(*given: Tensor) -> Tensor:
         parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
@@ -132,8 +134,8 @@ def test_the_derivative_of_the_joined_kernels_is_that_of_finite_differences(emul
 
 
 def test_dropout_keeps_the_mean_and_drops_the_slot_too() -> None:
-    layout = layout_of([6, 3])
-    query, *flat, slot_key, slot_value, _ = drawn(layout, 2, torch.float32)
+    layout = make_layout([6, 3])
+    query, *flat, slot_key, slot_value, _ = random_tensors(layout, 2, torch.float32)
     parts = [KeySet(flat[0], flat[1], "past", False), KeySet(flat[2], flat[3], "future", False)]
     torch.manual_seed(0)
     for path in ("grouped", "reference"):
@@ -152,16 +154,16 @@ def test_no_tokens_is_no_error() -> None:
     assert attend_multi_set(empty, [KeySet(empty, empty, "past")], layout).shape == (0, HEADS, SIZE)
 
 
-def test_an_unknown_path_is_told() -> None:
-    layout, one = layout_of([2]), torch.zeros(2, HEADS, SIZE)
+def test_an_unknown_path_is_an_error() -> None:
+    layout, item = make_layout([2]), torch.zeros(2, HEADS, SIZE)
     with pytest.raises(UserError, match="reference"):
-        attend_multi_set(one, [KeySet(one, one, "past")], layout, path="flex")
+        attend_multi_set(item, [KeySet(item, item, "past")], layout, path="flex")
     with pytest.raises(ValueError, match="ends at"):
-        attend_multi_set(one[:1], [KeySet(one, one, "past")], layout)
+        attend_multi_set(item[:1], [KeySet(item, item, "past")], layout)
 
 
 def test_neighbours_are_of_the_same_sequence() -> None:
-    layout = layout_of([3, 0, 1, 2, 0])
+    layout = make_layout([3, 0, 1, 2, 0])
     x = torch.arange(1.0, 7.0)[:, None]
     assert shift(x, layout, 1)[:, 0].tolist() == [0, 1, 2, 0, 0, 5]
     assert shift(x, layout, -1)[:, 0].tolist() == [2, 3, 0, 0, 6, 0]
@@ -177,7 +179,7 @@ def test_a_zero_slot_is_a_constant() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_torchs_kernels_are_called_as_they_want_it(dropout: float) -> None:
+def test_torch_kernels_get_valid_arguments(dropout: float) -> None:
     """By their shape functions alone, which every torch brings: what goes in, what comes out, forward and backward."""
     with torch.device("meta"):
         query, *flat = (torch.zeros(13, HEADS, SIZE, dtype=torch.bfloat16, requires_grad=True) for _ in range(5))
@@ -186,8 +188,8 @@ def test_torchs_kernels_are_called_as_they_want_it(dropout: float) -> None:
         parts = [KeySet(flat[0], flat[1], "past", False), KeySet(flat[2], flat[3], "future", False)]
         out = attend_multi_set(query, parts, layout, slot=(slot[0], slot[1]), dropout=dropout, path="varlen")
         assert out.shape == query.shape and out.dtype == query.dtype
-        found = torch.autograd.grad(out.float().sum(), [query, *flat, *slot])
-    assert [one.shape for one in found] == [(13, HEADS, SIZE)] * 5 + [(HEADS, SIZE)] * 2
+        result = torch.autograd.grad(out.float().sum(), [query, *flat, *slot])
+    assert [item.shape for item in result] == [(13, HEADS, SIZE)] * 5 + [(HEADS, SIZE)] * 2
 
 
 @pytest.mark.slow
@@ -229,8 +231,8 @@ def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(multi_set, "_flash", flash)
     monkeypatch.setattr(multi_set, "_flash_backward", flash_backward)
-    layout = layout_of(LENGTHS)
-    *leaves, slope = (one.requires_grad_() for one in drawn(layout, 2, torch.float32))
+    layout = make_layout(LENGTHS)
+    *leaves, grad_out = (left.requires_grad_() for left in random_tensors(layout, 2, torch.float32))
 
     def mixed(*given: Tensor) -> Tensor:
         parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
@@ -238,15 +240,19 @@ def test_the_joined_kernels_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> No
 
     multi_set.allow_in_graph()
     compiled = torch.compile(mixed, backend="aot_eager", fullgraph=True, dynamic=False)
-    for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
-        torch.testing.assert_close(one, other)
+    for left, right in zip(
+        _with_gradients(mixed, leaves, grad_out), _with_gradients(compiled, leaves, grad_out), strict=True
+    ):
+        torch.testing.assert_close(left, right)
 
 
 @pytest.mark.gpu
 def test_compiled_kernels_have_the_gradients_of_eager_ones() -> None:
     """The backward kernel once got log-sum-exps in another order of places than it reads them, compiled alone."""
-    layout = layout_of(LENGTHS).to("cuda")
-    *leaves, slope = (one.to("cuda", torch.bfloat16).requires_grad_() for one in drawn(layout, 2, torch.float32))
+    layout = make_layout(LENGTHS).to("cuda")
+    *leaves, grad_out = (
+        left.to("cuda", torch.bfloat16).requires_grad_() for left in random_tensors(layout, 2, torch.float32)
+    )
 
     def mixed(*given: Tensor) -> Tensor:
         parts = [KeySet(given[1], given[2], "past", False), KeySet(given[3], given[4], "future", False)]
@@ -254,8 +260,10 @@ def test_compiled_kernels_have_the_gradients_of_eager_ones() -> None:
 
     multi_set.allow_in_graph()
     compiled = torch.compile(mixed, dynamic=False)
-    for one, other in zip(_with_gradients(mixed, leaves, slope), _with_gradients(compiled, leaves, slope), strict=True):
-        torch.testing.assert_close(one, other, atol=0.02, rtol=0.05)
+    for left, right in zip(
+        _with_gradients(mixed, leaves, grad_out), _with_gradients(compiled, leaves, grad_out), strict=True
+    ):
+        torch.testing.assert_close(left, right, atol=0.02, rtol=0.05)
 
 
 def _with_gradients(function: Callable[..., Tensor], leaves: list[Tensor], slope: Tensor) -> list[Tensor]:

@@ -18,28 +18,28 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
     in_the_interpreter(__file__)
 
 
-def layout_of(lengths: list[int], longest: int) -> Layout:
+def make_layout(lengths: list[int], longest: int) -> Layout:
     return Layout.from_bounds(np.concatenate([[0], np.cumsum(lengths)]), longest)
 
 
-def attention_of(qkv: Tensor, layout: Layout, causal: bool, path: str, slope: Tensor) -> tuple[Tensor, Tensor]:
+def attention_of(qkv: Tensor, layout: Layout, causal: bool, path: str, grad_out: Tensor) -> tuple[Tensor, Tensor]:
     out = attend(*qkv.unbind(1), layout, causal=causal, path=path)
-    return out.detach(), torch.autograd.grad(out, qkv, slope)[0]
+    return out.detach(), torch.autograd.grad(out, qkv, grad_out)[0]
 
 
 def is_the_reference(path: str, layout: Layout, size: int, causal: bool, error: float) -> None:
     torch.manual_seed(1)
     qkv = torch.randn(layout.total, 3, 2, size, requires_grad=True)
-    slope = torch.randn(layout.total, 2, size)
-    ours, theirs = (attention_of(qkv, layout, causal, one, slope) for one in (path, "reference"))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=error)
+    grad_out = torch.randn(layout.total, 2, size)
+    actual, expected = (attention_of(qkv, layout, causal, item, grad_out) for item in (path, "reference"))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=error)
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [16, 24])  # a power of two, and not one
 def test_short_sequences(causal: bool, size: int) -> None:
-    is_the_reference("short", layout_of([5, 0, 16, 1, 9, 0], 16), size, causal, 1e-6)
+    is_the_reference("short", make_layout([5, 0, 16, 1, 9, 0], 16), size, causal, 1e-6)
 
 
 @pytest.mark.interpreted
@@ -53,7 +53,7 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
     for kernel in ("FORWARD", "QUERY_GRAD", "KEY_GRAD", "KEY_GRAD_CAUSAL"):
         held = kernel == "KEY_GRAD_CAUSAL"
         monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0, held))
-    is_the_reference("tiled", layout_of([16, 1, 0, 33, 64, 31, 0], 64), size, causal, 2e-6)
+    is_the_reference("tiled", make_layout([16, 1, 0, 33, 64, 31, 0], 64), size, causal, 2e-6)
 
 
 @pytest.mark.interpreted
@@ -63,14 +63,14 @@ def test_tiles(causal: bool, size: int, tiles: tuple[int, int], monkeypatch: pyt
 def test_scores_beyond_any_sum(causal: bool, dtype: torch.dtype) -> None:
     """Exponentials relative to a query's score with its own key overflow where another one is far higher."""
     torch.manual_seed(1)
-    layout = layout_of([70, 0, 64, 130], 192)
+    layout = make_layout([70, 0, 64, 130], 192)
     qkv = torch.randn(layout.total, 3, 2, 16)
     qkv[:200, :2] *= 14  # scores of up to a thousand; the last sequence has them, and small ones, too
     qkv = qkv.to(dtype)
-    wanted = attend(*qkv.float().unbind(1), layout, causal=causal, path="reference")
-    found = attend(*qkv.unbind(1), layout, causal=causal, path="tiled").float()
+    expected = attend(*qkv.float().unbind(1), layout, causal=causal, path="reference")
+    result = attend(*qkv.unbind(1), layout, causal=causal, path="tiled").float()
     error = 2e-5 if dtype == torch.float32 else 5e-3
-    torch.testing.assert_close(found, wanted, rtol=error, atol=error)
+    torch.testing.assert_close(result, expected, rtol=error, atol=error)
 
 
 @pytest.mark.interpreted
@@ -92,16 +92,16 @@ def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: p
         return tiled_attention.attend_tiled(qkv, bounds, seed, 64, causal, 0.3)[0]
 
     torch.manual_seed(1)
-    qkv, slope = torch.randn(49, 3, 2, 64, requires_grad=True), torch.randn(49, 2, 64)
-    layout = layout_of([40, 9], 64)
+    qkv, grad_out = torch.randn(49, 3, 2, 64, requires_grad=True), torch.randn(49, 2, 64)
+    layout = make_layout([40, 9], 64)
     spread = qkv.detach().clone()
     place = torch.cat([torch.arange(40), torch.arange(9)])
     spread[:, 2] = torch.eye(64)[place][:, None, :]
     weights = attend(*spread.unbind(1), layout, causal=causal, path="reference")  # (N, H, keys of the sequence)
-    stays = ours(spread) / weights.clamp(min=1e-12)
-    drawn = stays[weights > 0]
-    share = float((drawn > 0.5).double().mean())
-    assert ((drawn - 1 / 0.7).abs().min(drawn.abs()) < 1e-4).all() and 0.63 < share < 0.77
+    factor = ours(spread) / weights.clamp(min=1e-12)
+    drawn = factor[weights > 0]
+    fraction = float((drawn > 0.5).double().mean())
+    assert ((drawn - 1 / 0.7).abs().min(drawn.abs()) < 1e-4).all() and 0.63 < fraction < 0.77
 
     query, key, value = qkv.unbind(1)
     parts = []
@@ -109,28 +109,28 @@ def test_dropout_is_that_of_its_gradient(path: str, causal: bool, monkeypatch: p
         scores = torch.einsum("ihd,jhd->hij", query[start:stop], key[start:stop]) / 8
         if causal:
             scores = scores.masked_fill(torch.ones(stop - start, stop - start).triu(1).bool(), -torch.inf)
-        mask = (stays[start:stop, :, : stop - start].transpose(0, 1) > 0.5) / 0.7
+        mask = (factor[start:stop, :, : stop - start].transpose(0, 1) > 0.5) / 0.7
         parts.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1) * mask, value[start:stop]))
-    theirs, mixed = torch.cat(parts), ours(qkv)
-    torch.testing.assert_close(mixed, theirs, rtol=1e-4, atol=1e-5)
-    found, wanted = (torch.autograd.grad(one, qkv, slope)[0] for one in (mixed, theirs))
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    expected, mixed = torch.cat(parts), ours(qkv)
+    torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-5)
+    result, target = (torch.autograd.grad(item, qkv, grad_out)[0] for item in (mixed, expected))
+    torch.testing.assert_close(result, target, rtol=1e-4, atol=1e-5)
     assert torch.equal(mixed, ours(qkv)) and not torch.equal(mixed, ours(qkv, seed + 1))
 
 
 @pytest.mark.interpreted
-def test_drops_of_rows_columns_and_programs_do_not_go_together() -> None:
+def test_dropout_of_rows_columns_and_programs_is_independent() -> None:
     """Over many keys: the rate within each row and column, and how often neighbours and other keys agree."""
-    from tests.nn.drawn_masks import drawn_masks
+    from tests.nn.dropout_masks import dropout_masks
 
-    stays = drawn_masks(programs=24, size=128, rate=0.1, seed=3)
-    gone = (stays == 0).double()
+    factor = dropout_masks(programs=24, size=128, rate=0.1, seed=3)
+    gone = (factor == 0).double()
     assert abs(float(gone.mean()) - 0.1) < 0.002
     for axis in (1, 2):  # 24 rows or columns of the same place, 3,072 draws: a deviation is 0.0054
         assert float((gone.mean((0, axis)) - 0.1).abs().max()) < 0.024
     pairs = [(gone[:, 1:], gone[:, :-1]), (gone[:, :, 1:], gone[:, :, :-1]), (gone[1:], gone[:-1])]
-    for one, other in [*pairs, (gone[:, 64:], gone[:, :64])]:
-        assert abs(float((one * other).mean()) - 0.01) < 0.0015
+    for left, right in [*pairs, (gone[:, 64:], gone[:, :64])]:
+        assert abs(float((left * right).mean()) - 0.01) < 0.0015
     mirrored = gone * gone.mT * (1 - torch.eye(128))
     assert abs(float(mirrored.sum()) / (24 * 128 * 127) - 0.01) < 0.0015
     # of four corners of a rectangle none is settled by the others
@@ -143,37 +143,37 @@ def test_drops_of_rows_columns_and_programs_do_not_go_together() -> None:
 @pytest.mark.parametrize("longest", [128, 40])
 def test_short_sequences_on_a_gpu(causal: bool, longest: int) -> None:
     draw = np.random.default_rng(0)
-    layout = layout_of([*draw.integers(0, longest + 1, 40), longest, 1], longest).to("cuda")
+    layout = make_layout([*draw.integers(0, longest + 1, 40), longest, 1], longest).to("cuda")
     torch.manual_seed(1)
     qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16().requires_grad_()
-    slope = torch.randn(layout.total, 4, 64, device="cuda").bfloat16()
-    ours = attention_of(qkv, layout, causal, "short", slope)
+    grad_out = torch.randn(layout.total, 4, 64, device="cuda").bfloat16()
+    actual = attention_of(qkv, layout, causal, "short", grad_out)
     wide = qkv.detach().double().requires_grad_()
-    theirs = attention_of(wide, layout, causal, "reference", slope.double())
-    for one, other in zip(ours, theirs, strict=True):
-        assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-2
+    expected = attention_of(wide, layout, causal, "reference", grad_out.double())
+    for left, right in zip(actual, expected, strict=True):
+        assert float((left.double() - right).abs().max() / right.abs().max()) < 1e-2
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_tiles_on_a_gpu(causal: bool) -> None:
     draw = np.random.default_rng(0)
-    layout = layout_of([*draw.integers(0, 1025, 12), 1024, 1, 0], 1024).to("cuda")
+    layout = make_layout([*draw.integers(0, 1025, 12), 1024, 1, 0], 1024).to("cuda")
     torch.manual_seed(1)
     qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16().requires_grad_()
-    slope = torch.randn(layout.total, 4, 64, device="cuda").bfloat16()
-    ours, again = (attention_of(qkv, layout, causal, "tiled", slope) for _ in range(2))
+    grad_out = torch.randn(layout.total, 4, 64, device="cuda").bfloat16()
+    actual, repeated = (attention_of(qkv, layout, causal, "tiled", grad_out) for _ in range(2))
     wide = qkv.detach().double().requires_grad_()
-    theirs = attention_of(wide, layout, causal, "reference", slope.double())
-    for one, same, other in zip(ours, again, theirs, strict=True):
-        assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-2
-        assert torch.equal(one, same)
+    expected = attention_of(wide, layout, causal, "reference", grad_out.double())
+    for left, repeat, right in zip(actual, repeated, expected, strict=True):
+        assert float((left.double() - right).abs().max() / right.abs().max()) < 1e-2
+        assert torch.equal(left, repeat)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", attention.KERNEL_PATHS)
 def test_dropout_on_a_gpu_keeps_the_mean(path: str) -> None:
-    layout = layout_of([64, 3, 0, 17, 40, 1], 64).to("cuda")
+    layout = make_layout([64, 3, 0, 17, 40, 1], 64).to("cuda")
     torch.manual_seed(1)
     qkv = torch.randn(layout.total, 3, 4, 64, device="cuda").bfloat16()
     query, key, value = qkv.unbind(1)

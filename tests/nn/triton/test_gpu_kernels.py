@@ -61,10 +61,10 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda _, *rest: choose_lowered(device, *rest))
     choose_norms = residual.residual_norm_kernels
     monkeypatch.setattr(residual, "residual_norm_kernels", lambda _, *rest: choose_norms(device, *rest))
-    found: list[list[str]] = []
+    result: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
-        found.append([str(node.target) for node in graph.graph.nodes])
+        result.append([str(node.target) for node in graph.graph.nodes])
 
         def stop(*_: object) -> None:
             raise Traced
@@ -94,12 +94,12 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     model.compile(fullgraph=True, dynamic=False, backend=backend)
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
-    ours = [name for name in found[0] if "triton_kernel" in name or "attend_tiled" in name]
-    assert len(ours) == 12  # attention, activation and both sums of each layer
+    actual = [name for name in result[0] if "triton_kernel" in name or "attend_tiled" in name]
+    assert len(actual) == 12  # attention, activation and both sums of each layer
     # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
     assert both.count("etude.gelu_linear_backward.default") == 3
     assert both.count("aten.mm.default") == 3 * 7
-    assert not any("copy_" in name for name in found[0])  # what is written is given back by a copy
+    assert not any("copy_" in name for name in result[0])  # what is written is given back by a copy
 
 
 @pytest.mark.gpu
@@ -114,7 +114,7 @@ def test_a_compiled_model_on_a_gpu(placement: Any, monkeypatch: pytest.MonkeyPat
     draw = np.random.default_rng(0)
     packed = pack([draw.integers(0, 50, length).tolist() for length in (300, 512, 7, 201)]).to("cuda")
     only = torch.tensor([3, 1, 700, 1019, 820, 299], device="cuda")
-    slope = torch.randn(6, 384, device="cuda")
+    grad_out = torch.randn(6, 384, device="cuda")
     ran: list[bool] = []
     choose = residual.residual_norm_kernels
 
@@ -127,16 +127,16 @@ def test_a_compiled_model_on_a_gpu(placement: Any, monkeypatch: pytest.MonkeyPat
     def results(through: Any, half: bool) -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             last = through(packed, only=only).last
-        return [last.detach().float(), *torch.autograd.grad((last.float() * slope).sum(), list(model.parameters()))]
+        return [last.detach().float(), *torch.autograd.grad((last.float() * grad_out).sum(), list(model.parameters()))]
 
     names = ["states", *(name for name, _ in model.named_parameters())]
     plain = results(model, False)
-    ours, again = results(compiled, True), results(compiled, True)
+    actual, repeated = results(compiled, True), results(compiled, True)
     assert ran[0] is False and ran[1] is True
-    for name, one, same, other in zip(names, ours, again, plain, strict=True):
+    for name, left, repeat, right in zip(names, actual, repeated, plain, strict=True):
         # a table's gradient is added up by whoever comes first, unless train.deterministic is set
-        assert torch.equal(one, same) or name.startswith("embedding."), name
-        assert float((one - other).norm() / other.norm()) < 3e-2, name
+        assert torch.equal(left, repeat) or name.startswith("embedding."), name
+        assert float((left - right).norm() / right.norm()) < 3e-2, name
 
 
 @pytest.mark.interpreted
@@ -150,10 +150,10 @@ def test_the_softmax_of_a_vocabulary(vocab: int, columns: int, monkeypatch: pyte
     logits, targets = torch.randn(7, columns) * 3, torch.randint(0, vocab, (7,))
     targets[[0, 4]] = losses.IGNORE
     targets[1], targets[2] = 0, vocab - 1
-    total, slope = losses._loss_and_grad(logits, None, targets, vocab, True)
-    found = softmax_kernel.loss_and_grad_(logits, targets, vocab)
-    torch.testing.assert_close(found.sum(), total, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(logits, slope, rtol=1e-5, atol=1e-6)
+    total, grad_out = losses._loss_and_grad(logits, None, targets, vocab, True)
+    result = softmax_kernel.loss_and_grad_(logits, targets, vocab)
+    torch.testing.assert_close(result.sum(), total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits, grad_out, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.interpreted
@@ -162,7 +162,7 @@ def test_one_program_learns_one_word_after_another(kind: str) -> None:
     """The tables that the plain loop leaves, but for its table of the sigmoid: a thousandth of the largest change."""
     from etude import chance
     from etude.objectives.word_vectors.kernels import windows_plain as plain
-    from etude.objectives.word_vectors.kernels import windows_triton as ours
+    from etude.objectives.word_vectors.kernels import windows_triton
     from etude.objectives.word_vectors.kernels.tables import NO_PATHS, Subwords, noise_table, whole_words
 
     draw, vocab, count = np.random.default_rng(0), 50, 60
@@ -174,8 +174,8 @@ def test_one_program_learns_one_word_after_another(kind: str) -> None:
     spelled = whole_words(vocab)
     if kind == "sub-words":
         rows = [np.r_[word, vocab + draw.integers(0, 30, draw.integers(0, 20))] for word in range(vocab)]
-        bounds = np.concatenate([[0], np.cumsum([len(one) for one in rows])])
-        growth = [(np.unique(one, return_counts=True)[1] ** 2).sum() / len(one) for one in rows]
+        bounds = np.concatenate([[0], np.cumsum([len(left) for left in rows])])
+        growth = [(np.unique(left, return_counts=True)[1] ** 2).sum() / len(left) for left in rows]
         spelled = Subwords(bounds, np.concatenate(rows).astype(np.int32), np.array(growth, np.float32))
     before = [draw.normal(0, 0.3, (size, 20)).astype(np.float32) for size in (vocab + 30, vocab)]
     inputs, outputs = (table.copy() for table in before)
@@ -183,13 +183,13 @@ def test_one_program_learns_one_word_after_another(kind: str) -> None:
     loss = plain.cbow(*shared, False) if kind == "CBOW" else plain.skip_gram(*shared)
     tables = [torch.from_numpy(table.copy()) for table in before]
     arrays = (words, low, high, keys.view(np.int64))
-    draws = [torch.from_numpy(one.astype(np.int64)) for one in (noise.accept, noise.alias)]
-    given = (*(torch.from_numpy(one) for one in arrays), *tables, *draws)
+    draws = [torch.from_numpy(left.astype(np.int64)) for left in (noise.accept, noise.alias)]
+    arguments = (*(torch.from_numpy(left) for left in arrays), *tables, *draws)
     if kind == "CBOW":
-        found = ours.cbow(*given, 5, False, 5, 0.05, 1)
+        result = windows_triton.cbow(*arguments, 5, False, 5, 0.05, 1)
     else:
-        parts = tuple(torch.from_numpy(one) for one in spelled) if kind == "sub-words" else None
-        found = ours.skip_gram(*given, parts, 5, 0.05, 1)
-    assert float(found) == pytest.approx(loss, rel=1e-3)
-    for start, one, other in zip(before, (inputs, outputs), tables, strict=True):
-        assert np.abs(one - other.numpy()).max() < 3e-3 * np.abs(one - start).max()
+        parts = tuple(torch.from_numpy(left) for left in spelled) if kind == "sub-words" else None
+        result = windows_triton.skip_gram(*arguments, parts, 5, 0.05, 1)
+    assert float(result) == pytest.approx(loss, rel=1e-3)
+    for start, left, right in zip(before, (inputs, outputs), tables, strict=True):
+        assert np.abs(left - right.numpy()).max() < 3e-3 * np.abs(left - start).max()

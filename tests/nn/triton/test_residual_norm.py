@@ -21,37 +21,37 @@ def sum_and_norm(device: str, rows: tuple[int, int], post: bool, renew: bool, al
     torch.manual_seed(1)
     width, epsilon = rows[1], 1e-5
     old = (torch.rand(width, device=device) + 0.5, torch.randn(width, device=device)) if renew else (None, None)
-    given = [torch.randn(shape, device=device) for shape in (rows, rows, (width,), (width,), (width,))]
+    arguments = [torch.randn(shape, device=device) for shape in (rows, rows, (width,), (width,), (width,))]
     by_total, by_normed = torch.randn(rows, device=device), torch.randn(rows, device=device)
-    x, branch, bias, weight, shift = ours = [one.clone().requires_grad_() for one in given]
+    x, branch, bias, weight, shift = actual = [left.clone().requires_grad_() for left in arguments]
     seed = torch.tensor([7], device=device) if dropout else None
     total, normed, *_ = add_norm(x, *old, branch, bias, weight, shift, seed, dropout, epsilon, post)
     # which elements stay is read off a branch of ones on a stream of zeros
     nothing, everything = torch.zeros(rows, device=device), torch.ones(rows, device=device)
-    stays = add_norm(nothing, None, None, everything, None, given[3], given[4], seed, dropout, epsilon, post)[
+    factor = add_norm(nothing, None, None, everything, None, arguments[3], arguments[4], seed, dropout, epsilon, post)[
         0
     ].double()
-    assert abs(float((stays > 0).double().mean()) - (1 - dropout)) < 0.06
+    assert abs(float((factor > 0).double().mean()) - (1 - dropout)) < 0.06
     torch.testing.assert_close(
-        stays[stays > 0], torch.full_like(stays[stays > 0], 1 / (1 - dropout)), rtol=1e-6, atol=0
+        factor[factor > 0], torch.full_like(factor[factor > 0], 1 / (1 - dropout)), rtol=1e-6, atol=0
     )
 
-    exact = [one.double().requires_grad_() for one in given]
+    exact = [left.double().requires_grad_() for left in arguments]
     if renew:
-        begun = F.layer_norm(given[0].double(), (width,), *(one.double() for one in old), epsilon)
-        exact[0] = begun.requires_grad_()
-    summed = exact[0] + (exact[1] + exact[2] - exact[2].detach()) * stays  # the branch has its bias already
-    theirs = F.layer_norm(summed, (width,), exact[3], exact[4], epsilon)
-    torch.testing.assert_close((total.double(), normed.double()), (summed, theirs), rtol=1e-5, atol=2e-5)
+        start = F.layer_norm(arguments[0].double(), (width,), *(left.double() for left in old), epsilon)
+        exact[0] = start.requires_grad_()
+    summed = exact[0] + (exact[1] + exact[2] - exact[2].detach()) * factor  # the branch has its bias already
+    expected = F.layer_norm(summed, (width,), exact[3], exact[4], epsilon)
+    torch.testing.assert_close((total.double(), normed.double()), (summed, expected), rtol=1e-5, atol=2e-5)
 
-    outputs, slopes = ([normed], [by_normed]) if alone else ([total, normed], [by_total, by_normed])
-    found = torch.autograd.grad(outputs, ours, slopes)
+    outputs, grads = ([normed], [by_normed]) if alone else ([total, normed], [by_total, by_normed])
+    result = torch.autograd.grad(outputs, actual, grads)
     if post:
-        wanted = torch.autograd.grad(theirs, exact, sum(one.double() for one in slopes))
+        target = torch.autograd.grad(expected, exact, sum(left.double() for left in grads))
     else:
-        wanted = torch.autograd.grad([summed, theirs][alone:], exact, [one.double() for one in slopes])
-    for one, other in zip(found, wanted, strict=True):
-        assert float((one.double() - other).abs().max() / other.abs().max()) < 2e-5
+        target = torch.autograd.grad([summed, expected][alone:], exact, [left.double() for left in grads])
+    for left, right in zip(result, target, strict=True):
+        assert float((left.double() - right).abs().max() / right.abs().max()) < 2e-5
 
 
 @pytest.mark.interpreted
@@ -80,7 +80,7 @@ def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float) -> Non
 def test_rows_of_two_powers_of_two() -> None:
     from etude.nn.triton.residual_norm import split_width
 
-    found = {width: split_width(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
-    assert found[768] == (512, 256) and found[1024] == (512, 512) and found[256] == (128, 128)
-    assert found[384] == (256, 128) and found[32] == (16, 16) and found[640] == (512, 128)
-    assert found[700] is None and found[31] is None and found[16] is None
+    result = {width: split_width(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
+    assert result[768] == (512, 256) and result[1024] == (512, 512) and result[256] == (128, 128)
+    assert result[384] == (256, 128) and result[32] == (16, 16) and result[640] == (512, 128)
+    assert result[700] is None and result[31] is None and result[16] is None

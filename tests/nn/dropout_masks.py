@@ -13,11 +13,11 @@ from etude.nn.triton.dropout import STEPS, dropout_factor, head_key
 @triton.jit
 def _write(seed, out, drops: tl.constexpr, size: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.arange(0, size)
-    stays = dropout_factor(head_key(tl.load(seed), tl.program_id(0)), place[:, None], place[None, :], drops)
-    tl.store(out + tl.program_id(0) * size * size + place[:, None] * size + place[None, :], stays)
+    factor = dropout_factor(head_key(tl.load(seed), tl.program_id(0)), place[:, None], place[None, :], drops)
+    tl.store(out + tl.program_id(0) * size * size + place[:, None] * size + place[None, :], factor)
 
 
-def drawn_masks(programs: int, size: int, rate: float, seed: int) -> Tensor:
+def dropout_masks(programs: int, size: int, rate: float, seed: int) -> Tensor:
     """(P, L, L)"""
     out = torch.zeros(programs, size, size)
     _write[(programs,)](torch.tensor([seed]), out, round(rate * STEPS), size)
