@@ -23,11 +23,12 @@ def test_load_takes_a_device(base: Bases) -> None:
 def test_a_stream_is_the_text_in_pieces() -> None:
     model = decoder()
     pieces: dict[int, list[str]] = {}
-    options = {"tokens": 8, "samples": 2, "seed": 3}
-    streamed = etude.generate(
-        model, ["the cat", "a"], on_text=lambda number, piece: pieces.setdefault(number, []).append(piece), **options
-    )
-    plain = etude.generate(model, ["the cat", "a"], **options)
+
+    def keep(number: int, piece: str) -> None:
+        pieces.setdefault(number, []).append(piece)
+
+    streamed = etude.generate(model, ["the cat", "a"], tokens=8, samples=2, seed=3, on_text=keep)
+    plain = etude.generate(model, ["the cat", "a"], tokens=8, samples=2, seed=3)
     assert streamed == plain and len(plain) == 4
     assert ["".join(parts) for parts in pieces.values()] == [str(continuation) for continuation in plain]
     assert plain[0].context == model.model.context

@@ -65,7 +65,8 @@ def test_every_verb_is_a_command_and_every_command_a_verb(commands: dict[str, An
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_command_has_the_options_of_its_verb(name: str, commands: dict[str, Any]) -> None:
-    made, options = MADE[name], {}
+    made = MADE[name]
+    options: dict[str, Any] = {}
     for parameter in commands[name].params:
         if parameter.param_type_name == "option":
             options |= dict.fromkeys(parameter.opts, parameter)
@@ -94,7 +95,7 @@ def test_the_package_has_what_it_names() -> None:
         assert getattr(etude, name) is not None
     assert etude.__version__ and not [name for name in ("Way", "Tuned") if name in etude.__all__]
     with pytest.raises(AttributeError, match="no attribute 'fine_tune'"):
-        _ = etude.fine_tune  # type: ignore[attr-defined]
+        _ = etude.fine_tune
 
 
 def test_packages_with_the_name_of_a_verb_have_its_signature() -> None:

@@ -46,7 +46,7 @@ def present_tasks(call: Call[TaskCatalog]) -> None:
         return
     for suite, names in catalog.suites.items():
         typer.echo(f"{suite:<12} a suite with one score: {', '.join(names)}; --train names the folder of all")
-    typer.echo(f"\nFiles may be squeezed ({' '.join(catalog.compressed)}). Other names of columns: -c role=name.")
+    typer.echo(f"\nFiles may be compressed ({' '.join(catalog.compressed)}). Other names of columns: -c role=name.")
     typer.echo("The settings of one task: etude tasks TASK")
 
 

@@ -105,7 +105,9 @@ def present_perplexity(call: Call[Perplexity]) -> None:
     )
     typer.echo(f"{result.tokens:,} tokens, {result.words:,} words, {result.bytes:,} bytes")
     if result.pseudo:
-        typer.echo("! each token is told from both of its sides: not comparable with the perplexity of a causal model")
+        typer.echo(
+            "! each token is predicted from both of its sides: not comparable with the perplexity of a causal model"
+        )
     else:
         typer.echo(f"windows of {result.context} tokens, {result.stride} apart")
     if result.unknown:
