@@ -27,12 +27,13 @@ from etude.models.base import Model, require
 from etude.models.depth import training_flops
 from etude.models.transformer import Transformer
 from etude.nn.states import States
-from etude.objectives.base import Objective, Row, Rows, Stat, Term
+from etude.objectives.base import Batch, Objective, Row, Rows, Stat, Term
 from etude.objectives.distillation.matching import Matching, MatchingSettings
 from etude.objectives.distillation.teacher import Teacher
 from etude.tasks.base import Task
 from etude.tasks.classify import LabelTask
 from etude.tasks.data.examples import Examples
+from etude.tasks.pooled_head import ExampleBatch
 
 
 class TaskDistillSettings(MatchingSettings):
@@ -55,7 +56,7 @@ WHOLE_TRANSFORMERS = (
 )
 
 
-class DistilledTask(Objective[Transformer, Any, Any]):
+class DistilledTask(Objective[Transformer, Row, Batch]):
     """The task's own batches and scores, with the teacher's terms in place of its loss."""
 
     def __init__(self, task: Task, distill: TaskDistillSettings, model: Model, teacher: Teacher[Task]) -> None:
@@ -64,28 +65,29 @@ class DistilledTask(Objective[Transformer, Any, Any]):
         self.task, self.distill, self.teacher = task, distill, teacher.eval()  # the teacher is no module of this one's
         self.matching = Matching(distill, student, teacher.model) if distill.matches_layers else None
 
-    def rows(self, corpus: Examples[Any], seed: int = 0) -> Rows[Any]:
+    def rows(self, corpus: Examples[Any], seed: int = 0) -> Rows[Row]:
         return self.task.rows(corpus, seed)
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> Any:
-        batch = self.task.batch(rows, chance)
+    def batch(self, rows: Sequence[Row], chance: Chance) -> Batch:
+        batch: Batch = self.task.batch(rows, chance)
         weights = {"soft": self.distill.soft_weight, "hard": self.distill.hard_weight}
         batch.counts = {name: len(rows) for name, weight in weights.items() if weight}
         if self.matching is not None:
             batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
 
-    def loss(self, model: Transformer, batch: Any) -> dict[str, Term]:
+    def loss(self, model: Transformer, batch: Batch) -> dict[str, Term]:
         return self._terms(model, batch)[0]
 
-    def metrics(self, model: Transformer, batch: Any) -> dict[str, Stat]:
+    def metrics(self, model: Transformer, batch: Batch) -> dict[str, Stat]:
         terms, logits = self._terms(model, batch)
         stats = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
         if logits is not None:
+            assert isinstance(batch, ExampleBatch)
             stats["accuracy"] = Stat((logits.argmax(-1) == batch.labels).sum(), len(logits))
         return stats
 
-    def _terms(self, model: Transformer, batch: Any) -> tuple[dict[str, Term], Tensor | None]:
+    def _terms(self, model: Transformer, batch: Batch) -> tuple[dict[str, Term], Tensor | None]:
         """The terms, and the student's logits of labels where it gives any, (R, labels)."""
         distill, task = self.distill, self.task
         states = self._read(model, batch)
@@ -96,6 +98,7 @@ class DistilledTask(Objective[Transformer, Any, Any]):
         logits: Tensor | None = None
         if distill.answers:
             assert isinstance(task, LabelTask) and isinstance(self.teacher.objective, LabelTask)
+            assert isinstance(batch, ExampleBatch) and batch.labels is not None
             logits = task.pooled.scores(model, states, batch)
             if distill.soft_weight:
                 with torch.no_grad():
@@ -109,17 +112,17 @@ class DistilledTask(Objective[Transformer, Any, Any]):
             terms |= self.matching.terms(states, teacher_states, batch.layout, batch.counts)
         return terms, logits
 
-    def _read(self, model: Transformer, batch: Any) -> States:
+    def _read(self, model: Transformer, batch: Batch) -> States:
         return model(batch) if self.matching is None else self.matching.read(model, batch)
 
-    def flops(self, model: Transformer, batch: Any) -> int:
+    def flops(self, model: Transformer, batch: Batch) -> int:
         lengths = batch.layout.lengths
         total = training_flops(model, lengths) + int(self.teacher.model.flops(lengths))
         if self.distill.answers:
-            assert isinstance(self.task, LabelTask)
+            assert isinstance(self.task, LabelTask) and isinstance(batch, ExampleBatch)
             total += 3 * self.task.pooled.head_flops(model, batch)
         if self.distill.soft_weight:
-            assert isinstance(self.teacher.objective, LabelTask)
+            assert isinstance(self.teacher.objective, LabelTask) and isinstance(batch, ExampleBatch)
             total += self.teacher.objective.pooled.head_flops(self.teacher.model, batch)
         return total + (self.matching.flops(lengths) if self.matching is not None else 0)
 

@@ -82,7 +82,8 @@ def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], 
 def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
     if column not in record:
         raise UserError(
-            f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))} '-c role=name' names another."
+            f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))} "
+            "'-c role=name' names another."
         )
     return record[column]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,10 @@ from etude.models.depth import training_flops
 from etude.nn.char_embedding import WordCharacters
 from etude.objectives.base import Term
 from etude.tasks.tag.network import Network, Settings
+from etude.tasks.tag.rows import NetworkInputs, TagBatch
 from etude.tasks.tag.sentences import TaggedSentence
 from etude.tasks.tag.word_features import Tables
 from etude.tasks.tag.word_pieces import FramedSentence, Pieces
-
-
-@dataclass
-class NetworkInputs:
-    """Of the units of one sentence."""
-
-    surfaces: list[str]
-    words: np.ndarray  # (u,) int64, rows of the network's own word vectors
-    features: np.ndarray  # (u, F) int64
 
 
 def learn(settings: Settings, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
@@ -54,7 +45,7 @@ class WordNetwork(nn.Module):
         units = units[: len(framed.units)]
         return NetworkInputs(units, self.tables.numbers(units), self.tables.values(units))
 
-    def fill(self, batch: Any, inputs: Sequence[NetworkInputs]) -> None:
+    def fill(self, batch: TagBatch, inputs: Sequence[NetworkInputs]) -> None:
         """The fields of a batch that the network reads."""
         batch.word_ids = torch.from_numpy(np.concatenate([sentence.words for sentence in inputs]))
         batch.features = torch.from_numpy(np.concatenate([sentence.features for sentence in inputs]))
@@ -64,22 +55,26 @@ class WordNetwork(nn.Module):
         if self.settings.mix and self.settings.mix_penalty:
             batch.counts["mix"] = 1
 
-    def forward(self, model: Model, batch: Any) -> Tensor:
+    def forward(self, model: Model, batch: TagBatch) -> Tensor:
         """(W, D) for each unit; the model is asked only where its states come in."""
+        assert batch.words is not None
         states: list[Tensor] = []
         if self.settings.states and self.settings.mix:
             states = [layer[batch.units] for layer in model.layer_states(batch)]
         elif self.settings.states:
             states = [model(batch).last[batch.units]]
-        letters = None if batch.char_ids is None else WordCharacters(batch.char_ids, batch.char_rows)
+        letters = None
+        if batch.char_ids is not None and batch.char_rows is not None:
+            letters = WordCharacters(batch.char_ids, batch.char_rows)
         return self.network(states, batch.word_ids, batch.features, letters, batch.words)
 
-    def terms(self, batch: Any) -> dict[str, Term]:
+    def terms(self, batch: TagBatch) -> dict[str, Term]:
         """What the network adds to the loss: the penalty of its mixes."""
         penalty = self.network.penalty()
         return {} if penalty is None else {"mix": Term(penalty, batch.counts["mix"])}
 
-    def flops(self, model: Model, batch: Any) -> int:
+    def flops(self, model: Model, batch: TagBatch) -> int:
         """Forward and backward, the model's own with it."""
+        assert batch.words is not None
         own = self.network.flops(batch.words.total, 0 if batch.char_ids is None else len(batch.char_ids))
         return 3 * own + (training_flops(model, batch.layout.lengths) if self.settings.states else 0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ from etude.errors import UserError, suggest_name
 from etude.models.base import Model
 from etude.models.depth import training_flops
 from etude.nn.packed import Layout
-from etude.objectives.base import Batch, Row, Stat, Term, join
+from etude.objectives.base import Stat, Term, join
 from etude.settings import Strict
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Task
 from etude.tasks.bootstrap import Score
@@ -41,11 +40,11 @@ from etude.tasks.tag import network_inputs
 from etude.tasks.tag import scores as tag_scores
 from etude.tasks.tag.encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
 from etude.tasks.tag.heads import Constraints, Head, HeadKind
-from etude.tasks.tag.network_inputs import NetworkInputs, WordNetwork
+from etude.tasks.tag.network_inputs import WordNetwork
+from etude.tasks.tag.rows import TagBatch, TagRow, TagRows
 from etude.tasks.tag.scores import ScoreName, TagScoring, majority
 from etude.tasks.tag.sentences import COLUMNS, INPUTS, TaggedSentence, check_shape, parse, read, strata
 from etude.tasks.tag.word_pieces import (
-    FramedSentence,
     PieceChoice,
     Pieces,
     expand,
@@ -56,8 +55,8 @@ from etude.tasks.tag.word_pieces import (
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
-    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "TaggedSentence", "Tagger", "build",
-    "learn", "majority", "parse", "read", "records", "scoring", "strata",
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Settings", "TaggedSentence", "Tagger",
+    "build", "learn", "majority", "parse", "read", "records", "scoring", "strata",
 ]  # fmt: skip
 
 SUMMARY = "one tag a word: entities, parts of speech (CoNLL-2003, WNUT-17, KLUE-NER, Universal Dependencies)"
@@ -126,49 +125,7 @@ def _scheme(examples: Examples[TaggedSentence], settings: Settings) -> Scheme | 
     return declared or detect(item.tags or () for item in examples)
 
 
-# --- rows and batches -------------------------------------------------------------------------------
-
-
-@dataclass
-class TagRow(Row):
-    units: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (u,) the token of each unit
-    tags: np.ndarray | None = None  # (u,) int64
-    inputs: NetworkInputs | None = None  # where the tagger has a network of its own
-
-
-@dataclass
-class TagRows:
-    """Row i is sentence i; numbers at and beyond the last are later epochs."""
-
-    pieces: list[Pieces]
-    framed: list[FramedSentence]
-    tags: list[np.ndarray] | None  # numbers of the tags of the units that are read
-    segments: bool
-    inputs: list[NetworkInputs] | None = None
-    shuffle: bool = True
-    row_tokens: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.framed)
-
-    def __getitem__(self, index: int) -> TagRow:
-        number = index % len(self)
-        sentence = self.framed[number]
-        segments = np.zeros(len(sentence.tokens), np.uint8) if self.segments else None
-        tags = None if self.tags is None else self.tags[number]
-        inputs = None if self.inputs is None else self.inputs[number]
-        return TagRow(index, sentence.tokens, sentence.bounds, segments, units=sentence.units, tags=tags, inputs=inputs)
-
-
-@dataclass
-class TagBatch(Batch):
-    units: Tensor | None = None  # (W,) int64, the token of each unit
-    words: Layout | None = None  # sentences over units
-    tags: Tensor | None = None  # (W,) int64
-    word_ids: Tensor | None = None  # (W,) int64, for a network of the tagger's own: rows of its word vectors
-    features: Tensor | None = None  # (W, F) int64
-    char_ids: Tensor | None = None  # (U, length) of the different units
-    char_rows: Tensor | None = None  # (W,) which of them each unit is
+# --- the task ---------------------------------------------------------------------------------------
 
 
 class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
