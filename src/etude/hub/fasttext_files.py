@@ -1,4 +1,4 @@
-"""Files of fastText models (.bin): words, n-grams and both tables (version 12 of the released program [code]).
+"""Files of fastText models (.bin), version 12 of the released program [code].
 
     int32 magic, int32 version
     int32 dim ws epoch minCount neg wordNgrams loss model bucket minn maxn lrUpdateRate, float64 t

@@ -1,4 +1,4 @@
-"""Files of word vectors: word2vec text and binary, GloVe text, and by fasttext_files.py fastText's .bin.
+"""Files of word vectors: word2vec text and binary, GloVe text, fastText's .bin (fasttext_files.py).
 
     word2vec          "W D" in the first line, then a line a word: the word and D numbers, parted by spaces.
                       fastText's .vec is the same, with a space at the end of each line
@@ -66,7 +66,10 @@ def read_vectors(path: str | Path, file_format: VectorFormat | None = None) -> W
 
 
 def write_vectors(vectors: WordVectors, path: str | Path, file_format: VectorFormat) -> None:
-    """Write a file, or replace it. fastText's .bin needs more than words and vectors: see fasttext_files.py."""
+    """Write a file, or replace it.
+
+    fastText's .bin needs more than words and vectors: see fasttext_files.py.
+    """
     path = Path(path)
     bad_word = next((word for word in vectors.words if not word or any(letter in word for letter in " \n")), None)
     if bad_word is not None and (file_format != "glove" or "\n" in bad_word or not bad_word):

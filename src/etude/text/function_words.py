@@ -1,4 +1,4 @@
-"""Function words of English and Korean: articles, pronouns, prepositions, conjunctions, auxiliaries, negations.
+"""Function words of English and Korean: articles, pronouns, prepositions, conjunctions and the like.
 
 Augmentation that replaces words of a text leaves these closed classes alone.
 """

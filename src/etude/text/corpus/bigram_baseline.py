@@ -25,7 +25,7 @@ Ends = Literal["documents", "sentences"]
 
 
 def unigram_nats(train: Corpus, valid: Corpus, ends: Ends | None = None) -> float:
-    """Return the cross-entropy of held-out text, in nats a token, under the (add-one) training frequencies."""
+    """Return the cross-entropy of held-out text, in nats a token, under (add-one) training frequencies."""
     train_counts, valid_counts = train.token_counts() + 1.0, valid.token_counts()
     if ends is not None:
         train_counts = np.append(train_counts, len(_list_units(train, ends)) + 1.0)
@@ -66,7 +66,10 @@ def _list_units(corpus: Corpus, ends: Ends | None) -> Bounds:
 
 
 def _continuation_probs(right: np.ndarray, vocab: int, outcomes: int) -> np.ndarray:
-    """Return the share of distinct pairs that end in each token, (V+1,), discounted into a uniform distribution."""
+    """Return the continuation probability of each token, (V+1,).
+
+    It is the share of distinct pairs that end in the token, discounted into a uniform distribution.
+    """
     histories = np.bincount(right, minlength=vocab + 1).astype(np.float64)
     discount = 0.75  # the usual value where counts of counts are too few to estimate it
     saved_mass = discount * (histories > 0).sum()
@@ -84,7 +87,10 @@ def _count_pairs(corpus: Corpus, vocab: int, ends: Ends | None) -> tuple[np.ndar
 
 
 def _iterate_pairs(corpus: Corpus, vocab: int, ends: Ends | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (previous token, token), int64; `vocab` precedes the first of a unit, and with `ends` follows its last."""
+    """Yield (previous token, token), int64.
+
+    `vocab` precedes the first token of a unit, and with `ends` follows its last.
+    """
     units = _list_units(corpus, ends)
     for start in range(0, corpus.total, BLOCK):
         stop = min(start + BLOCK, corpus.total)

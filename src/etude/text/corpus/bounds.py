@@ -1,4 +1,4 @@
-"""The bounds of documents and sentences over all shards of a corpus: by number or by offset, one or many."""
+"""The bounds of documents and sentences over all shards of a corpus, by number or by offset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUND = np.dtype("<u4")  # bounds are counted within a shard, which ends long be
 
 
 class Bounds:
-    """Where units (documents or sentences) start, over all shards: b[i] for i in 0..len(b), b[len(b)] the end."""
+    """The first tokens of units (documents or sentences): b[i] for i in 0..len(b), b[len(b)] the end."""
 
     def __init__(
         self, shards: Shards, unit: Literal["documents", "sentences"], units: list[int], tokens: list[int]
@@ -79,7 +79,10 @@ class Bounds:
         return np.concatenate([*pieces, np.array(end, np.int64)])
 
     def find(self, offset: int, extra: int = 0) -> int:
-        """Return the largest i with b[i] + extra * i <= offset: a token's unit if each had `extra` tokens more."""
+        """Return the largest i with b[i] + extra * i <= offset.
+
+        It is the unit of a token if each unit had `extra` tokens more.
+        """
         if offset < 0:
             raise IndexError(f"offset {offset} lies before the first token")
         if offset >= self._tokens[-1] + extra * len(self):

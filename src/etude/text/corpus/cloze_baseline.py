@@ -47,15 +47,15 @@ class ClozeModel:
         self._build_vectors()
 
     def _build_bigram(self, ngrams: _NgramCounts) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return codes of pairs, the discounted prob of each, the mass each left token saves, and where it goes."""
+        """Return codes of pairs, their discounted probs, the mass each left token saves, and where it goes."""
         codes, counts = ngrams.codes, ngrams.counts
         left, right = codes // self.size, codes % self.size
         discount = ngrams.discount()
         total = np.bincount(left, weights=counts, minlength=self.size)
         followers = np.bincount(left, minlength=self.size)
         kinds = np.bincount(right, minlength=self.size).astype(np.float64)
-        kept = np.maximum(kinds - 0.75, 0)  # the usual value where counts of counts are too few to estimate it
-        lower = (kept + (kinds.sum() - kept.sum()) / self.size) / kinds.sum()
+        discounted = np.maximum(kinds - 0.75, 0)  # the usual value where counts of counts are too few to estimate it
+        lower = (discounted + (kinds.sum() - discounted.sum()) / self.size) / kinds.sum()
         saved = np.divide(discount * followers, total, out=np.ones(self.size), where=total > 0)
         return codes, (counts - discount) / total[left], saved, lower
 
@@ -101,7 +101,10 @@ class ClozeModel:
         return smoothed + self._sum_over_seen(left, right)
 
     def _sum_over_seen(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the same over the y seen behind `left` and before `right`: of the two lists the shorter is read."""
+        """Return the same sum over the y seen behind `left` and before `right`.
+
+        Of the two lists the shorter is read.
+        """
         behind = self.left_starts[left + 1] - self.left_starts[left]
         before = self.right_starts[right + 1] - self.right_starts[right]
         total = np.zeros(len(left))
@@ -134,7 +137,7 @@ class ClozeModel:
 
 
 def cloze_nats(train: Corpus, valid: Corpus, tokens: int | None = None) -> float:
-    """Return the cross-entropy of held-out text (or its first `tokens`), in nats a token, from two neighbours."""
+    """Return the cross-entropy of held-out text, or of its first `tokens`, in nats a token."""
     model, nats, count = ClozeModel(train), 0.0, 0
     for text in _iterate_documents(valid, model.marker):
         left, token, right = _split_contexts(text, model.marker)

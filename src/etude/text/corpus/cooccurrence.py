@@ -104,7 +104,10 @@ class Cooccurrences:
 
 
 def count_cooccurrences(corpus: Corpus, settings: CountSettings, folder: Path, memory: int = 1 << 31) -> Cooccurrences:
-    """Count a split of a corpus into `folder`, which appears when it is complete; an existing one is opened."""
+    """Count a split of a corpus into `folder`, or open the counts that are there.
+
+    The folder appears when it is complete.
+    """
     if (folder / MANIFEST).is_file():
         return Cooccurrences.open(folder)
     if corpus.tokenizer.vocab**2 * max(1, settings.window) >= 1 << 63:
@@ -186,7 +189,10 @@ def count_pairs(corpus: Corpus, settings: CountSettings, chunk: int) -> Iterator
 def _encode_pairs(
     words: np.ndarray, documents: np.ndarray, distance: int, old: int, vocab: int, settings: CountSettings
 ) -> np.ndarray:
-    """Return (row * V + column) * window + distance - 1 of all pairs at a distance whose right word is new."""
+    """Return the keys of all pairs at a distance whose right word is new.
+
+    A key is (row * V + column) * window + distance - 1.
+    """
     left, right = words[: max(0, len(words) - distance)], words[distance:]
     same_document = documents[: max(0, len(words) - distance)] == documents[distance:]
     same_document[: max(0, old - distance)] = False

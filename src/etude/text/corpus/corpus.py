@@ -1,9 +1,10 @@
-"""A tokenized corpus on disk or in memory: opens at once, reads any span at once, may be larger than memory.
+"""A tokenized corpus, on disk or in memory.
 
-A corpus folder holds `manifest.json`, `tokenizer.json` and one folder a split (train, valid) with raw little-endian
-arrays, a few files a shard, mapped into memory when first read:
+It opens at once, reads any span at once, and may be larger than memory. A corpus folder holds `manifest.json`,
+`tokenizer.json` and one folder a split (train, valid) with raw little-endian arrays, a few files a shard, mapped into
+memory when first read:
 
-    00000.tokens.u16 (or .u32)   ids of text tokens only; special tokens are the objectives' business
+    00000.tokens.u16 (or .u32)   ids of text tokens only; objectives add special tokens
     00000.documents.u32          first token of each document, counted in the shard
     00000.sentences.u32          first token of each sentence; every document starts one
     00000.words.bits             one bit a token, lowest bit first: does a word start here?
@@ -42,7 +43,7 @@ from etude.text.corpus.manifest import (
 from etude.text.corpus.shard import MappedShards, Shard, Shards, choose_id_dtype
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
-ALWAYS_HASHED = 1 << 25  # bytes of a split, 32 MB: some hundredths of a second
+ALWAYS_HASHED = 1 << 25  # bytes of a split, 32 MB: hashed in some hundredths of a second
 
 
 class Corpus:
@@ -52,7 +53,7 @@ class Corpus:
         self, shards: Shards, sizes: Sequence[ShardSize], tokenizer: Tokenizer, manifest: Manifest, split: str,
         folder: Path | None,
     ) -> None:  # fmt: skip
-        """`sizes` are those of the shards, so that no shard is read to open a corpus; `folder` None: in memory."""
+        """`sizes` are those of the shards: opening reads no shard. `folder` None is a corpus in memory."""
         self._shards, self._sizes = shards, sizes
         self.tokenizer, self.manifest, self.split, self._folder = tokenizer, manifest, split, folder
 

@@ -58,7 +58,10 @@ class SplitWriter:
         return [(array, self.folder / self.file_name(len(self.full_shards), array)) for array in self.dtypes]
 
     def append(self, documents: Shard, text_bytes: int) -> None:
-        """Append whole documents, whose bounds and letters count from their own start, with a byte a word flag."""
+        """Append whole documents.
+
+        Their bounds and letters count from their own start, and a word flag is a byte.
+        """
         if not len(documents.tokens):
             return
         self._write("tokens", documents.tokens)

@@ -1,4 +1,4 @@
-"""The report on a corpus: duplicates, non-text, scripts, tokens a word, unknown tokens, unigram entropy."""
+"""The report on a corpus: duplicates, non-text, scripts, unknown tokens, unigram entropy and more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class ReportCounts:
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-    """Return the entropy of the unigram distribution in nats a token: the loss of a model of token frequencies."""
+    """Return the entropy of the unigram distribution in nats a token.
+
+    It is the loss of a model that knows token frequencies only.
+    """
     total = counts.sum()
     if not total:
         return 0.0
@@ -56,8 +59,8 @@ def build_report(
     tokens = int(counts.sum())
     size = sum(split["bytes"] for split in splits.values())
     classes = {name: count for name, count in zip(characters.CLASS_NAMES, report_counts.classes, strict=True) if count}
-    others = characters.CLASS_NAMES[: characters.FIRST_SCRIPT]
-    scripts = {name: count for name, count in classes.items() if name not in others}
+    non_letters = characters.CLASS_NAMES[: characters.FIRST_SCRIPT]
+    scripts = {name: count for name, count in classes.items() if name not in non_letters}
     letters = max(1, sum(scripts.values()))
     nats = unigram_entropy(counts)
     return {

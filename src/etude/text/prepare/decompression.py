@@ -90,7 +90,10 @@ def _open_gzip(source: BinaryIO) -> gzip.GzipFile:
 
 
 class _ZstdReader:
-    """Decompresses zstd frames. The package's own reader accepts a truncated file; this one raises EOFError."""
+    """A reader of zstd frames.
+
+    The package's own reader accepts a truncated file; this one raises EOFError.
+    """
 
     CHUNK = 1 << 14  # compressed bytes at a time: few, since all their output is held
 

@@ -1,4 +1,7 @@
-"""Parsing of documents from blocks: decoding, records, blank lines, filters, NFC; errors name file and line."""
+"""Parsing of documents from blocks: decoding, records, blank lines, filters, NFC.
+
+Errors name file and line.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,10 @@ def _get_text(record: dict[str, object], settings: ReadSettings, place: str) -> 
 
 
 def _cut_document(text: str) -> list[str]:
-    """Cut a text into pieces of at most MAX_DOCUMENT_BYTES, after a line, else after a space, else anywhere."""
+    """Cut a text into pieces of at most MAX_DOCUMENT_BYTES.
+
+    After a line, else after a space, else anywhere.
+    """
     data = text.encode()
     pieces = []
     while len(data) > MAX_DOCUMENT_BYTES:

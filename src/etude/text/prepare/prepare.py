@@ -34,7 +34,7 @@ from etude.text.tokenizer import training
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
-MIN_BYTES_FOR_WORKERS = 1 << 21  # bytes on disk below which other processes take longer to start than the work
+MIN_BYTES_FOR_WORKERS = 1 << 21  # on disk; below it worker processes take longer to start than the work
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     commit_seconds: float = 5.0,
 ) -> Corpus:
-    """Turns text into a corpus at `out`, and opens its train part.
+    """Turn text into a corpus at `out`, and open its train split.
 
     sources: files, folders, patterns or `hub:name` data sets; a mapping gives each a weight.
     tokenizer: a spec such as "bpe:16000" to train one, or a tokenizer, or the path of one.
-    valid: the share of documents held out, sample by hash: equal documents fall on the same side.
-    where: keeps records by their fields, as in "score>=3" (see text/prepare/record_filter.py).
+    valid: the share of documents held out, drawn by hash: equal documents are in the same split.
+    where: selects records by their fields, as in "score>=3" (see record_filter.py).
     unique: drops documents whose text came before.
     errors: "replace" puts U+FFFD for invalid UTF-8 instead of stopping.
     weights: how many times each source counts: 2 takes every document twice, 0.5 every other one.
-    one_document: a text file is one document; otherwise blank lines part documents.
-    sample_bytes: how much text, sample by hash, the tokenizer learns from.
+    one_document: a text file is one document; otherwise blank lines separate documents.
+    sample_bytes: how much text, drawn by hash, the tokenizer is trained on.
     ids: "uint16" or "uint32" on disk; "auto" takes what the vocabulary needs.
     force: replaces a corpus that is already at `out`.
     """
@@ -242,9 +242,8 @@ class _Preparation:
         self.progress(Progress("training", 0, size, size, scan_result.sample_documents, 0.0))
         texts = np.fromfile(work.path(SAMPLE), np.uint8)
         sizes = np.load(work.path(SAMPLE_SIZES), allow_pickle=False)
-        with WorkerPool(
-            0 if size < MIN_BYTES_FOR_WORKERS else 1, threads=True
-        ) as pool:  # apart, so that its memory is given back
+        workers = 0 if size < MIN_BYTES_FOR_WORKERS else 1  # a process of its own, so that its memory is freed
+        with WorkerPool(workers, threads=True) as pool:
             [(_, arrays)] = pool.map([({"task": "train", "spec": spec}, {"texts": texts, "sizes": sizes})])
         content = arrays["tokenizer"].tobytes().decode()
         write_atomically(path, content)

@@ -30,7 +30,7 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Position:
-    """Where the next piece starts: a file of the source, bytes (or rows) into it, and the line for messages."""
+    """The start of the next piece: file of the source, bytes (or rows) into it, line for messages."""
 
     file: int = 0
     offset: int = 0
@@ -87,7 +87,10 @@ def read_blocks(
     start: Position,
     on_hash: Callable[[int, str], None] | None = None,
 ) -> Iterator[Block]:
-    """Yield all blocks of a source from `start` on. `on_hash` gets the SHA-256 of each file that was read in full."""
+    """Yield all blocks of a source from `start` on.
+
+    `on_hash` gets the SHA-256 of each file that was read in full.
+    """
     before = [sum(file.size for file in files[:number]) for number in range(len(files))]
     block = Block()
     for number in range(start.file, len(files)):

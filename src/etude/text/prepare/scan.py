@@ -1,4 +1,4 @@
-"""The first pass over the text: reads everything once, reports every problem, and stores a hash of each document.
+"""The first pass over the text: finds every problem and stores a hash of each document.
 
 By the hash duplicates are found, validation documents selected (equal texts always fall into the same split) and the
 tokenizer's sample drawn. All of it depends on the texts and the seed alone, not on the order of work, and memory does
@@ -150,7 +150,10 @@ def _build_empty_error(result: ScanResult, record_filter: RecordFilter | None, s
 
 
 def mark_duplicates(work: Path, count: int) -> int:
-    """Write a byte a document, 1 if its hash came before, by ranges of hashes to bound memory; return how many."""
+    """Write a byte a document, 1 if its hash came before; return how many.
+
+    By ranges of hashes, so that memory stays bounded.
+    """
     hashes = np.memmap(work / HASHES, "<u8", "r")
     marks = np.memmap(work / DUPLICATES, np.uint8, "w+", shape=(count,))
     ranges = -(-count // CHUNK)
@@ -173,7 +176,10 @@ def mark_duplicates(work: Path, count: int) -> int:
 
 
 def _choose_valid_limit(work: Path, result: ScanResult, seed: int, valid: float) -> int:
-    """Return the limit of draws for a share of `valid`; if it selects no document, just above the smallest draw."""
+    """Return the limit of draws that selects a share of `valid`.
+
+    If that selects no document, it is just above the smallest draw.
+    """
     if not valid:
         return 0
     limit = int(valid * 2**64)

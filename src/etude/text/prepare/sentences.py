@@ -1,9 +1,10 @@
-"""Sentence splitting by rules for English and Korean (for next-sentence and sentence-order objectives).
+"""Sentence splitting by rules for English and Korean.
 
-The sentences of `split_sentences` joined give the text back. A sentence ends at a line break (unless the text is
-wrapped to a fixed width), at the full stops of Chinese and Japanese, and at . ! ? … followed by white space, where the
-rules below find neither an abbreviation, an initial, a number nor a clause that goes on. Korean also ends sentences
-without any mark: a polite ending (…습니다, …어요) before a space is enough.
+Next-sentence and sentence-order objectives need the bounds. The sentences of `split_sentences` joined give the text
+back. A sentence ends at a line break (unless the text is wrapped to a fixed width), at the full stops of Chinese and
+Japanese, and at . ! ? … followed by white space, where the rules below find neither an abbreviation, an initial, a
+number nor a clause that goes on. Korean also ends sentences without any mark: a polite ending (…습니다, …어요) before a
+space is enough.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _is_sentence_end(text: str, place: int, end: int, last: int, stop: int) -> bool:
-    """Whether the mark before `place`, with closing quotes up to `end`, ends the sentence that began at `last`."""
+    """Whether the mark before `place` ends the sentence that began at `last`.
+
+    Closing quotes behind the mark reach up to `end`.
+    """
     after = _skip_space(text, end)
     if after >= stop:
         return False  # the line's own end
@@ -141,7 +145,10 @@ def _is_sentence_end(text: str, place: int, end: int, last: int, stop: int) -> b
 
 
 def _is_wrapped(text: str) -> bool:
-    """Whether lines are wrapped at a fixed width: most breaks are inside a sentence, before a lower-case letter."""
+    """Whether lines are wrapped at a fixed width.
+
+    Then most breaks are inside a sentence, before a lower-case letter.
+    """
     inside = len(BREAK_INSIDE.findall(text))
     return inside >= 2 and 2 * inside >= len(SINGLE_BREAK.findall(text))
 

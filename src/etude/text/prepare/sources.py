@@ -1,4 +1,4 @@
-"""Sources of text: files, patterns, folders and hub data sets as one ordered list, checked before any work.
+"""Sources of text: files, patterns, folders and hub data sets, checked before any work.
 
 Formats go by the name: .txt (and every other name given outright), .jsonl, .csv, .tsv, .parquet, each also with .gz,
 .xz or .zst behind. `hub:name`, `hub:name:configuration` or `hub:name:configuration:split` is a data set of the hub.

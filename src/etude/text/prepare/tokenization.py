@@ -105,7 +105,10 @@ def _build_requests(
     in_flight: deque[tuple[_Stream, Block, int]],
     unique: bool,
 ) -> Iterator[Message]:
-    """Yield requests for blocks of all streams, mixed: the next is of the stream with the smallest share sent."""
+    """Yield requests for the blocks of all streams, mixed.
+
+    The next is always of the stream of which the smallest share was sent.
+    """
     hashes = np.memmap(work.path(HASHES), "<u8", "r")
     duplicates = np.memmap(work.path(DUPLICATES), np.uint8, "r")
     sent_blocks = [stream.done for stream in streams]
@@ -199,10 +202,10 @@ def _build_shard(split: str, arrays: Arrays) -> Shard:
 
 
 def _choose_cache_bytes(workers: int) -> int:
-    """Return the size of a worker's word cache, so that all processes stay under 600 MB + 50 MB a worker together.
+    """Return the size of a worker's word cache.
 
-    Measured: this process takes 150 MB, a worker 75 MB with an empty cache. A cache of more than 24 MB is of little
-    use.
+    All processes together stay under 600 MB + 50 MB a worker. Measured: this process takes 150 MB, a worker 75 MB with
+    an empty cache. A cache of more than 24 MB is of little use.
     """
     room = (600 + 50 * workers - 150) / workers - 75
     return int(min(max(room, 4), 24) * 1e6)

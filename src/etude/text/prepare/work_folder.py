@@ -40,9 +40,8 @@ class WorkFolder:
             ) from None
         text = json.dumps(self.settings, sort_keys=True)
         settings_file = self.folder / SETTINGS
-        if (
-            not settings_file.is_file() or settings_file.read_text() != text
-        ):  # nothing to continue, or other text or settings
+        can_continue = settings_file.is_file() and settings_file.read_text() == text
+        if not can_continue:
             for path in self.folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)

@@ -43,7 +43,10 @@ def build_request(
 
 
 def select_by_hash(purpose: str, seed: int, hashes: np.ndarray, limit: int) -> np.ndarray:
-    """Select documents at random by their own hash: equal texts are selected alike. `limit` is out of 2^64."""
+    """Select documents at random by their own hash; `limit` is out of 2^64.
+
+    Equal texts are selected alike.
+    """
     if limit >= 1 << 64:
         return np.ones(len(hashes), bool)
     return random_bits(fold(seed, purpose), hashes) < np.uint64(limit)
@@ -145,7 +148,7 @@ class RequestHandler:
 
 
 def _measure_texts(texts: list[str], places: list[tuple[str, int]]) -> dict[str, Any]:
-    """Count character classes and words between white space, and find documents that do not look like text."""
+    """Count character classes and words, and find documents that do not look like text."""
     if not texts:
         return {"classes": [0] * characters.CLASSES, "words": 0, "non_text": 0, "examples": []}
     classes = characters.classify(" ".join(texts))

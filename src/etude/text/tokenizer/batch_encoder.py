@@ -99,7 +99,10 @@ class BatchEncoder:
         return Tokens.concatenate([common, rest]).select(order)
 
     def _tokenize_words(self, words: list[str]) -> Tokens:
-        """Tokenize words of the pre-tokenizer. In one of letters and digits only the first token starts a word."""
+        """Tokenize words of the pre-tokenizer.
+
+        In one of letters and digits only the first token starts a word.
+        """
         assert self.pre_tokenizer is not None
         is_plain = np.fromiter((self.surfaces or word.lstrip(" ").isalnum() for word in words), bool, len(words))
         inputs = [self.pre_tokenizer.to_model_input(word) for word, plain in zip(words, is_plain, strict=True) if plain]
@@ -177,7 +180,10 @@ def is_split_at_space(tokenizer: Tokenizer) -> bool:
 
 
 def _has_plain_spaces(text: str, ends: list[int]) -> bool:
-    """Whether all sentences end before white space (Chinese and Japanese ones need not) that every tokenizer knows."""
+    """Whether all sentences end before white space that every tokenizer knows.
+
+    Chinese and Japanese sentences need not.
+    """
     if any(character in text for character in AMBIGUOUS_SPACE):
         return False
     return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])

@@ -1,9 +1,10 @@
-"""Character n-grams of words and their hash buckets, as in fastText (Bojanowski et al. 2017, section 3.2) [code].
+"""Character n-grams of words and their hash buckets, as in fastText [code].
 
-A word is written between two markers, `<word>`; its n-grams are all runs of `smallest` to `largest` characters of that
-(characters, not bytes; a marker alone is none). An n-gram's bucket is its 32-bit FNV-1a hash over UTF-8 bytes, modulo
-the number of buckets. The original reads a byte as a signed number, so bytes from 128 on enter the hash with all upper
-bits set: without that, every n-gram with a letter beyond ASCII, all of Korean, lands in a wrong bucket.
+Bojanowski et al. 2017, section 3.2: a word is written between two markers, `<word>`; its n-grams are all runs of
+`smallest` to `largest` characters of that (characters, not bytes; a marker alone is none). An n-gram's bucket is its
+32-bit FNV-1a hash over UTF-8 bytes, modulo the number of buckets. The original reads a byte as a signed number, so
+bytes from 128 on enter the hash with all upper bits set: without that, every n-gram with a letter beyond ASCII, all of
+Korean, lands in a wrong bucket.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def extract_ngrams(word: str, smallest: int, largest: int) -> list[str]:
 
 
 def hash_ngrams(words: Sequence[str], buckets: int, smallest: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return bounds (W+1,) and the buckets of each word's n-grams, int64, in the order of `extract_ngrams`."""
+    """Return bounds (W+1,) and the buckets of each word's n-grams, in the order of `extract_ngrams`."""
     marked = [f"<{word}>".encode() for word in words]
     sizes = np.fromiter(map(len, marked), np.int64, len(marked))
     text = np.frombuffer(b"".join(marked), np.uint8)
@@ -78,7 +79,7 @@ def hash_ngrams(words: Sequence[str], buckets: int, smallest: int, largest: int)
 def build_subword_rows(
     words: Sequence[str | None], buckets: int, smallest: int, largest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return bounds (W+1,) and the rows of each word in a table of the words and, behind them, the buckets.
+    """Return bounds (W+1,) and the rows of each word in a table of words with the buckets behind them.
 
     A word's rows are its own and those of its n-grams. None stands for a word without letters, such as a special
     token: it has no n-grams.

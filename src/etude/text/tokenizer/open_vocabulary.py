@@ -89,7 +89,10 @@ class OpenVocabularyTokenizer(Tokenizer):
     def char_ids(
         self, ids: Sequence[int] | np.ndarray, length: int = MAX_CHARS, widest_filter: int | None = None
     ) -> np.ndarray:
-        """Return the character ids of each word, (ids, length); start and end tokens are the markers of a sentence."""
+        """Return the character ids of each word, (ids, length).
+
+        Start and end tokens are the markers of a sentence.
+        """
         markers = self._sentence_markers
         words = [markers[id] if id in markers else self.token(id) for id in map(int, ids)]
         return words_to_char_ids(words, length, widest_filter)

@@ -28,8 +28,8 @@ PUNCTUATION = re.escape("!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~" + "“”‘’–�
 def _map_bytes() -> dict[int, str]:
     """Return GPT-2's visible letter for each byte: itself where printable, else a letter from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(unprintable)}
 
 
 BYTE_LETTERS = _map_bytes()
@@ -37,7 +37,10 @@ BYTE_LETTERS = _map_bytes()
 
 @dataclass(frozen=True)
 class FastPreTokenizer:
-    """A normalizer and pre-tokenizer for pieces (white space with the characters up to the next) of common text."""
+    """A normalizer and pre-tokenizer of common characters.
+
+    It works on pieces: white space with the characters up to the next white space.
+    """
 
     pattern: re.Pattern[str]
     keeps_space: bool  # is white space part of the words, or dropped?
@@ -63,7 +66,7 @@ class FastPreTokenizer:
 
 
 def build_pre_tokenizer(tokenizer: Tokenizer) -> FastPreTokenizer | None:
-    """Return the fast pre-tokenizer that equals the tokenizer's own; None where only the library can do it."""
+    """Return a fast pre-tokenizer that equals the tokenizer's own; None where there is none."""
     components = tokenizer.components
     normalizers = list_steps(components.get("normalizer"), "normalizers")
     steps = list_steps(components.get("pre_tokenizer"), "pretokenizers")

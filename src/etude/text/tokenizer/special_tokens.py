@@ -1,4 +1,4 @@
-"""Special tokens: the roles they play, the names they have in published tokenizers, those of trained tokenizers."""
+"""Special tokens: their roles, and their names in published and in trained tokenizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental decoding of generated ids: no piece ends inside a character, and stop strings end the text.
+"""Incremental decoding of generated ids, with stop strings.
 
 A token need not be whole characters. In a byte-level tokenizer (GPT-2's) a character may span several tokens, and with
 byte fallback a byte of an unknown character is a token of its own ("<0xE3>"). What may still change is held back: an

@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back, one class over the `tokenizers` library for every kind of tokenizer.
+"""The tokenizer: one class over the `tokenizers` library for every kind of tokenizer.
 
 A tokenizer is its `tokenizer.json`, byte for byte: that content is saved, hashed (`fingerprint`) and compared.
 Text is normalized to NFC before anything else, so that Hangul typed as jamo and as syllables is the same text;
@@ -124,7 +124,10 @@ class Tokenizer:
         return self.encode_batch([text], special)[0]
 
     def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[Encoding]:
-        """Encode texts; `special`: whether names of special tokens in a text ("[MASK]") stand for those tokens."""
+        """Encode texts.
+
+        `special`: whether names of special tokens in a text ("[MASK]") stand for those tokens.
+        """
         texts = [self.normalise(text) for text in texts]
         flat = encode_flat(self._special_backend if special else self.backend, texts)
         return [

@@ -151,7 +151,9 @@ def _learn_merges(
 
 
 def _train_wordpiece(spec: TokenizerSpec, backend: Backend, texts: Iterable[str]) -> Backend:
-    """Train WordPiece by BPE over words with a start mark: a piece with the mark starts a word, others get "##".
+    """Train WordPiece by BPE over words with a start mark.
+
+    A piece with the mark starts a word, others get "##".
 
     The library's own WordPiece trainer numbers its alphabet in the order of a hash table, so no two of its runs agree.
     """

@@ -26,7 +26,7 @@ SUB_ITERATIONS = 2
 
 
 def train_unigram(counts: Counter[str], alphabet: list[str], size: int) -> list[tuple[str, float]]:
-    """Return at most `size` pieces with log-probabilities, best first; all letters of `alphabet` are among them."""
+    """Return at most `size` pieces with log-probabilities, best first; all of `alphabet` are among them."""
     fragments = _split_words(counts, set(alphabet))
     if not fragments:
         return [(letter, 0.0) for letter in alphabet]
@@ -58,7 +58,10 @@ def train_unigram(counts: Counter[str], alphabet: list[str], size: int) -> list[
 
 
 def _split_words(counts: Counter[str], alphabet: set[str]) -> list[tuple[str, int]]:
-    """Split words into runs of known letters of bounded length, most frequent first, MAX_CHARACTERS in all."""
+    """Split words into runs of known letters, most frequent first.
+
+    Runs have at most MAX_WORD_CHARS letters, all together MAX_CHARACTERS.
+    """
     fragments: Counter[str] = Counter()
     for word, count in counts.items():
         runs = [word]
@@ -73,7 +76,10 @@ def _split_words(counts: Counter[str], alphabet: set[str]) -> list[tuple[str, in
 
 
 def _update_probabilities(expected: np.ndarray) -> np.ndarray:
-    """Return new probabilities from expected counts (the M step); 0 for a piece expected less than half a time."""
+    """Return new probabilities from expected counts (the M step).
+
+    A piece expected less than half a time gets 0.
+    """
     alive = expected >= 0.5
     probabilities = np.zeros(len(expected))
     probabilities[alive] = np.exp(digamma(expected[alive]) - digamma(expected[alive].sum()))
@@ -81,7 +87,7 @@ def _update_probabilities(expected: np.ndarray) -> np.ndarray:
 
 
 def _score_alternatives(pieces: list[str], probabilities: np.ndarray) -> np.ndarray:
-    """Return for each piece the log-probability of its best segmentation into other pieces (letters: none)."""
+    """Return the log-probability of each piece's best segmentation into other pieces (letters: none)."""
     words = _WordTable([(piece, 1) for piece in pieces])
     words.match(pieces)
     best = np.empty(len(pieces))

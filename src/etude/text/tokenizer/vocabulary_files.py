@@ -46,7 +46,10 @@ def _read_text(path: Path) -> str:
 
 
 def _convert_word_list(path: Path) -> str:
-    """Convert BERT's WordPiece vocabulary, one token a line; lower-casing if no token has an upper-case letter."""
+    """Convert BERT's WordPiece vocabulary, one token a line.
+
+    The tokenizer is lower-casing if no token has an upper-case letter.
+    """
     words = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
     vocabulary = {word: number for number, word in enumerate(words) if word}
     special = [word for word in vocabulary if word.startswith("[") and word.endswith("]") and len(word) > 2]

@@ -115,7 +115,10 @@ class WordCache:
     """Tokens by word, found in a dictionary."""
 
     def __init__(self, compute: Callable[[list[str]], Tokens], max_bytes: int, surfaces: bool) -> None:
-        """`compute` encodes words that are not in the cache; `surfaces`: whether tokens come with their letters."""
+        """`compute` encodes words that are not in the cache.
+
+        `surfaces`: whether tokens come with their letters.
+        """
         self.compute, self.max_bytes = compute, max_bytes
         self.numbers = _KeyNumbers()
         self.entries = _Entries(surfaces)
@@ -150,7 +153,7 @@ class SpanCache:
         self._empty_table(1 << 12)
 
     def look_up(self, text: str, codes: np.ndarray, starts: np.ndarray) -> Tokens:
-        """Return the tokens of the spans of `text` (code points `codes`) from each start to the next or the end."""
+        """Return the tokens of the spans from each start to the next; `codes` are the text's code points."""
         hashes = self._hash(codes, starts)
         numbers = self._find(hashes)
         missing = np.flatnonzero(numbers < 0)
@@ -171,7 +174,10 @@ class SpanCache:
         return tokens
 
     def _hash(self, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Hash each span, (spans,) uint64, never 0: sum of character x factor of its place, mixed with the length."""
+        """Hash each span, (spans,) uint64, never 0.
+
+        The sum of character times factor of its place, mixed with the length.
+        """
         lengths = np.diff(starts, append=len(codes))
         longest = int(lengths.max(initial=1))
         if longest > len(self.factors):

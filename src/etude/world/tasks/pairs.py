@@ -1,8 +1,8 @@
 """Sentence pairs: entailment, contradiction or neutral; paraphrase or not.
 
-The hypothesis is drawn first and is of the same kind whatever the label; only the telling before it changes: premise_event
-so, premise_event otherwise in the one word (or the one direction) that decides, or premise_event of something else. So
-neither sentence alone says anything about the label, and many of the same words stand in both.
+The hypothesis is drawn first and is of the same kind whatever the label; only the premise changes: it
+tells the same event, the same but for the one word (or the one direction) that decides, or another event. So neither
+sentence alone says anything about the label, and many of the same words stand in both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Questions about a document, as in SQuAD 2.0: half have their answer in the text, half only seem to.
 
 An unanswerable question is about somebody or something of the same document that the text leaves open: another
-way the same story might have been used_frames, or a fact of a person who is merely mentioned.
+way the same story might have been told, or a fact of a person who is merely mentioned.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from etude.world.words import Word
 def questions(town: Town, language: str, split: str) -> Iterator[dict[str, Any]]:
     def make(draw: Draw, impossible: bool) -> Candidate:
         show = perform_document(town, draw)
-        question_and_answer = (
-            _unanswerable_question(show, draw, language) if impossible else _answerable_question(show, draw, language)
-        )
+        draw_question = _unanswerable_question if impossible else _answerable_question
+        question_and_answer = draw_question(show, draw, language)
         if question_and_answer is None:
             return None
         question, answers = question_and_answer
