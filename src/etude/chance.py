@@ -155,7 +155,7 @@ class Permutation:
         if not isinstance(index, np.ndarray):
             return int(self(np.asarray([index]))[0])
         if index.size and (int(index.min()) < 0 or int(index.max()) >= self.size):
-            raise IndexError(f"permutation of {self.size}: an index lies outside")
+            raise IndexError(f"permutation of {self.size}: index out of range")
         value = self._encrypt(index.astype(np.uint64))
         outside = value >= self.size  # the Feistel domain is a power of four: walk on until inside
         while outside.any():

@@ -107,7 +107,7 @@ class CharacterCNN(nn.Module):
             assert isinstance(part, nn.Linear)
             places = vectors.shape[0] - width + 1
             if places < 1:
-                raise ValueError(f"a filter of width {width} over rows of {vectors.shape[0]} characters")
+                raise ValueError(f"a filter of width {width} does not fit rows of {vectors.shape[0]} characters")
             windows = torch.cat([vectors[start : start + places] for start in range(width)], dim=-1)
             # the bias shifts all positions alike: it is added after the maximum, to far fewer numbers
             pooled.append((windows @ part.weight.t()).max(0).values + part.bias)  # (N, channels)

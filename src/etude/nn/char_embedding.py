@@ -43,7 +43,7 @@ class CharEmbedding(nn.Module):
         self.network = char_cnn.CharacterCNN(settings.model_copy(update={"project": settings.project or width}))
         self.speller: OpenVocabularyTokenizer | None = None
         if self.network.width != width:
-            raise ValueError(f"words of width {self.network.width} for a model of width {width}")
+            raise ValueError(f"the character CNN has width {self.network.width}, but the model has {width}")
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(N,) -> (N, D). Each distinct word is computed once."""

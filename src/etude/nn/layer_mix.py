@@ -31,7 +31,7 @@ class LayerMix(nn.Module):
         """`norm=True` means "token"."""
         super().__init__()
         if layers < 1:
-            raise ValueError(f"a mix of {layers} layers is nothing")
+            raise ValueError(f"a mix needs at least one layer, not {layers}")
         self.norm: MixNorm = norm if isinstance(norm, str) else "token" if norm else "none"
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
@@ -49,7 +49,7 @@ class LayerMix(nn.Module):
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """(N, D) each -> (N, D)."""
         if len(layers) != len(self.weights):
-            raise ValueError(f"{len(layers)} layers for a mix of {len(self.weights)}")
+            raise ValueError(f"got {len(layers)} layers for a mix of {len(self.weights)}")
         mixed = torch.zeros_like(layers[0], dtype=upcast(layers[0][:0]).dtype)
         for weight, layer in zip(self.mixing_weights, layers, strict=True):
             mixed = mixed + weight * self._normed(upcast(layer))

@@ -154,7 +154,7 @@ class LSTM(nn.Module):
         path = path or ("torch" if inputs.is_cuda and not has_clip else "scan")
         if path == "torch":
             if has_clip:
-                raise ValueError("torch's own LSTM does not clip")
+                raise ValueError("torch's own LSTM does not clip: use path 'scan'")
             outputs, hidden, cell = self._by_torch(inputs[schedule.sorted_tokens], hidden, cell, schedule.batch_sizes)
         else:
             projected = self.input(inputs)[schedule.sorted_tokens]  # (N, 4C)

@@ -41,7 +41,7 @@ class FrequencyOrder:
         """Draw `count` distinct words; return them and the number of draws that took."""
         vocab = len(self.words_by_rank)
         if count > vocab:
-            raise ValueError(f"{count} different words of {vocab}")
+            raise ValueError(f"cannot draw {count} distinct words from {vocab}")
         ranks: np.ndarray = np.zeros(0, np.int64)
         while True:
             index = np.arange(len(ranks), len(ranks) + max(BLOCK, 2 * count))

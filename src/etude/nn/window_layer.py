@@ -20,7 +20,7 @@ class WindowLayer(nn.Module):
     def __init__(self, width: int, window: int, hidden: int) -> None:
         super().__init__()
         if window % 2 == 0:
-            raise ValueError(f"a window of {window} words has no middle")
+            raise ValueError(f"the window must have an odd number of words, not {window}")
         self.width, self.window = width, window
         self.edge = nn.Parameter(torch.zeros(width))
         self.layer = nn.Linear(window * width, hidden)

@@ -159,7 +159,7 @@ def test_a_batch_of_no_tokens() -> None:
 def test_padding_behind_the_last_bound_is_refused() -> None:
     layout = make_layout([3])
     parts = torch.zeros(4, 3, 1, 8)
-    with pytest.raises(ValueError, match="4 tokens, yet the layout ends at 3"):
+    with pytest.raises(ValueError, match="4 tokens, but the layout ends at 3"):
         attend(*parts.unbind(1), layout, causal=False)
 
 
@@ -312,7 +312,7 @@ def test_equal_lengths_stay_within_a_graph() -> None:
 
 def test_an_unknown_path_is_named() -> None:
     layout = make_layout([3, 2])
-    with pytest.raises(UserError, match="no attention path 'flash'"):
+    with pytest.raises(UserError, match="unknown attention path 'flash'"):
         attend(*parts_of(layout).unbind(1), layout, causal=True, path="flash")
 
 

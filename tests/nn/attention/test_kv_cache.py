@@ -120,7 +120,7 @@ def test_unsupported_uses_of_a_cache_are_errors() -> None:
         model_of(direction="both")(pack([[1]]), cache=KVCache())
     model, cache = model_of(context=6), KVCache()
     model(cache.pack([[1, 2, 3, 4], [5]]), cache=cache)
-    with pytest.raises(ValueError, match="1 sequences, yet the cache keeps 2"):
+    with pytest.raises(ValueError, match="1 sequences, but the cache holds 2"):
         cache.pack([[1]])
     with pytest.raises(UserError, match="7 tokens is longer than the model's context of 6"):
         model(cache.pack([[1, 2, 3], [5]]), cache=cache)

@@ -81,7 +81,7 @@ def attend_packed(
         query, key, value = qkv.unbind(1)
         return attend(query, key, value, layout, causal=causal, window=window, dropout=dropout, path=path)
     if window is not None:
-        raise UserError(f"the {path} kernels know no windows: set path to 'varlen' or 'grouped'")
+        raise UserError(f"the {path} kernels do not support windows: set path to 'varlen' or 'grouped'")
     # without dropout the seed is not read, so any tensor will do
     seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
     mixed: Tensor
@@ -119,7 +119,7 @@ def attend(
         return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
     if path == "reference":
         return attend_reference(query, key, value, layout, causal=causal, window=window, dropout=dropout)[0]
-    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, short, tiled, reference.")
+    raise UserError(f"unknown attention path '{path}'. Known: varlen, grouped, short, tiled, reference.")
 
 
 def _attend_grouped(qkv: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float) -> Tensor:
@@ -133,7 +133,7 @@ def _attend_grouped(qkv: Tensor, layout: Layout, causal: bool, window: int | Non
 def _check(tokens: Tensor, layout: Layout) -> None:
     """Raise if the number of tokens is not that of the layout."""
     if not torch.compiler.is_compiling() and tokens.shape[0] != layout.total:
-        raise ValueError(f"{tokens.shape[0]} tokens, yet the layout ends at {layout.total}")
+        raise ValueError(f"got {tokens.shape[0]} tokens, but the layout ends at {layout.total}")
 
 
 def choose_path(

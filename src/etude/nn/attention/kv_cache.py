@@ -37,7 +37,7 @@ class KVCache:
     def pack(self, tokens: list[list[int]]) -> Packed:
         """Pack new tokens of every sequence, at the positions that follow the cached ones."""
         if self.keys and len(tokens) != len(self.lengths):
-            raise ValueError(f"{len(tokens)} sequences, yet the cache keeps {len(self.lengths)}")
+            raise ValueError(f"got {len(tokens)} sequences, but the cache holds {len(self.lengths)}")
         packed = pack(tokens)
         past = self.lengths if self.keys else np.zeros(len(tokens), np.int64)
         return replace(packed, positions=packed.positions + torch.from_numpy(np.repeat(past, packed.layout.lengths)))
@@ -47,13 +47,13 @@ class KVCache:
         if not self.keys:
             self.lengths = np.zeros(len(layout.lengths), np.int64)
         if len(layout.lengths) != len(self.lengths):
-            raise ValueError(f"{len(layout.lengths)} sequences, yet the cache keeps {len(self.lengths)}")
+            raise ValueError(f"got {len(layout.lengths)} sequences, but the cache holds {len(self.lengths)}")
         self._step = _Step(self.lengths, layout, path)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         """Cache the new keys and values of a layer, and attend to all cached ones. (N, H, d) -> (N, H, d)."""
         if self._step is None:
-            raise RuntimeError("a step of the cache starts with start_step()")
+            raise RuntimeError("call start_step() before the layers of a step")
         step = self._step
         if layer == len(self.keys):
             shape = (len(self.lengths), 0, *key.shape[1:])

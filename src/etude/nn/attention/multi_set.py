@@ -79,7 +79,7 @@ def attend_multi_set(
 ) -> Tensor:
     """(N, H, d) -> (N, H, d). Scores are divided by sqrt(d); for another scale, scale the query."""
     if not torch.compiler.is_compiling() and query.shape[0] != layout.total:
-        raise ValueError(f"{query.shape[0]} tokens, yet the layout ends at {layout.total}")
+        raise ValueError(f"got {query.shape[0]} tokens, but the layout ends at {layout.total}")
     if query.shape[0] == 0:
         return query.clone()
     path = path or choose_path(query.device, query.dtype, query.shape[-1])
@@ -93,7 +93,7 @@ def attend_multi_set(
         return result
     if path == "reference":
         return _reference(query, parts, layout, slot, dropout)
-    raise UserError(f"no attention path '{path}'. Known: varlen, grouped, reference.")
+    raise UserError(f"unknown attention path '{path}'. Known: varlen, grouped, reference.")
 
 
 def sequence_edges(layout: Layout, tokens: int) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ def _varlen(
     reaches, bounds, blind, flat = [], [], [], []
     for part in parts:
         if part.reach == "all" and not part.edge:
-            raise ValueError("a query that sees all keys sees those at the edge too")
+            raise ValueError("edge=False needs reach 'past' or 'future', not 'all'")
         part_bounds = backwards if part.reach == "future" else layout.bounds
         bounds.append(part_bounds if part.edge else _without_first(part_bounds))
         blind.append(None if part.edge else last if part.reach == "future" else first)
