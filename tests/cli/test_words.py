@@ -15,6 +15,13 @@ def test_settings_stand_anywhere_and_paths_stay_places() -> None:
     assert settings == {"train.lr": 3e-4, "task.network.words": 8, "objective.kind": "masked"}
 
 
+def test_changes_of_a_study() -> None:
+    words = ["small.yaml", "seeds.pretrain=2", "budget.flops=1e9", "name=x", "contenders.a+b.set.model.width=32"]
+    places, changes = split_settings(words, grouped=False)
+    assert places == ["small.yaml"]
+    assert changes == {"seeds.pretrain": 2, "budget.flops": 1e9, "name": "x", "contenders.a+b.set.model.width": 32}
+
+
 def test_the_same_setting_twice_is_the_last() -> None:
     assert split_settings(["train.lr=1", "train.lr=2"])[1] == {"train.lr": 2}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from etude.errors import UserError
 
-_SETTING = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*=")  # a path with '/' before the '=' is none
+_SETTING = re.compile(r"[^/=]+=")  # with a '/' before the '=' it is a path
 
 
 def split_settings(words: Sequence[str], grouped: bool = True) -> tuple[list[str], dict[str, object]]:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from etude.errors import UserError, suggest_name
-from etude.recipes.document import Document, parse_file, value_of
+from etude.recipes.document import Document, parse_file
 from etude.recipes.schema import Recipe, checked
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
@@ -371,14 +371,3 @@ def _checked(model: type[Study], document: Document) -> Any:
         if group not in values:
             raise UserError(f"{document.place(())}: this study names no {group}.")
     return checked(model, values, document.rooted("study"), "study")
-
-
-def changes_of(words: list[str]) -> dict[str, Any]:
-    """`budget.flops=1e12` of a command line as changes of a study."""
-    found: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key:
-            raise UserError(f"'{word}' changes nothing. Write name=value, such as seeds.pretrain=1.")
-        found[key.strip()] = value_of(text, f"the change '{word}'")
-    return found
