@@ -162,8 +162,8 @@ class Family:
                     f"{source}: {key}={config[key]!r} is not supported; {self.system} models need {key}={value!r}."
                 )
         values: dict[str, Any] = dict(self.fixed)
-        for key in self.fields:
-            values |= key.read(config, source)
+        for config_field in self.fields:
+            values |= config_field.read(config, source)
         values |= self.read_extra(config, source)
         try:
             return Settings(**values)

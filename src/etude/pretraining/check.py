@@ -14,6 +14,7 @@ from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import Report
 from etude.train import memory, peak, schedule
 from etude.train.device import resolve_device
 
@@ -80,19 +81,26 @@ def unigram_entropy(counts: np.ndarray) -> float:
     return float(-(share * np.log(share)).sum())
 
 
+def text_problems(report: Report) -> list[str]:
+    """What the report of a corpus shows: unknown tokens, duplicates that were kept, documents that are no text."""
+    warnings = []
+    documents, unknown = max(1, report["documents"]), report["unknown_share"]
+    duplicates = (report["duplicates"] - report["dropped"]) / documents
+    non_text = report["non_text"] / documents
+    if unknown > 0.02:
+        warnings.append(f"{unknown:.1%} of the tokens are unknown: train a larger tokenizer, or a byte-level one.")
+    if duplicates > 0.05:
+        warnings.append(f"{duplicates:.1%} of the documents are exact duplicates: prepare with --unique.")
+    if non_text > 0.01:
+        file, line = report["non_text_examples"][0]
+        warnings.append(f"{non_text:.1%} of the documents do not look like text, the first at {file}:{line}.")
+    return warnings
+
+
 def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: Speed) -> list[str]:
     """What a careful colleague would point at before the run starts."""
-    found = []
-    report = corpus.manifest.get("report", {})
-    unknown, duplicates = report.get("unknown_share", 0.0), report.get("duplicate_share", 0.0)
-    if unknown > 0.02:
-        found.append(f"{unknown:.1%} of the tokens are unknown: train a larger tokenizer, or a byte-level one.")
-    if duplicates > 0.05:
-        found.append(f"{duplicates:.1%} of the documents are exact duplicates: prepare with --unique.")
-    if report.get("nontext_share", 0.0) > 0.01:
-        found.append(
-            f"{report['nontext_share']:.1%} of the characters are not text (control or private-use characters)."
-        )
+    report = corpus.manifest.get("report")
+    found = text_problems(report) if report is not None else []
     if held_out(corpus) is None:
         found.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
     if epochs > 40:
