@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 import etude
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run
 from etude.world import World
 
 
-def states_of(model: Loaded, examples: list[dict[str, Any]]) -> np.ndarray:
+def states_of(model: LoadedModel, examples: list[dict[str, Any]]) -> np.ndarray:
     """(examples, layers, width): of the homonym in each text."""
     encodings = model.tokenizer.encode_batch([one["text"] for one in examples])
     found = []
@@ -38,7 +38,7 @@ def states_of(model: Loaded, examples: list[dict[str, Any]]) -> np.ndarray:
     return np.stack(found)
 
 
-def right(model: Loaded, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> list[float]:
+def right(model: LoadedModel, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> list[float]:
     """Share of senses told right, for each layer."""
     known, asked = states_of(model, train), states_of(model, test)
     scores = []

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etude.hub.run_weights import save_final
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.models import transformer
 from etude.objectives import causal, masked
 from etude.recipes.learner import build_learner
@@ -31,22 +31,22 @@ def tokenizer(spec: str = "bytebpe:300") -> Tokenizer:
 
 def decoder(
     spec: str = "bytebpe:300", bias: bool = False, documents: Any = "join", start: bool = False, **changes: Any
-) -> Loaded:
+) -> LoadedModel:
     """A causal model whose random weights are large enough to have opinions."""
     words = tokenizer(spec)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "vocab": words.vocab, "context": 32}
     model = transformer.build(transformer.Settings(**sizes | {"direction": "causal", "init_deviation": 0.3} | changes))
     objective = causal.build(causal.Settings(bias=bias, documents=documents, start=start), model, words.special)
-    return Loaded(model, objective, words)
+    return LoadedModel(model, objective, words)
 
 
-def encoder(spec: str = "wordpiece:200", markers: bool = True, **changes: Any) -> Loaded:
+def encoder(spec: str = "wordpiece:200", markers: bool = True, **changes: Any) -> LoadedModel:
     words = tokenizer(spec)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "vocab": words.vocab, "context": 32}
     model = transformer.build(transformer.Settings(**sizes | {"segments": 2, "init_deviation": 0.3} | changes))
-    return Loaded(model, masked.build(masked.Settings(markers=markers), model, words.special), words)
+    return LoadedModel(model, masked.build(masked.Settings(markers=markers), model, words.special), words)
 
 
 SMALL = {"model.layers": 2, "model.width": 32, "model.heads": 2, "train.batch_tokens": 4096}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from etude.hub.run_weights import save_final
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
@@ -85,10 +85,10 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def small_gpt() -> Callable[..., Loaded]:
+def small_gpt() -> Callable[..., LoadedModel]:
     """A function from a kind of tokenizer and texts to a causal model with random weights."""
 
-    def make(spelling: str, texts: list[str], scale: float = 1.0) -> Loaded:
+    def make(spelling: str, texts: list[str], scale: float = 1.0) -> LoadedModel:
         tokenizer = Tokenizer.train(spelling, texts * 3)
         shape = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=64", "model.feedforward=64"]
         recipe = Recipe.load("gpt2-toy", shape).resolve(vocab=tokenizer.vocab)
@@ -97,6 +97,6 @@ def small_gpt() -> Callable[..., Loaded]:
             model, objective = build_learner(recipe, tokenizer)
         for weight in model.parameters():
             weight.data.mul_(scale)
-        return Loaded(model, objective, tokenizer)
+        return LoadedModel(model, objective, tokenizer)
 
     return make

@@ -29,9 +29,9 @@ from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 if TYPE_CHECKING:
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
-    from etude.inference.model import Loaded as LoadedModel
+    from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
-    from etude.inference.task_model import Tuned as TaskModel
+    from etude.inference.task_model import TaskModel as TaskModel
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
@@ -55,14 +55,14 @@ TYPES = {  # what the verbs take and return: (module, name there)
     "Continuation": ("etude.inference.generation", "Continuation"),
     "Corpus": ("etude.text.corpus.corpus", "Corpus"),
     "Guess": ("etude.inference.fill", "Guess"),
-    "LoadedModel": ("etude.inference.model", "Loaded"),
+    "LoadedModel": ("etude.inference.model", "LoadedModel"),
     "Perplexity": ("etude.inference.perplexity", "Perplexity"),
     "Recipe": ("etude.recipes.schema", "Recipe"),
     "Report": ("etude.study.runner", "Report"),
     "Run": ("etude.runs.run", "Run"),
     "Score": ("etude.tasks.bootstrap", "Score"),
     "SuiteRun": ("etude.verbs.task_run", "SuiteRun"),
-    "TaskModel": ("etude.inference.task_model", "Tuned"),
+    "TaskModel": ("etude.inference.task_model", "TaskModel"),
     "TaskRun": ("etude.verbs.task_run", "TaskRun"),
     "Tokenizer": ("etude.text.tokenizer.tokenizer", "Tokenizer"),
 }

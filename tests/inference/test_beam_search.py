@@ -10,14 +10,14 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.beam_search import length_penalty, search
-from etude.inference.generation import Way, generate
-from etude.inference.model import Loaded
+from etude.inference.generation import Sampling, generate
+from etude.inference.model import LoadedModel
 from tests.tiny_models import decoder, encoder
 
 PROMPTS = ["the cat", "고양이", ""]
 
 
-def few_words(**changes: Any) -> Loaded:
+def few_words(**changes: Any) -> LoadedModel:
     """Only four letters and end-of-text can follow."""
     model = decoder(bias=True, **changes)
     tokenizer = model.tokenizer
@@ -29,7 +29,7 @@ def few_words(**changes: Any) -> Loaded:
     return model
 
 
-def likelihood(model: Loaded, ids: list[int], new: list[int]) -> float:
+def likelihood(model: LoadedModel, ids: list[int], new: list[int]) -> float:
     scores = torch.from_numpy(model.logits([[*ids, *new[:-1]]])[0]).double().log_softmax(-1)
     return float(sum(scores[len(ids) - 1 + step, token] for step, token in enumerate(new)))
 
@@ -53,7 +53,7 @@ def test_a_beam_that_holds_everything_finds_the_best(penalty: float) -> None:
 def test_one_beam_is_greedy(prompt: str) -> None:
     model = decoder(context=16)
     (found,) = search(model, prompt, 25, beams=1)
-    greedy = generate(model, [prompt], Way(tokens=25, temperature=0))[0]
+    greedy = generate(model, [prompt], Sampling(tokens=25, temperature=0))[0]
     assert (found.ids, found.text, found.slides) == (greedy.ids, greedy.text, greedy.slides)
     assert found.slides > 0
 

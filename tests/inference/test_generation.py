@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from etude.chance import fold
 from etude.errors import UserError
 from etude.inference import generation
-from etude.inference.generation import Continuation, Way, generate, window_start
-from etude.inference.model import Loaded
+from etude.inference.generation import Continuation, Sampling, generate, window_start
+from etude.inference.model import LoadedModel
 from tests.tiny_models import TEXTS, decoder, encoder
 
 AXES: dict[str, dict[str, Any]] = {
@@ -25,11 +25,11 @@ AXES: dict[str, dict[str, Any]] = {
     "rotary": {"positions": "rotary", "gated": True},
     "factorised": {"share": "all", "embedding_width": 16},
 }
-WAYS = {
-    "greedy": Way(tokens=14, temperature=0),
-    "sampled": Way(tokens=14, seed=3),
-    "narrow": Way(tokens=14, temperature=0.8, top_k=40, top_p=0.9, seed=1),
-    "gpt2": Way(tokens=14, temperature=1.3, top_p=0.7, top_p_rule="gpt2"),
+SAMPLINGS = {
+    "greedy": Sampling(tokens=14, temperature=0),
+    "sampled": Sampling(tokens=14, seed=3),
+    "narrow": Sampling(tokens=14, temperature=0.8, top_k=40, top_p=0.9, seed=1),
+    "gpt2": Sampling(tokens=14, temperature=1.3, top_p=0.7, top_p_rule="gpt2"),
 }
 
 
@@ -46,66 +46,66 @@ def ids_of(found: list[Continuation]) -> list[tuple[int, ...]]:
 # --- the cache and the batch ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
-def test_the_cache_changes_nothing(axes: dict[str, Any], way: Way) -> None:
+def test_the_cache_changes_nothing(axes: dict[str, Any], sampling: Sampling) -> None:
     """Token by token, also where a text fills its context and slides."""
     model = decoder(context=16, **axes)
     prompts = prompts_of(6)
-    found = generate(model, prompts, way, samples=2)
-    assert found == generate(model, prompts, way, samples=2, cached=False)
+    found = generate(model, prompts, sampling, samples=2)
+    assert found == generate(model, prompts, sampling, samples=2, cached=False)
     assert any(one.slides for one in found) and len(set(ids_of(found))) > 3
 
 
 @pytest.mark.parametrize("name", ["greedy", "narrow"])
 def test_a_hundred_prompts_together_are_one_by_one(name: str) -> None:
-    model, prompts, way = decoder(), prompts_of(100), replace(WAYS[name], tokens=4)
-    together = generate(model, prompts, way)
-    assert together == [generate(model, [prompt], way)[0] for prompt in prompts]
+    model, prompts, sampling = decoder(), prompts_of(100), replace(SAMPLINGS[name], tokens=4)
+    together = generate(model, prompts, sampling)
+    assert together == [generate(model, [prompt], sampling)[0] for prompt in prompts]
     assert len({len(model.tokenizer.encode(prompt)) for prompt in prompts}) > 10
-    assert generate(model, prompts[::-1], way) == together[::-1]
+    assert generate(model, prompts[::-1], sampling) == together[::-1]
 
 
 def test_turns_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """More prompts than memory holds are continued in turn."""
-    model, way = decoder(), WAYS["sampled"]
-    together = generate(model, prompts_of(12), way)
+    model, sampling = decoder(), SAMPLINGS["sampled"]
+    together = generate(model, prompts_of(12), sampling)
     sizes: list[int] = []
     reader = generation.Reader
 
-    def counted(loaded: Loaded, sequences: Any, cached: bool) -> Any:
+    def counted(loaded: LoadedModel, sequences: Any, cached: bool) -> Any:
         sizes.append(len(sequences))
         return reader(loaded, sequences, cached)
 
     monkeypatch.setattr(generation, "Reader", counted)
     monkeypatch.setattr(generation, "KEPT", 40_000)
-    assert generate(model, prompts_of(12), way) == together
+    assert generate(model, prompts_of(12), sampling) == together
     assert len(sizes) > 3 and sum(sizes) == 12
 
 
 def test_samples_differ_and_begin_alike_however_long() -> None:
     model = decoder()
-    three = ids_of(generate(model, ["the cat"], Way(tokens=12), samples=3))
+    three = ids_of(generate(model, ["the cat"], Sampling(tokens=12), samples=3))
     assert len(set(three)) == 3
-    assert [ids[:5] for ids in three] == ids_of(generate(model, ["the cat"], Way(tokens=5), samples=3))
-    assert ids_of(generate(model, ["the cat"], Way(tokens=12, seed=1))) != three[:1]
-    assert ids_of(generate(model, ["the cat", "the dog"], Way(tokens=12), samples=3))[:3] == three
+    assert [ids[:5] for ids in three] == ids_of(generate(model, ["the cat"], Sampling(tokens=5), samples=3))
+    assert ids_of(generate(model, ["the cat"], Sampling(tokens=12, seed=1))) != three[:1]
+    assert ids_of(generate(model, ["the cat", "the dog"], Sampling(tokens=12), samples=3))[:3] == three
 
 
 # --- the choice of a token --------------------------------------------------------------------------
 
 
-def slow_kept(scores: np.ndarray, way: Way) -> set[int]:
+def slow_kept(scores: np.ndarray, sampling: Sampling) -> set[int]:
     """The description, word for word, for one row without equal scores."""
-    share = np.exp((scores - scores.max()) / way.temperature)
-    order = np.argsort(-scores)[: way.top_k]
+    share = np.exp((scores - scores.max()) / sampling.temperature)
+    order = np.argsort(-scores)[: sampling.top_k]
     share = share[order] / share[order].sum()
-    if way.top_p is None:
+    if sampling.top_p is None:
         return set(order.tolist())
     kept: list[int] = []
     reached = 0.0
     for token, part in zip(order.tolist(), share, strict=True):
-        if kept and (reached + part > way.top_p if way.top_p_rule == "gpt2" else reached >= way.top_p):
+        if kept and (reached + part > sampling.top_p if sampling.top_p_rule == "gpt2" else reached >= sampling.top_p):
             break
         kept.append(token)
         reached += part
@@ -118,29 +118,29 @@ def test_what_is_kept_is_what_is_described(data: st.DataObject) -> None:
     vocab = data.draw(st.integers(1, 12))
     draw = np.random.default_rng(data.draw(st.integers(0, 10_000)))
     scores = draw.normal(size=(3, vocab)) * 3
-    way = Way(
+    sampling = Sampling(
         temperature=data.draw(st.sampled_from([0.3, 1.0, 2.0])),
         top_k=data.draw(st.one_of(st.none(), st.integers(1, 14))),
         top_p=data.draw(st.one_of(st.none(), st.floats(0.01, 0.999))),
         top_p_rule=data.draw(st.sampled_from(["usual", "gpt2"])),
     )
-    kept = torch.isfinite(way.kept(torch.from_numpy(scores)))
-    assert [set(row.nonzero()[:, 0].tolist()) for row in kept] == [slow_kept(row, way) for row in scores]
+    kept = torch.isfinite(sampling.kept(torch.from_numpy(scores)))
+    assert [set(row.nonzero()[:, 0].tolist()) for row in kept] == [slow_kept(row, sampling) for row in scores]
 
 
 def test_the_rule_of_gpt2_leaves_out_the_token_that_crosses() -> None:
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    sets = {rule: torch.isfinite(Way(top_p=0.7, top_p_rule=rule).kept(scores)).sum() for rule in ("usual", "gpt2")}  # type: ignore[arg-type]
+    sets = {rule: torch.isfinite(Sampling(top_p=0.7, top_p_rule=rule).kept(scores)).sum() for rule in ("usual", "gpt2")}  # type: ignore[arg-type]
     assert sets == {"usual": 2, "gpt2": 1}
-    assert torch.isfinite(Way(top_p=0.1, top_p_rule="gpt2").kept(scores)).sum() == 1  # never none
+    assert torch.isfinite(Sampling(top_p=0.1, top_p_rule="gpt2").kept(scores)).sum() == 1  # never none
     equal = torch.zeros(1, 4)
-    assert torch.isfinite(Way(top_k=2).kept(equal)).all()  # equals of the last one kept
+    assert torch.isfinite(Sampling(top_k=2).kept(equal)).all()  # equals of the last one kept
 
 
 def test_draws_have_the_probabilities_of_the_model() -> None:
     scores = torch.tensor([2.0, 1.0, 0.0, -1.0, float("-inf")])
-    way, count = Way(temperature=0.7), 20_000
-    drawn = way.choose(scores.expand(count, -1), [fold(5, number) for number in range(count)])
+    sampling, count = Sampling(temperature=0.7), 20_000
+    drawn = sampling.choose(scores.expand(count, -1), [fold(5, number) for number in range(count)])
     share = (scores / 0.7).softmax(-1).numpy()
     error = np.sqrt(share * (1 - share) / count)
     found = np.bincount(drawn, minlength=5) / count
@@ -149,7 +149,7 @@ def test_draws_have_the_probabilities_of_the_model() -> None:
 
 def test_ids_without_a_token_are_never_written() -> None:
     model = decoder(vocab=320)  # the tokenizer has 300
-    found = generate(model, prompts_of(5), Way(tokens=30, temperature=3.0))
+    found = generate(model, prompts_of(5), Sampling(tokens=30, temperature=3.0))
     written = [token for one in found for token in one.ids]
     assert len(written) > 50
     assert max(written) < model.tokenizer.vocab
@@ -158,7 +158,7 @@ def test_ids_without_a_token_are_never_written() -> None:
 # --- beginnings and ends ----------------------------------------------------------------------------
 
 
-def leaning(token: int, **changes: Any) -> Loaded:
+def leaning(token: int, **changes: Any) -> LoadedModel:
     """A model that likes one token best."""
     model = decoder(bias=True, **changes)
     with torch.no_grad():
@@ -170,15 +170,15 @@ def test_end_of_text_ends_and_may_be_passed() -> None:
     end = decoder().tokenizer.special.end
     assert end is not None
     model = leaning(end)
-    assert generate(model, ["the"], Way(tokens=5))[0] == Continuation("the", "", (), "end")
-    beyond = generate(model, ["the"], Way(tokens=5, past_end=True))[0]
+    assert generate(model, ["the"], Sampling(tokens=5))[0] == Continuation("the", "", (), "end")
+    beyond = generate(model, ["the"], Sampling(tokens=5, past_end=True))[0]
     assert beyond.ids == (end,) * 5 and beyond.ended == "tokens" and beyond.text == "[EOT]" * 5
 
 
 def test_an_empty_prompt_begins_as_a_document() -> None:
     model = decoder()
     end = model.tokenizer.special.end
-    alone = generate(model, [""], Way(tokens=6, temperature=0))[0]
+    alone = generate(model, [""], Sampling(tokens=6, temperature=0))[0]
     scores = torch.from_numpy(model.logits([[end, *alone.ids]])[0])  # type: ignore[list-item]
     assert alone.ids == tuple(scores[:-1].argmax(-1).tolist())
     assert str(alone) == alone.text
@@ -196,13 +196,13 @@ def test_a_full_context_slides_or_stops() -> None:
     model = decoder(context=16)
     prompt = model.tokenizer.decode(list(range(20, 30)))
     size = len(model.tokenizer.encode(prompt))
-    stopped = generate(model, [prompt], Way(tokens=40, temperature=0, overflow="stop", past_end=True))[0]
+    stopped = generate(model, [prompt], Sampling(tokens=40, temperature=0, overflow="stop", past_end=True))[0]
     assert stopped.ended == "context" and len(stopped.ids) == 16 - size + 1 and stopped.slides == 0
-    slid = generate(model, [prompt], Way(tokens=40, temperature=0, past_end=True))[0]
+    slid = generate(model, [prompt], Sampling(tokens=40, temperature=0, past_end=True))[0]
     assert slid.ended == "tokens" and slid.ids[: len(stopped.ids)] == stopped.ids
     assert slid.slides == window_start(size + 39, 16, 8) // 8 > 1
     with pytest.raises(UserError, match=r"The prompt has \d+ tokens, and the model sees at most 16"):
-        generate(model, [prompt * 3], Way(overflow="stop"))
+        generate(model, [prompt * 3], Sampling(overflow="stop"))
 
 
 def test_a_prompt_longer_than_the_context_is_seen_from_its_end() -> None:
@@ -210,15 +210,15 @@ def test_a_prompt_longer_than_the_context_is_seen_from_its_end() -> None:
     ids = model.tokenizer.encode(TEXTS[0]).ids
     start = window_start(len(ids), 16, 8)
     assert len(ids) - 16 <= start <= len(ids) - 8
-    first = generate(model, [TEXTS[0]], Way(tokens=1, temperature=0))[0]
+    first = generate(model, [TEXTS[0]], Sampling(tokens=1, temperature=0))[0]
     assert first.ids[0] == int(model.logits([ids[start:]])[0][-1].argmax()) and first.slides == 1
 
 
 def test_stop_strings_end_the_text_before_them() -> None:
     model, prompts = decoder(), prompts_of(20)
-    free = generate(model, prompts, Way(tokens=30, seed=2))
+    free = generate(model, prompts, Sampling(tokens=30, seed=2))
     stops = [free[4].text[3:6], free[9].text[1:3], "never there"]
-    stopped = generate(model, prompts, Way(tokens=30, seed=2, stop=stops))
+    stopped = generate(model, prompts, Sampling(tokens=30, seed=2, stop=stops))
     for whole, cut in zip(free, stopped, strict=True):
         # letter by letter: the shortest beginning that ends with a stop string
         ends = [n for n in range(len(whole.text) + 1) if any(whole.text[:n].endswith(stop) for stop in stops)]
@@ -246,7 +246,7 @@ def test_korean_is_streamed_by_the_syllable() -> None:
     model = decoder("bytebpe:262")
     syllables = model.tokenizer.encode("고양이").ids.tolist()
     assert len(syllables) == 9
-    sample = generation.Sample(model, "", Way(tokens=20))
+    sample = generation.Sample(model, "", Sampling(tokens=20))
     assert [sample.take(token) for token in syllables] == ["", "", "고", "", "", "양", "", "", "이"]
 
 

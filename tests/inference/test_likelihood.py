@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.inference.likelihood import Worth, by_rules, spelled, weigh
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 
 TEXTS = [
     "good film",
@@ -26,11 +26,11 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=["bytebpe:300", "word:60"])
-def gpt(request: pytest.FixtureRequest, small_gpt: Callable[..., Loaded]) -> Loaded:
+def gpt(request: pytest.FixtureRequest, small_gpt: Callable[..., LoadedModel]) -> LoadedModel:
     return small_gpt(request.param, TEXTS, scale=3)  # so that answers differ
 
 
-def brute_force(gpt: Loaded, context: str, answer: str) -> tuple[float, int, bool]:
+def brute_force(gpt: LoadedModel, context: str, answer: str) -> tuple[float, int, bool]:
     """Nats and tokens of an answer, each token from a reading of its own; and whether it would be written."""
     ids = gpt.tokenizer.encode(context + answer).ids.tolist()
     before = gpt.tokenizer.encode(context).ids.tolist()
@@ -43,18 +43,18 @@ def brute_force(gpt: Loaded, context: str, answer: str) -> tuple[float, int, boo
     return total, len(ids) - first, likeliest
 
 
-def written(gpt: Loaded, context: str, tokens: int) -> str:
+def written(gpt: LoadedModel, context: str, tokens: int) -> str:
     return str(gpt.generate(context, tokens, temperature=0, past_end=True))[len(context) :]
 
 
-def test_what_a_model_would_write_is_likeliest(gpt: Loaded) -> None:
+def test_what_a_model_would_write_is_likeliest(gpt: LoadedModel) -> None:
     answer = written(gpt, "the end", 3)
     (worth,) = weigh(gpt, [spelled(gpt, "the end", [answer, answer + " film"])])
     assert worth.likeliest[0] == brute_force(gpt, "the end", answer)[2]
 
 
 @pytest.mark.parametrize("answers", [[" bad", " very good"], [" good", " bad"], ["\n\nA.", " the end was bad"]])
-def test_an_answer_is_worth_what_its_tokens_are(gpt: Loaded, answers: list[str]) -> None:
+def test_an_answer_is_worth_what_its_tokens_are(gpt: LoadedModel, answers: list[str]) -> None:
     contexts = ["good film\nlabel:", "the end", "very good actor\nlabel: ", "영화 정말"]
     group = [spelled(gpt, context, answers) for context in contexts]
     for context, worth in zip(contexts, weigh(gpt, group), strict=True):
@@ -65,7 +65,7 @@ def test_an_answer_is_worth_what_its_tokens_are(gpt: Loaded, answers: list[str])
         assert worth.likeliest.tolist() == [likeliest for _, _, likeliest in expected]
 
 
-def test_an_empty_context_is_end_of_text(gpt: Loaded) -> None:
+def test_an_empty_context_is_end_of_text(gpt: LoadedModel) -> None:
     (worth,) = weigh(gpt, [spelled(gpt, "", ["bad", "good"])])
     ids = gpt.tokenizer.encode("bad").ids
     scores = gpt.logits([[gpt.tokenizer.special.end, *ids[:-1]]])[0]
@@ -73,7 +73,7 @@ def test_an_empty_context_is_end_of_text(gpt: Loaded) -> None:
     assert worth.nats[0] == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_what_is_too_long_is_cut_at_its_beginning(gpt: Loaded) -> None:
+def test_what_is_too_long_is_cut_at_its_beginning(gpt: LoadedModel) -> None:
     context, answers = "good film bad plot " * 60 + "label:", [" bad", " very good"]
     one = spelled(gpt, context, answers)
     assert one.cut
@@ -85,7 +85,7 @@ def test_what_is_too_long_is_cut_at_its_beginning(gpt: Loaded) -> None:
     assert not spelled(gpt, "label:", answers).cut
 
 
-def test_what_several_answers_read_is_read_once(gpt: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_several_answers_read_is_read_once(gpt: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     options = [option for option in (" good", " bad", " film", " plot") if tokens_of(gpt, option) == 1]
     assert len(options) > 1
     read, packed = [], gpt.packed
@@ -99,7 +99,7 @@ def test_what_several_answers_read_is_read_once(gpt: Loaded, monkeypatch: pytest
     assert len(read) == 1
 
 
-def tokens_of(gpt: Loaded, option: str) -> int:
+def tokens_of(gpt: LoadedModel, option: str) -> int:
     one = spelled(gpt, "the", [option])
     return len(one.sequences[0]) - one.firsts[0]
 
@@ -120,11 +120,11 @@ def test_rules_divide_by_what_they_say(answers: list[tuple[float, int, str]]) ->
 
 
 @pytest.mark.parametrize("answer", ["", "  "])
-def test_an_answer_of_nothing_is_refused(gpt: Loaded, answer: str) -> None:
+def test_an_answer_of_nothing_is_refused(gpt: LoadedModel, answer: str) -> None:
     with pytest.raises(UserError, match="leaves nothing of the answer"):
         spelled(gpt, "the end", [answer])
 
 
-def test_an_answer_that_fills_the_context_is_refused(gpt: Loaded) -> None:
+def test_an_answer_that_fills_the_context_is_refused(gpt: LoadedModel) -> None:
     with pytest.raises(UserError, match="leaves no room"):
         spelled(gpt, "the end", [" good film" * 100])

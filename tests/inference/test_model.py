@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import etude
 from etude.errors import UserError
 from etude.inference.fill import Guess
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.models import recurrent, static
 from etude.nn.packed import pack
 from etude.objectives import bilm, skipgram
@@ -29,16 +29,16 @@ def sequences(vocab: int, lengths: tuple[int, ...] = (5, 1, 17, 32, 2, 9)) -> li
     return [draw.integers(6, vocab, length).tolist() for length in lengths]
 
 
-def elmo(spec: str = "word:60") -> Loaded:
+def elmo(spec: str = "word:60") -> LoadedModel:
     words = tokenizer(spec)
     model = recurrent.build(recurrent.Settings(width=8, cells=12, vocab=words.vocab))
-    return Loaded(model, bilm.build(bilm.Settings(), model, words.special), words)
+    return LoadedModel(model, bilm.build(bilm.Settings(), model, words.special), words)
 
 
-def word_vectors() -> Loaded:
+def word_vectors() -> LoadedModel:
     words = tokenizer("word:60")
     model = static.build(static.Settings(width=8, vocab=words.vocab))
-    return Loaded(model, skipgram.build(skipgram.Settings(), model, words.special), words)
+    return LoadedModel(model, skipgram.build(skipgram.Settings(), model, words.special), words)
 
 
 # --- ids in, arrays out -----------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_word_vectors_and_recurrent_models_encode_too() -> None:
 # --- blanks -----------------------------------------------------------------------------------------
 
 
-def favouring(word: str, spec: str = "wordpiece:200", second: str | None = None) -> Loaded:
+def favouring(word: str, spec: str = "wordpiece:200", second: str | None = None) -> LoadedModel:
     """A masked model that likes one token best."""
     model = encoder(spec)
     for number, token in enumerate([word, second]):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.inference.perplexity import Held, perplexity, pseudo_perplexity, scored, windows
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ from tests.tiny_models import TEXTS, decoder, encoder
 DECODER, ENCODER = decoder(context=8), encoder(context=16)
 
 
-def brute_force(model: Loaded, ids: list[int], context: int, stride: int) -> list[float]:
+def brute_force(model: LoadedModel, ids: list[int], context: int, stride: int) -> list[float]:
     """Each token alone: its probability behind the tokens from the first window that reaches it."""
     found = []
     for place in range(1, len(ids)):
@@ -66,7 +66,7 @@ def test_a_text_is_scored_behind_end_of_text() -> None:
     assert found.nats_per_word == pytest.approx(found.nats / 21) and not found.pseudo
 
 
-def corpus_of(model: Loaded) -> tuple[Corpus, list[list[int]]]:
+def corpus_of(model: LoadedModel) -> tuple[Corpus, list[list[int]]]:
     draw = np.random.default_rng(2)
     documents = [draw.integers(6, 300, size).tolist() for size in (5, 1, 23, 11)]
     return Corpus.from_documents([[document] for document in documents], model.tokenizer), documents
@@ -116,7 +116,7 @@ def test_memory_bounds_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tokenizer_without_end_of_text_leaves_the_first_token() -> None:
     model = decoder(context=8)
     parts = model.tokenizer.content.replace('"[EOT]"', '"[NOT]"')
-    bare = Loaded(model.model, model.objective, Tokenizer(parts))
+    bare = LoadedModel(model.model, model.objective, Tokenizer(parts))
     assert bare.tokenizer.special.end is None
     ids = bare.tokenizer.encode(TEXTS[0]).ids.tolist()
     found = perplexity(bare, TEXTS[0])

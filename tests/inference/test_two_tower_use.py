@@ -13,7 +13,7 @@ import torch
 
 from etude.cli.main import main
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.inference.perplexity import pseudo_perplexity
 from etude.models import two_tower
 from etude.objectives import cloze
@@ -29,13 +29,13 @@ def etude(*words: str) -> None:
     assert not stopped.value.code
 
 
-def towers(**changes: object) -> Loaded:
+def towers(**changes: object) -> LoadedModel:
     words = tokenizer("wordpiece:200")
     torch.manual_seed(0)
     sizes = {"layers": 2, "width": 32, "heads": 4, "vocab": words.vocab, "context": 32} | changes
     model = two_tower.build(two_tower.Settings.model_validate(sizes))
     predict = "bilm" if model.combiner is None else "cloze"
-    return Loaded(model, cloze.build(cloze.Settings(predict=predict), model, words.special), words)  # type: ignore[arg-type]
+    return LoadedModel(model, cloze.build(cloze.Settings(predict=predict), model, words.special), words)  # type: ignore[arg-type]
 
 
 def test_from_text_to_a_scored_task(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.models import recurrent, static
 from etude.objectives import bilm, skipgram
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -29,14 +29,14 @@ def tokenizer(sentences: list[list[str]]) -> Tokenizer:
     return Tokenizer.train("word:30", [" ".join(words) for words in sentences])  # most names stay unknown
 
 
-def biLM(tokenizer: Tokenizer, characters: dict | None) -> Loaded:
+def biLM(tokenizer: Tokenizer, characters: dict | None) -> LoadedModel:
     torch.manual_seed(0)
     shape = recurrent.Settings(width=8, cells=12, vocab=tokenizer.vocab, characters=characters)
     model = recurrent.build(shape)
-    return Loaded(model, bilm.build(bilm.Settings(), model, tokenizer.special), tokenizer)
+    return LoadedModel(model, bilm.build(bilm.Settings(), model, tokenizer.special), tokenizer)
 
 
-def moves(model: Loaded, sentences: list[list[str]]) -> np.ndarray:
+def moves(model: LoadedModel, sentences: list[list[str]]) -> np.ndarray:
     """(layers,) how far the vectors of "bank" lie apart at least, in each layer."""
     states = model.states(sentences)
     assert [one.shape[1] for one in states] == [len(words) for words in sentences]  # no markers
@@ -54,7 +54,7 @@ def test_context_moves_the_layers_and_not_the_word(tokenizer, sentences, charact
 
 def test_a_static_vector_stays(tokenizer, sentences) -> None:
     model = static.build(static.Settings(width=8, vocab=tokenizer.vocab))
-    loaded = Loaded(model, skipgram.build(skipgram.Settings(), model, tokenizer.special), tokenizer)
+    loaded = LoadedModel(model, skipgram.build(skipgram.Settings(), model, tokenizer.special), tokenizer)
     assert moves(loaded, sentences).tolist() == [0.0]
 
 

@@ -13,7 +13,7 @@ import torch
 from etude.errors import UserError
 from etude.hub.run_weights import load_learner, save_final
 from etude.inference.model import load
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.models import static
 from etude.models.base import DROPOUT_RATES
 from etude.models.layer_features import LayerFeatures
@@ -175,10 +175,10 @@ def test_chosen_layers_are_twice_as_wide(base: Path) -> None:
 # --- whole transfers --------------------------------------------------------------------------------
 
 
-def classified(start: Path, reviews: tuple[Path, Path], out: Path, epochs: int) -> Tuned:
+def classified(start: Path, reviews: tuple[Path, Path], out: Path, epochs: int) -> TaskModel:
     settings = {"train.epochs": epochs, "train.lr": 3e-3}
     run = finetune(start, "classify", reviews[0], out, dev=reviews[1], overrides=settings, quiet=True)
-    return Tuned.open(run.folder, device="cpu")
+    return TaskModel.open(run.folder, device="cpu")
 
 
 def test_a_classifier_learns_and_reads_back(base: Path, reviews: tuple[Path, Path], tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_entities_by_projection_bilstm_and_crf(way: dict[str, Any], epochs: int,
     settings: dict[str, Any] = {"task.head": "projection_bilstm_crf", "task.cells": 8, "task.projection": 16}
     settings |= {"task.dropout": 0.0, "train.epochs": epochs, "train.batch_examples": 8} | way
     run = finetune(base, "tag", train, tmp_path / "run", dev=dev, overrides=settings, quiet=True)
-    tuned = Tuned.open(run.folder, device="cpu")
+    tuned = TaskModel.open(run.folder, device="cpu")
     score = tuned.evaluate(dev, intervals=False)["entity_f1"].value
     assert score > 0.7 if epochs > 1 else score >= 0
     own = tuned.model.base

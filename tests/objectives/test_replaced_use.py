@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.nn.packed import pack
 from etude.objectives import replaced
 from etude.objectives.base import IGNORE
@@ -197,7 +197,7 @@ def test_blanks_are_filled_by_the_generator() -> None:
     net, made = both()
     with torch.no_grad():
         made.generator_head.bias[20] = 40.0  # the generator says w20, whatever stands there
-    guesses = Loaded(net, made, tokenizer(VOCAB)).fill("w7 [MASK] w9", top=3)
+    guesses = LoadedModel(net, made, tokenizer(VOCAB)).fill("w7 [MASK] w9", top=3)
     assert guesses[0].token == "w20" and guesses[0].probability > 0.99
 
 

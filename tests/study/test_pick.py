@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.errors import UserError
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.study import pick as picking
 from etude.study.pick import _Log, _parts, _rounds, pick
 from etude.study.report.page import page
@@ -81,7 +81,7 @@ def test_the_best_is_taken_home(
     rounds = json.loads((tmp_path / "picked" / "pick.json").read_text())["rounds"]
     assert len(rounds) == 2 and len(rounds[0]["kept"]) == 2 and len(rounds[1]["kept"]) == 1
     assert set(rounds[1]["names"]) == set(rounds[0]["kept"])
-    tuned = Tuned.open(found.model)
+    tuned = TaskModel.open(found.model)
     assert tuned.predict(["Anna baked bread."])[0]["label"]
     if found.pays:
         assert found.winner in CANDIDATES and (tmp_path / "picked" / "exported" / "config.json").is_file()
@@ -97,6 +97,6 @@ def test_the_best_is_taken_home(
     # where not pre-training is best on dev, that is what is said and taken home
     scores = {"bert": 0.2, "gpt": 0.1, "no pre-training": 0.3}
     beaten = picking._finish(tmp_path / "picked", found.report, scores, _Log(tmp_path / "picked" / "pick.json", {}))
-    assert not beaten.pays and beaten.winner == "no pre-training" and Tuned.open(beaten.model)
+    assert not beaten.pays and beaten.winner == "no pre-training" and TaskModel.open(beaten.model)
     assert json.loads((tmp_path / "picked" / "results.json").read_text())["pays"] is False
     assert page(beaten.report.results)

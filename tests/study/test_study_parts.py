@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,7 +11,6 @@ import pytest
 
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
-from etude.study import code_hash as code
 from etude.study.budget import Cost, cost, length, stretched
 from etude.study.label_splits import apart, draw
 from etude.study.plan import power
@@ -117,39 +115,3 @@ def test_pairs_of_sentences_of_unseen_documents() -> None:
     assert sum((one["text_a"], one["text_b"]) in following for one in after if one["label"] == "no") <= 1
     with pytest.raises(UserError, match="only"):
         pairs(iter(documents), "next", 10_000)
-
-
-# --- code -------------------------------------------------------------------------------------------
-
-
-def test_code_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nn").mkdir()
-    (tmp_path / "cli.py").write_text("print(1)\n")
-    loss, other = tmp_path / "nn" / "loss.py", tmp_path / "other.py"
-
-    def fingerprint() -> str:
-        for cached in (code.fingerprint, code._parsed, code._imports, code._tree):
-            cached.cache_clear()
-        return code.fingerprint("etude.model")
-
-    monkeypatch.setattr(code, "ROOT", tmp_path)
-    (tmp_path / "model.py").write_text(
-        "def f():\n    from etude.nn import loss\n    import etude.cli\n    return loss\n"
-    )
-    loss.write_text('"""Words."""\n\nX = 1\n')
-    other.write_text("Y = 1\n")
-    before = fingerprint()
-    loss.write_text('"""Other words."""\n# and a comment\nX  =  1\n')
-    other.write_text("Y = 2\n")
-    (tmp_path / "cli.py").write_text("print(2)\n")
-    assert fingerprint() == before, "words, layout, what is not imported, and what only tells do not count"
-    loss.write_text("X = 2\n")
-    assert fingerprint() != before, "what a module imports counts, also inside a function"
-    monkeypatch.undo()
-    for cached in (code.fingerprint, code._parsed, code._imports, code._tree):
-        cached.cache_clear()
-
-
-def test_the_real_code_is_found() -> None:
-    masked = code.fingerprint("etude.objectives.masked")
-    assert masked != code.fingerprint("etude.objectives.causal") and json.dumps(masked)

@@ -18,7 +18,7 @@ import etude
 from etude.cli.main import app
 from etude.errors import UserError
 from etude.hub.word_vectors import WordVectors
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.tasks import base as base_of_tasks
 from etude.tasks.data.records import records
 from etude.transfer import augment as module
@@ -28,7 +28,7 @@ Bases = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def model(base: Bases) -> Loaded:
+def model(base: Bases) -> LoadedModel:
     return etude.load(base("bert"))
 
 
@@ -41,7 +41,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: Loaded) -> None:
+def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: LoadedModel) -> None:
     """[CLS] a [MASK] text [SEP] the text [SEP], with segments: the likeliest whole words there."""
     exchange = Exchange(model, Rules(candidates=4))
     [found] = exchange.candidates(["this film is very good , 3 actor"])
@@ -63,7 +63,7 @@ def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: Loa
         assert one.words == [token for token in ranked if token.isalpha()][:4]
 
 
-def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: Loaded) -> None:
+def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: LoadedModel) -> None:
     whole = Exchange(model, Rules()).whole
     known = {word for word in whole if word}
     assert {"film", "good", "좋다"} <= known
@@ -79,7 +79,7 @@ def test_word_pieces(base: Bases, tmp_path: Path) -> None:
 
     tokenizer = Tokenizer.train("wordpiece:60", ["lowing lows slowing rows rowing flow flowing bow"] * 20)
     recipe = Recipe.load("bert-toy", ["model.width=16", "model.heads=2"]).resolve(vocab=tokenizer.vocab)
-    pieces = Loaded(*build_learner(recipe, tokenizer), tokenizer)
+    pieces = LoadedModel(*build_learner(recipe, tokenizer), tokenizer)
     vectors = WordVectors(["zqxy", "near", "far"], np.array([[1, 0], [1, 0.1], [-1, 0]], np.float32))
     exchange = Exchange(pieces, Rules(candidates=1), vectors)
     assert not any(word and word.startswith("##") for word in exchange.whole)
@@ -111,7 +111,7 @@ def test_copies_change_open_words_alone(data: st.DataObject) -> None:
 
 
 def test_every_example_comes_first_and_keeps_its_label(
-    model: Loaded, reviews: tuple[Path, Path], tmp_path: Path
+    model: LoadedModel, reviews: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "more.jsonl"
     read, written = augment(model, reviews[1], out, rules=Rules(copies=3, rate=1.0))
@@ -132,7 +132,7 @@ def test_every_example_comes_first_and_keeps_its_label(
 
 
 def test_copies_depend_on_the_example_and_the_seed_alone(
-    model: Loaded, reviews: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, reviews: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(name: str, seed: int = 0) -> str:
         augment(model, reviews[1], tmp_path / name, rules=Rules(copies=2, seed=seed))
@@ -145,7 +145,7 @@ def test_copies_depend_on_the_example_and_the_seed_alone(
     assert made("c.jsonl") == whole
 
 
-def test_of_a_pair_one_text_changes_at_a_time(model: Loaded, tmp_path: Path) -> None:
+def test_of_a_pair_one_text_changes_at_a_time(model: LoadedModel, tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.jsonl", [{"premise": "good film", "hypothesis": "bad plot", "gold_label": "no"}])
     augment(model, file, tmp_path / "out.jsonl", task="pair", rules=Rules(copies=4, rate=1.0))
     original, *copies = lines_of(tmp_path / "out.jsonl")
@@ -155,7 +155,7 @@ def test_of_a_pair_one_text_changes_at_a_time(model: Loaded, tmp_path: Path) -> 
     assert all(len(names) == 1 for names in changed)
 
 
-def test_words_behind_what_the_model_sees_stay(model: Loaded) -> None:
+def test_words_behind_what_the_model_sees_stay(model: LoadedModel) -> None:
     for count in (60, 200):
         [found] = Exchange(model, Rules()).candidates([" ".join(["film"] * count)])
         assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
@@ -188,7 +188,7 @@ def test_the_command_line(base: Bases, reviews: tuple[Path, Path], tmp_path: Pat
     ],
 )
 def test_what_is_wrong_is_told_and_nothing_is_written(
-    model: Loaded, tmp_path: Path, changes: dict[str, Any], message: str
+    model: LoadedModel, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     write(tmp_path / "in.jsonl", [{"text": "good film", "label": "good"}])
     write(tmp_path / "there.jsonl", [])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.recipes.datasets import NAMED
 from etude.runs.task_plan import Plan, task_kinds
 from etude.tasks import base as tasks_base
@@ -69,7 +69,7 @@ def test_from_a_file_to_an_answer(
     plan = Plan.read(run.folder)
     assert plan.score in plan.scores and all(plan.score in line for line in run.metrics("valid"))
     assert plan.scores[plan.score]["value"] > (0.5 if task == "span" else 0.8)
-    tuned = Tuned.open(run.folder)
+    tuned = TaskModel.open(run.folder)
     again = tuned.evaluate(files[1])
     assert {name: score.json() for name, score in again.items()} == plan.scores, "facts found on dev are saved"
     (answer,) = tuned.predict([INPUTS[task]])

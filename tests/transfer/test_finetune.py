@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from etude.errors import UserError
 from etude.hub.run_weights import load_learner
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.train.loop import Loop
@@ -41,13 +41,13 @@ def test_a_run_that_does_the_task(tuned: Run, reviews: Files) -> None:
     assert [line["step"] for line in valid] == [8, 16, 24, 32, 40, 45], "every epoch, and the end"
     assert max(line["accuracy"] for line in valid) == pytest.approx(plan.scores["accuracy"]["value"])
     assert all({"step", "tokens", "flops", "seconds", "loss"} <= set(line) for line in tuned.metrics())
-    again = Tuned.open(tuned.folder)
+    again = TaskModel.open(tuned.folder)
     assert again.evaluate(reviews[1])["accuracy"].json() == plan.scores["accuracy"]
     assert not (tuned.folder / "checkpoints").exists() and "accuracy" in (tuned.folder / "README.md").read_text()
 
 
 def test_predictions_stand_alone(tuned: Run, reviews: Files) -> None:
-    model = Tuned.open(tuned.folder)
+    model = TaskModel.open(tuned.folder)
     texts = [json.loads(line)["text"] for line in reviews[1].read_text(encoding="utf-8").splitlines()]
     together = model.predict(texts)
     order = np.random.default_rng(0).permutation(len(texts))
@@ -77,7 +77,7 @@ def test_a_tuned_run_is_a_model_too(tuned: Run, base: Bases, reviews: Files, tmp
 
 
 def test_bad_lines_of_a_pipe(tuned: Run) -> None:
-    model = Tuned.open(tuned.folder)
+    model = TaskModel.open(tuned.folder)
     lines = ["good film\n", "\n", '{"text": "bad film"}\n', '{"txt": "x"}\n', "{oops\n"]
     first: list[dict[str, Any]] = []
     with pytest.raises(UserError, match=r"pipe:2: the text .* is empty"):
@@ -89,7 +89,7 @@ def test_bad_lines_of_a_pipe(tuned: Run) -> None:
 
 def test_no_line_of_a_pipe_waits_for_the_next(tuned: Run) -> None:
     """Each line is given out only after the answer to the one before it has come back."""
-    model = Tuned.open(tuned.folder)
+    model = TaskModel.open(tuned.folder)
     answered = threading.Semaphore(1)
 
     def lines() -> Iterator[str]:
@@ -169,7 +169,7 @@ def test_features_leave_the_model_as_it_was(
                        "train.epochs": 2, "task.pooling": "mean", "task.head": "mlp"}  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
     before, _, _ = load_learner(Run.open(base("bert")))
-    tuned = Tuned.open(run.folder)
+    tuned = TaskModel.open(run.folder)
     for name, tensor in before.state_dict().items():
         assert torch.equal(tensor, tuned.model.wrapped.state_dict()[name]), name
     width = 32 * (1 if combine == "mix" else {"last": 1, "last4": 3}.get(str(layers), 2))
@@ -188,7 +188,7 @@ def test_features_leave_the_model_as_it_was(
 def test_frozen_lower_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
     changes = QUICK | {"transfer.freeze": 1, "train.epochs": 1, "train.layer_decay": 0.8, "train.head_lr": 1e-2}
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
-    before, after = load_learner(Run.open(base("bert")))[0].state_dict(), Tuned.open(run.folder).model.state_dict()
+    before, after = load_learner(Run.open(base("bert")))[0].state_dict(), TaskModel.open(run.folder).model.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert not any(name.startswith(("embedding", "attention.0", "feedforward.0")) for name in moved)
     assert any(name.startswith("attention.1") for name in moved)
@@ -237,7 +237,7 @@ def test_bad_examples_are_left_out_and_counted(
     assert caplog.text.count("train.jsonl: 1 bad examples left out") == 1
     assert caplog.text.count("dev.jsonl: 2 bad examples left out") == 1
     assert caplog.text.count("dev.jsonl: 1 of 41 texts are longer than 64 tokens and were cut") == 1
-    tuned = Tuned.open(run.folder)
+    tuned = TaskModel.open(run.folder)
     with pytest.raises(UserError, match=r"dev\.jsonl:43: not JSON"):
         tuned.read(dev)
     found = tuned.read(dev, skip_bad=True)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from etude.errors import UserError
 from etude.hub.run_weights import load_learner
 from etude.inference.opening import open_pretrained
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
@@ -54,7 +54,7 @@ def test_layers_thaw_from_above(
         "recurrent": [set(), {"forwards.1", "backwards.1"}, {"forwards.0", "backwards.0"}, {"embedding"}],
     }[kind]
     assert seen[:3] == [set.union(*layers[: number + 1]) for number in range(3)]
-    assert moved(before, Tuned.open(whole.folder).model.state_dict()) == set.union(*layers)
+    assert moved(before, TaskModel.open(whole.folder).model.state_dict()) == set.union(*layers)
 
     with monkeypatch.context() as patch:
         stop_at(patch, 13)
@@ -73,7 +73,7 @@ def test_fresh_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
         finetune(base("bert"), "classify", reviews[0], tmp_path / str(seed), overrides=changes | {"train.seed": seed})
         for seed in (0, 1)
     ]
-    first, second = (Tuned.open(run.folder).model.state_dict() for run in runs)
+    first, second = (TaskModel.open(run.folder).model.state_dict() for run in runs)
     close = {name for name in before if torch.allclose(before[name], first[name], atol=1e-6)}
     assert moved({n: before[n] for n in before if n not in close}, first) == {"attention.1", "feedforward.1", "pooler"}
     assert not torch.allclose(first["attention.1.qkv.weight"], second["attention.1.qkv.weight"], atol=1e-3)
@@ -87,7 +87,7 @@ def test_the_rate_of_the_head_is_that_of_the_mix(base: Bases, reviews: Files, tm
         "train.lr": 1e-12, "train.head_lr": 0.05, "train.epochs": 6, "train.weight_decay": 0.0,
     }  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
-    tuned, before = Tuned.open(run.folder), load_learner(Run.open(base("bert")))[0].state_dict()
+    tuned, before = TaskModel.open(run.folder), load_learner(Run.open(base("bert")))[0].state_dict()
     shares = tuned.model.mix.mixing_weights
     assert shares.shape == (3,) and shares.sum().item() == pytest.approx(1.0) and shares.std() > 0.01
     assert tuned.model.mix is tuned.task.mix and tuned.model.mix.norm == "token"

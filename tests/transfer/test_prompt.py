@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import etude
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.nn.packed import pack
 from etude.transfer.prompt import PromptTask, prompt
 from etude.transfer.prompt_file import PromptFile, fields_of
@@ -58,11 +58,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=["bytebpe:300", "word:60"])
-def gpt(request: pytest.FixtureRequest, small_gpt: Callable[..., Loaded]) -> Loaded:
+def gpt(request: pytest.FixtureRequest, small_gpt: Callable[..., LoadedModel]) -> LoadedModel:
     return small_gpt(request.param, [*TEXTS, "label: bad very good"])
 
 
-def asked_of(gpt: Loaded, folder: Path, same: bool = False, seed: int = 0, **settings: object) -> PromptTask:
+def asked_of(gpt: LoadedModel, folder: Path, same: bool = False, seed: int = 0, **settings: object) -> PromptTask:
     file = PromptFile.load(write_prompt(folder, **settings))
     examples, pool = file.read(folder / "test.jsonl"), file.read(folder / "train.jsonl")
     return PromptTask(gpt, file, pool if same else examples, pool, seed, same, file.labels(examples, pool))
@@ -71,7 +71,7 @@ def asked_of(gpt: Loaded, folder: Path, same: bool = False, seed: int = 0, **set
 # --- what stands before an answer -------------------------------------------------------------------
 
 
-def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: Loaded, folder: Path) -> None:
+def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: LoadedModel, folder: Path) -> None:
     asking = asked_of(gpt, folder, instruction="Good or bad?", separator="\n##\n")
     text, fit = asking.context(2, 2, room=10**6)
     shown = [asking.pool[number] for number in asking.draw_shots(2, 2)]  # type: ignore[index]
@@ -81,7 +81,7 @@ def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: Loaded, f
     assert fit == 2
 
 
-def test_shots_are_drawn_anew_for_each_example_and_fewer_are_the_first_of_more(gpt: Loaded, folder: Path) -> None:
+def test_shots_are_drawn_anew_for_each_example_and_fewer_are_the_first_of_more(gpt: LoadedModel, folder: Path) -> None:
     asking = asked_of(gpt, folder)
     drawn = [asking.draw_shots(number, 5) for number in range(7)]
     assert all(len(set(one)) == 5 and set(one) <= set(range(7)) for one in drawn)
@@ -91,13 +91,13 @@ def test_shots_are_drawn_anew_for_each_example_and_fewer_are_the_first_of_more(g
     assert drawn != [asked_of(gpt, folder, seed=1).draw_shots(number, 5) for number in range(7)]
 
 
-def test_nothing_is_shown_to_itself(gpt: Loaded, folder: Path) -> None:
+def test_nothing_is_shown_to_itself(gpt: LoadedModel, folder: Path) -> None:
     asking = asked_of(gpt, folder, same=True)
     for number in range(7):
         assert sorted([*asking.draw_shots(number, 6), number]) == list(range(7))
 
 
-def test_shots_that_do_not_fit_are_left_out_the_first_ones_first(gpt: Loaded, folder: Path) -> None:
+def test_shots_that_do_not_fit_are_left_out_the_first_ones_first(gpt: LoadedModel, folder: Path) -> None:
     asking = asked_of(gpt, folder)
     whole, _ = asking.context(0, 3, room=10**6)
     sizes = [asking._length(asking.context(0, count, 10**6)[0]) for count in range(4)]
@@ -113,7 +113,7 @@ def test_shots_that_do_not_fit_are_left_out_the_first_ones_first(gpt: Loaded, fo
 # --- whole tasks ------------------------------------------------------------------------------------
 
 
-def learn(gpt: Loaded, texts: list[str], steps: int = 150) -> None:
+def learn(gpt: LoadedModel, texts: list[str], steps: int = 150) -> None:
     """By heart."""
     packed = pack([gpt.tokenizer.encode(text).ids for text in texts])
     ends = packed.layout.host[1:] - 1
@@ -127,7 +127,7 @@ def learn(gpt: Loaded, texts: list[str], steps: int = 150) -> None:
 
 
 @pytest.fixture(scope="module")
-def learnt(small_gpt: Callable[..., Loaded]) -> Loaded:
+def learnt(small_gpt: Callable[..., LoadedModel]) -> LoadedModel:
     """It knows what these texts are, what follows them, and what was asked about them."""
     texts = [
         f"{text}\nlabel: {'very good' if label == '1' else 'bad'}" for text, label in zip(TEXTS, LABELS, strict=True)
@@ -138,7 +138,7 @@ def learnt(small_gpt: Callable[..., Loaded]) -> Loaded:
     return gpt
 
 
-def test_a_model_that_knows_the_answers_is_right(learnt: Loaded, folder: Path) -> None:
+def test_a_model_that_knows_the_answers_is_right(learnt: LoadedModel, folder: Path) -> None:
     (result,) = (found := prompt(learnt, write_prompt(folder), [0])).results
     assert result.scores["accuracy"].value == 1
     assert result.scores["accuracy"].count == 7
@@ -150,7 +150,7 @@ def test_a_model_that_knows_the_answers_is_right(learnt: Loaded, folder: Path) -
     assert turned.scores["accuracy"].value == 0
 
 
-def test_a_group_changes_nothing(learnt: Loaded, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_changes_nothing(learnt: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_prompt(folder, compared="unconditional")
     whole = prompt(learnt, file, [0, 2])
     monkeypatch.setattr("etude.transfer.prompt.GROUP", 2)
@@ -161,7 +161,7 @@ def test_a_group_changes_nothing(learnt: Loaded, folder: Path, monkeypatch: pyte
             assert mine["log_probabilities"] == pytest.approx(its["log_probabilities"], abs=1e-4)
 
 
-def test_choices_are_their_own_answers(learnt: Loaded, folder: Path) -> None:
+def test_choices_are_their_own_answers(learnt: LoadedModel, folder: Path) -> None:
     records: list[dict[str, object]] = [
         {"question": "what is it ?", "choices": ["the actor", "the end", "film"], "answer": 1},
         {"question": "where was it ?", "choices": ["the actor", "the end"], "answer": "A"},
@@ -176,7 +176,7 @@ def test_choices_are_their_own_answers(learnt: Loaded, folder: Path) -> None:
     assert asked.question(asked.read(folder / "test.jsonl")[1]) == "where was it ?\nA. the actor\nB. the end\n="
 
 
-def test_the_word_that_follows(learnt: Loaded, folder: Path) -> None:
+def test_the_word_that_follows(learnt: LoadedModel, folder: Path) -> None:
     records: list[dict[str, object]] = [
         {"context": "what is it ?", "target": "the end"},
         {"context": "where was it ?", "target": "the end"},
@@ -192,7 +192,7 @@ def test_the_word_that_follows(learnt: Loaded, folder: Path) -> None:
     assert with_one.mean_shots == 1
 
 
-def test_answers_are_written_up_to_the_end_of_the_line(learnt: Loaded, folder: Path) -> None:
+def test_answers_are_written_up_to_the_end_of_the_line(learnt: LoadedModel, folder: Path) -> None:
     record = {"context": "영화 정말", "question": "what ?", "answers": [{"text": "정말", "answer_start": 3}]}
     write(folder / "test.jsonl", [record])
     file = write_prompt(
@@ -204,14 +204,16 @@ def test_answers_are_written_up_to_the_end_of_the_line(learnt: Loaded, folder: P
     assert result.compared == "written"
 
 
-def test_fewer_are_asked_where_a_limit_is_given(learnt: Loaded, folder: Path) -> None:
+def test_fewer_are_asked_where_a_limit_is_given(learnt: LoadedModel, folder: Path) -> None:
     told: list[tuple[int, int]] = []
     found = prompt(learnt, write_prompt(folder), [0, 1], limit=3, on_progress=lambda *numbers: told.append(numbers))
     assert [one.scores["accuracy"].count for one in found.results] == [3, 3]
     assert told[-1] == (6, 6)
 
 
-def test_bad_examples_are_left_out_and_told(learnt: Loaded, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_examples_are_left_out_and_told(
+    learnt: LoadedModel, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with open(folder / "test.jsonl", "a", encoding="utf-8") as file:
         file.write('{"text": ""}\n')
     with pytest.raises(UserError, match=r"test\.jsonl:8"):
@@ -221,7 +223,7 @@ def test_bad_examples_are_left_out_and_told(learnt: Loaded, folder: Path, caplog
     assert "1 bad examples left out" in caplog.text
 
 
-def test_scores_are_those_of_classification(learnt: Loaded, folder: Path) -> None:
+def test_scores_are_those_of_classification(learnt: LoadedModel, folder: Path) -> None:
     (result,) = prompt(learnt, write_prompt(folder, answers={"0": "bad", "1": "zzz"}), [0]).results
     predicted = [one["label"] for one in result.answers]
     right = [one == gold for one, gold in zip(predicted, LABELS[::-1], strict=True)]
@@ -234,7 +236,7 @@ def test_scores_are_those_of_classification(learnt: Loaded, folder: Path) -> Non
 
 
 def test_a_question_that_is_too_long_keeps_its_end(
-    learnt: Loaded, folder: Path, monkeypatch: pytest.MonkeyPatch
+    learnt: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = {"context": "bad plot " * 80, "question": "what ?", "answers": [{"text": "plot", "answer_start": 4}]}
     write(folder / "test.jsonl", [record])
@@ -272,7 +274,9 @@ def test_a_question_that_is_too_long_keeps_its_end(
         ({"test": "nowhere.jsonl"}, "There is no file"),
     ],
 )
-def test_a_bad_prompt_file_is_told(learnt: Loaded, folder: Path, settings: dict[str, object], message: str) -> None:
+def test_a_bad_prompt_file_is_told(
+    learnt: LoadedModel, folder: Path, settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(UserError) as told:
         prompt(learnt, write_prompt(folder, **settings), [1])
     assert message in str(told.value)
@@ -281,7 +285,7 @@ def test_a_bad_prompt_file_is_told(learnt: Loaded, folder: Path, settings: dict[
 @pytest.mark.parametrize(
     ("shots", "message"), [([8], "7 examples, and 8"), ([-1], "0 or more"), ([], "0 or more"), ([1, 1], "twice")]
 )
-def test_bad_numbers_of_shots_are_told(learnt: Loaded, folder: Path, shots: list[int], message: str) -> None:
+def test_bad_numbers_of_shots_are_told(learnt: LoadedModel, folder: Path, shots: list[int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         prompt(learnt, write_prompt(folder), shots)
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.errors import UserError
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.train.loop import Loop
@@ -54,7 +54,7 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     )
     assert found["deviation"] == pytest.approx(statistics.stdev(scores)) and found["score"] == "accuracy"
     assert Plan.read(out).scores["accuracy"]["value"] == max(scores)
-    assert Tuned.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
+    assert TaskModel.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
     assert [file.parent.name for file in out.rglob("model.safetensors")] == ["x"], "only the winner keeps its weights"
     rows = trials.table(out).splitlines()
     assert rows[0].startswith("accuracy on dev, mean ± deviation of 2 seeds") and len(rows) == 3

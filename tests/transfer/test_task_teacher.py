@@ -18,7 +18,7 @@ import etude
 from etude.chance import Chance
 from etude.cli.main import app
 from etude.errors import UserError
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.objectives.distillation.teacher import Teacher
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -52,7 +52,7 @@ def inside(base: Bases, reviews: Files, teacher: Path, tmp_path_factory: pytest.
 
 def lesson(teacher: Path, reviews: Files, **ways: Any) -> tuple[Any, DistilledTask, Any]:
     """A student with the weights of another seed, the objective, and a batch."""
-    opened = Tuned.open(teacher, device="cpu")
+    opened = TaskModel.open(teacher, device="cpu")
     torch.manual_seed(5)
     model, task = opened.plan.build(Run.open(teacher).recipe.build_model(), opened.tokenizer)
     taught = DistilledTask(
@@ -103,7 +103,7 @@ def test_the_divergence_has_the_gradient_of_the_papers_cross_entropy() -> None:
 def test_flops_are_those_torch_counts(teacher: Path, reviews: Files, ways: dict[str, float]) -> None:
     model, taught, _ = lesson(teacher, reviews, **ways)
     model.path = taught.teacher.model.path = "reference"  # fused attention is invisible to the counter
-    rows = taught.rows(Tuned.open(teacher, device="cpu").read(reviews[0]))
+    rows = taught.rows(TaskModel.open(teacher, device="cpu").read(reviews[0]))
     batch = taught.batch([rows[0]], Chance(0, 0))
     with FlopCounterMode(display=False) as counter:
         sum(term.sum for term in taught.loss(model, batch).values()).backward()
@@ -139,7 +139,7 @@ def test_the_inside_first_and_then_the_answers(reviews: Files, teacher: Path, in
         lambda one: list(one.stream(["x"])),
     ):
         with pytest.raises(UserError, match="its head nothing yet"):
-            use(Tuned.open(inside))
+            use(TaskModel.open(inside))
     tuned = etude.finetune(
         inside,
         "classify",
@@ -173,7 +173,7 @@ def test_it_goes_on_after_a_stop_to_the_same_bits(
         base("bert"), "classify", reviews[0], out, dev=reviews[1], overrides=settings, quiet=True
     )
     assert not stopped.finished
-    assert Tuned.open(out).model.width == 32  # what reads it meanwhile does without the projection
+    assert TaskModel.open(out).model.width == 32  # what reads it meanwhile does without the projection
     monkeypatch.undo()
     kept = tmp_path / "kept"
     shutil.copytree(out, kept)

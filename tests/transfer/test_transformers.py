@@ -15,7 +15,7 @@ from etude.errors import UserError
 from etude.hub.exporter import export_run
 from etude.hub.run_weights import save_final
 from etude.inference.opening import open_pretrained
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
@@ -101,13 +101,13 @@ def test_heads_say_the_same_there(
     model = getattr(hf, published.auto_class).from_pretrained(tmp_path / "out").eval()
     assert type(model).__name__ == architecture
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
-    tuned = Tuned.open(run.folder)
+    tuned = TaskModel.open(run.folder)
     given = records(task, 6, 1)
     with torch.no_grad():
         compare(task, tuned, model, tokenizer, given)
 
 
-def compare(task: str, tuned: Tuned, model: Any, tokenizer: Any, given: list[dict[str, Any]]) -> None:
+def compare(task: str, tuned: TaskModel, model: Any, tokenizer: Any, given: list[dict[str, Any]]) -> None:
     found = tuned.predict(given)
     if task in ("classify", "pair", "relation", "similarity"):
         item = [tuned.plan.module.parse(one, {}, "x") for one in given]

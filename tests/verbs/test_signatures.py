@@ -93,7 +93,7 @@ def test_a_command_has_the_options_of_its_verb(name: str, commands: dict[str, An
 def test_the_package_has_what_it_names() -> None:
     for name in etude.__all__:
         assert getattr(etude, name) is not None
-    assert etude.__version__ and not [name for name in ("Way", "Tuned") if name in etude.__all__]
+    assert etude.__version__ and not [name for name in ("Way", "TaskModel") if name in etude.__all__]
     with pytest.raises(AttributeError, match="no attribute 'fine_tune'"):
         _ = etude.fine_tune
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from etude.cli.main import app
 from etude.errors import UserError
 from etude.hub.run_weights import save_final
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
@@ -28,10 +28,12 @@ from etude.view.attention_page import page
 TEXT = "the cat sat on the mat"
 
 
-def model(recipe: str = "bert-toy", spelling: str = "wordpiece:80", **changes: Any) -> Loaded:
+def model(recipe: str = "bert-toy", spelling: str = "wordpiece:80", **changes: Any) -> LoadedModel:
     tokenizer = Tokenizer.train(spelling, [TEXT, "고양이가 매트 위에 앉았다", "a dog ran"] * 5)
     torch.manual_seed(0)
-    return Loaded(*build_learner(Recipe.load(recipe, changes).resolve(vocab=tokenizer.vocab), tokenizer), tokenizer)
+    return LoadedModel(
+        *build_learner(Recipe.load(recipe, changes).resolve(vocab=tokenizer.vocab), tokenizer), tokenizer
+    )
 
 
 def test_weights_are_the_softmax_of_each_layer() -> None:

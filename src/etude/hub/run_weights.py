@@ -6,8 +6,10 @@ Final weights lie under the published names where the family has a class in `tra
 
 from __future__ import annotations
 
+import hashlib
 import json
 
+import torch
 from torch import nn
 
 from etude.errors import UserError
@@ -56,3 +58,13 @@ def save_final(run: Run, model: Model, objective: PretrainingObjective, model_ca
         config["untrained"] = sorted(every - weights.keys())
     checkpoint.write_text(run.folder / "config.json", json.dumps(config, indent=1))
     write_tensors(weights, run.folder / WEIGHTS)
+
+
+def fingerprint_weights(*modules: nn.Module) -> str:
+    """A hash of the names and values of all weights: tells whether a teacher is still the same one."""
+    digest = hashlib.sha256()
+    for module in modules:
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

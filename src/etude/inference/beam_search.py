@@ -17,7 +17,7 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
-from etude.inference.generation import Continuation, Reader, Sample, Way
+from etude.inference.generation import Continuation, Reader, Sample, Sampling
 
 
 def length_penalty(tokens: int, penalty: float) -> float:
@@ -42,8 +42,8 @@ def search(
         raise UserError(f"beams={beams}: keep one or more.")
     if penalty < 0:
         raise UserError(f"penalty={penalty} is below 0: 0 compares log-probabilities, 1 nearly their means a token.")
-    way = Way(tokens=tokens, stop=stop)
-    alive = [Sample(loaded, prompt, way)]  # row for row the sequences of the reader
+    sampling = Sampling(tokens=tokens, stop=stop)
+    alive = [Sample(loaded, prompt, sampling)]  # row for row the sequences of the reader
     reader = Reader(loaded, [alive[0].framed], cached)
     likelihoods = torch.zeros(1, dtype=torch.float64)
     over: list[tuple[float, Sample]] = []

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError
-from etude.inference.model import Loaded, load
+from etude.inference.model import LoadedModel, load
 from etude.models.layer_features import chosen_layers
 from etude.models.transfer_settings import Layers
 from etude.tasks import classify
@@ -25,7 +25,7 @@ from etude.tasks.data.examples import checked_text
 How = Literal["mean", "max", "start", "last", "none"]
 
 
-def extract(model: Loaded, texts: Sequence[str], layers: Layers = "last", pool: How = "mean") -> list[np.ndarray]:
+def extract(model: LoadedModel, texts: Sequence[str], layers: Layers = "last", pool: How = "mean") -> list[np.ndarray]:
     """One array a text, in their order: (layers, width), or (layers, tokens, width) without pooling."""
     chosen = chosen_layers(layers, model.model.base.state_count)
     ids = [model.frame(encoding.ids) for encoding in model.tokenizer.encode_batch(list(texts))]

@@ -59,7 +59,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Way:
+class Sampling:
     """How texts are written, and the choice of a token from its scores.
 
     Scores equal to the last one kept are kept too, so no order among equals matters.
@@ -185,7 +185,7 @@ class Reader:
 class Sample:
     """One text in the making: number `number` of its prompt."""
 
-    def __init__(self, loaded: InferenceModel, prompt: str, way: Way, number: int = 0) -> None:
+    def __init__(self, loaded: InferenceModel, prompt: str, sampling: Sampling, number: int = 0) -> None:
         if not loaded.model.causal:
             raise UserError(
                 "This model does not write on: only a causal Transformer (the GPTs) does. "
@@ -193,18 +193,18 @@ class Sample:
             )
         loaded.must_speak()
         ids = loaded.tokenizer.encode(prompt).ids
-        self.prompt, self.limit = prompt, way.tokens
-        self.key = fold(way.seed, "generate", ids.tobytes().hex(), number)
-        self.end = None if way.past_end else loaded.tokenizer.special.end
+        self.prompt, self.limit = prompt, sampling.tokens
+        self.key = fold(sampling.seed, "generate", ids.tobytes().hex(), number)
+        self.end = None if sampling.past_end else loaded.tokenizer.special.end
         self.framed: list[int] = loaded.objective.frame(ids, None).tolist()
         self.context: int | None = loaded.model.context
-        self.room = self.context if way.overflow == "stop" else None
+        self.room = self.context if sampling.overflow == "stop" else None
         if self.room is not None and len(self.framed) > self.room:
             raise UserError(
                 f"The prompt has {len(self.framed)} tokens, and the model sees at most {self.room}: "
                 "shorten it, or let it slide (overflow='slide')."
             )
-        self.written = StoppingDecoder(StreamDecoder(loaded.tokenizer, ids), way.stop)
+        self.written = StoppingDecoder(StreamDecoder(loaded.tokenizer, ids), sampling.stop)
         self.ids: list[int] = []
         self.pieces: list[str] = []
         self.ended: Ended | None = None
@@ -242,19 +242,19 @@ class Sample:
 
 
 def generate(
-    loaded: InferenceModel, prompts: Sequence[str], way: Way, samples: int = 1, cached: bool = True
+    loaded: InferenceModel, prompts: Sequence[str], sampling: Sampling, samples: int = 1, cached: bool = True
 ) -> list[Continuation]:
     """`samples` continuations of each prompt, those of the first prompt first."""
     if samples < 1:
         raise UserError(f"samples={samples}: ask for one or more.")
-    made = [Sample(loaded, prompt, way, number) for prompt in prompts for number in range(samples)]
-    for _ in write(loaded, made, way, cached):
+    made = [Sample(loaded, prompt, sampling, number) for prompt in prompts for number in range(samples)]
+    for _ in write(loaded, made, sampling, cached):
         pass
     return [sample.result() for sample in made]
 
 
 def write(
-    loaded: InferenceModel, samples: Sequence[Sample], way: Way, cached: bool = True
+    loaded: InferenceModel, samples: Sequence[Sample], sampling: Sampling, cached: bool = True
 ) -> Iterator[tuple[Sample, str]]:
     """Writes all samples to their ends; (sample, piece of text) as the pieces come."""
     for group in _groups(samples, loaded.model):
@@ -266,7 +266,7 @@ def write(
             reader.keep(rows)
             scores = scores[rows]
         while True:
-            chosen = way.choose(scores, [fold(sample.key, len(sample.ids)) for sample in group])
+            chosen = sampling.choose(scores, [fold(sample.key, len(sample.ids)) for sample in group])
             for sample, token, slides in zip(group, chosen, reader.slides.tolist(), strict=True):
                 sample.slides = slides
                 piece = sample.take(token)

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.inference.perplexity import judged_at
 from etude.tasks.base import by_length
 
@@ -47,7 +47,7 @@ class Worth:
     likeliest: np.ndarray  # bool: every token is the one that the model would write
 
 
-def spelled(loaded: Loaded, text: str, answers: Sequence[str]) -> Answers:
+def spelled(loaded: LoadedModel, text: str, answers: Sequence[str]) -> Answers:
     bare = text.rstrip(" ")
     ids = [one.ids for one in loaded.tokenizer.encode_batch([bare, *(text + answer for answer in answers)])]
     before, whole = ids[0], ids[1:]
@@ -81,7 +81,7 @@ def _shared(one: np.ndarray, other: np.ndarray) -> int:
     return int(differ[0]) if len(differ) else least
 
 
-def weigh(loaded: Loaded, group: Sequence[Answers]) -> list[Worth]:
+def weigh(loaded: LoadedModel, group: Sequence[Answers]) -> list[Worth]:
     """Of each text's answers. What several answers read, such as a text before answers of one token, is read once."""
     read: dict[bytes, int] = {}
     inputs: list[np.ndarray] = []

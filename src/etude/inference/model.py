@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torch import nn
-
-from etude import hub
 from etude.inference import beam_search, generation
 from etude.inference import fill as fill_mask
 from etude.inference import perplexity as perplexities
 from etude.inference.base import InferenceModel
 from etude.inference.fill import Guess
-from etude.inference.generation import Continuation, Overflow, Rule, Way
-from etude.inference.opening import open_learner
-from etude.recipes.learner import build_learner
-from etude.runs.run import RECIPE, Run
+from etude.inference.generation import Continuation, Overflow, Rule, Sampling
+from etude.inference.opening import open_model
 from etude.text.corpus.corpus import Corpus
-from etude.train.device import default_device
 
 
-class Loaded(InferenceModel):
+class LoadedModel(InferenceModel):
     """A model with everything it can do: arrays, blanks filled, texts continued and scored."""
 
     def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
@@ -48,8 +42,8 @@ class Loaded(InferenceModel):
         One prompt and one sample give one Continuation (`str` of it is the whole text); otherwise a list of them, the
         samples of the first prompt first.
         """
-        way = Way(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
-        found = generation.generate(self, [prompts] if isinstance(prompts, str) else prompts, way, samples)
+        sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
+        found = generation.generate(self, [prompts] if isinstance(prompts, str) else prompts, sampling, samples)
         return found[0] if isinstance(prompts, str) and samples == 1 else found
 
     def stream(
@@ -68,9 +62,9 @@ class Loaded(InferenceModel):
         overflow: Overflow = "slide",
     ) -> Iterator[str]:
         """The text of `generate`'s sample number `sample`, piece by piece; no piece ends inside a character."""
-        way = Way(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
-        writing = generation.Sample(self, prompt, way, sample)
-        return (piece for _, piece in generation.write(self, [writing], way))
+        sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
+        writing = generation.Sample(self, prompt, sampling, sample)
+        return (piece for _, piece in generation.write(self, [writing], sampling))
 
     def search(
         self, prompt: str, tokens: int = 40, *, beams: int = 4, penalty: float = 0.6, stop: Sequence[str] = ()
@@ -83,14 +77,6 @@ class Loaded(InferenceModel):
         return perplexities.perplexity(self, source, stride)
 
 
-def load(source: str | Path, device: str | None = None) -> Loaded:
-    """A run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
-    device = device or default_device()
-    if (Path(source) / RECIPE).is_file():
-        run = Run.open(source)
-        model, objective, untrained = open_learner(run)
-        return Loaded(model, objective, run.tokenizer, device, untrained)
-    imported = hub.read_checkpoint(source)
-    model, objective = build_learner(imported.recipe, imported.tokenizer)
-    imported.load_into(nn.ModuleDict({"model": model, "objective": objective}))
-    return Loaded(model, objective, imported.tokenizer, device, imported.untrained)
+def load(source: str | Path, device: str | None = None) -> LoadedModel:
+    """Open a run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
+    return open_model(source, LoadedModel, device)

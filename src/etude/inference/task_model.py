@@ -31,7 +31,7 @@ LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TaskModel:
     folder: Path
     plan: Plan
     model: Model
@@ -39,7 +39,7 @@ class Tuned:
     tokenizer: Tokenizer
 
     @classmethod
-    def open(cls, folder: str | Path, device: str | None = None) -> Tuned:
+    def open(cls, folder: str | Path, device: str | None = None) -> TaskModel:
         run = Run.open(folder)
         plan = Plan.read(run.folder)
         model, task = plan.build(run.recipe.build_model(), run.tokenizer)
@@ -56,7 +56,7 @@ class Tuned:
         learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return cls(run.folder, plan, model, task, run.tokenizer)
 
-    def with_columns(self, columns: Mapping[str, str]) -> Tuned:
+    def with_columns(self, columns: Mapping[str, str]) -> TaskModel:
         """The same, reading other columns."""
         return replace(self, plan=replace(self.plan, columns=self.plan.columns | dict(columns)))
 

@@ -10,7 +10,6 @@ positions, where the released code drops it: so its embeddings are the teacher's
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.errors import UserError
-from etude.inference.model import load
+from etude.hub.run_weights import fingerprint_weights
+from etude.inference.base import InferenceModel
+from etude.inference.opening import open_model
 from etude.models.base import Model, require
 from etude.models.transformer import Transformer
 from etude.objectives import distill, masked
@@ -106,7 +107,7 @@ def build_run_learner(run: Run, corpus: Corpus) -> tuple[Model, PretrainingObjec
 
 def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], str]:
     """A teacher for this corpus, and the fingerprint of its weights."""
-    loaded = load(place, "cpu")
+    loaded = open_model(place, InferenceModel, "cpu")
     not_masked = f"{place} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT)."
     if not isinstance(loaded.objective, Masked):
         raise UserError(not_masked)
@@ -117,17 +118,7 @@ def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], st
             f"{place} and the corpus have different tokenizers: a token would mean two things. "
             f"Prepare the text with the teacher's: etude prepare ... --tokenizer {place}."
         )
-    return Teacher(model, loaded.objective), fingerprint_of(model, loaded.objective)
-
-
-def fingerprint_of(*parts: nn.Module) -> str:
-    """Of names and weights."""
-    digest = hashlib.sha256()
-    for part in parts:
-        for name, tensor in sorted(part.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return Teacher(model, loaded.objective), fingerprint_weights(model, loaded.objective)
 
 
 # --- the student ------------------------------------------------------------------------------------

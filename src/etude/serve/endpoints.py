@@ -20,8 +20,8 @@ from pydantic import Field
 
 from etude.errors import UserError
 from etude.inference.fill import Guess
-from etude.inference.model import Loaded, load
-from etude.inference.task_model import Tuned
+from etude.inference.model import LoadedModel, load
+from etude.inference.task_model import TaskModel
 from etude.recipes.document import Document
 from etude.recipes.schema import checked
 from etude.runs import task_plan as plan
@@ -80,7 +80,7 @@ class Served:
     name: str
     system: str
     abilities: dict[str, Ability]
-    model: Loaded
+    model: LoadedModel
     inputs: dict[str, str] = field(default_factory=dict)  # of a fine-tuned run: the parts of an input, their columns
 
     @classmethod
@@ -88,7 +88,7 @@ class Served:
         model = load(place, device)
         tuned, inputs = None, {}
         if (Path(place) / plan.FILE).is_file():
-            tuned = Tuned.open(place, model.device)
+            tuned = TaskModel.open(place, model.device)
             inputs = tuned.inputs
         every: dict[str, tuple[type[Strict], Callable[[Any], dict[str, Any]], Callable[[], object]]] = {
             "fill": (Fill, lambda asked: _fill(model, asked), lambda: model.fill("[MASK]", 1)),
@@ -118,41 +118,41 @@ def _system(place: str | Path) -> str:
     return Run.open(place).recipe.system if (Path(place) / "recipe.yaml").is_file() else ""
 
 
-def _must_write(model: Loaded) -> None:
+def _must_write(model: LoadedModel) -> None:
     if not model.model.causal:
         raise UserError("This model predicts what is left out, not what follows.")
     model.must_speak()
 
 
-def _must_answer(tuned: Tuned | None) -> None:
+def _must_answer(tuned: TaskModel | None) -> None:
     if tuned is None:
         raise UserError("This run was not fine-tuned.")
     tuned.must_answer()
 
 
-def _must_attend(model: Loaded) -> None:
+def _must_attend(model: LoadedModel) -> None:
     if not model.model.has_attention_weights:
         raise UserError("This model has no attention heads.")
 
 
-def _fill(model: Loaded, asked: Fill) -> dict[str, Any]:
+def _fill(model: LoadedModel, asked: Fill) -> dict[str, Any]:
     found: Sequence[Any] = model.fill(asked.text, asked.top)
     blanks = [found] if isinstance(found[0], Guess) else found
     return {"blanks": [[vars(guess) for guess in guesses] for guesses in blanks]}
 
 
-def _generate(model: Loaded, asked: Generate) -> dict[str, Any]:
+def _generate(model: LoadedModel, asked: Generate) -> dict[str, Any]:
     way = asked.model_dump(exclude={"text"})
     written: Any = model.generate(asked.text, **way)
     return {"text": written.text, "ended": written.ended}
 
 
-def _predict(tuned: Tuned | None, asked: Predict) -> dict[str, Any]:
+def _predict(tuned: TaskModel | None, asked: Predict) -> dict[str, Any]:
     assert tuned is not None
     return {"answers": tuned.predict(asked.inputs)}
 
 
-def _look(model: Loaded, asked: Look) -> dict[str, Any]:
+def _look(model: LoadedModel, asked: Look) -> dict[str, Any]:
     found = look(model, asked.text, asked.second)
     habits = {name: values.tolist() for name, values in found.habits().items()}
     return {
@@ -163,5 +163,5 @@ def _look(model: Loaded, asked: Look) -> dict[str, Any]:
     }
 
 
-def _encode(model: Loaded, asked: Encode) -> dict[str, Any]:
+def _encode(model: LoadedModel, asked: Encode) -> dict[str, Any]:
     return {"vectors": model.encode(asked.texts, pool=asked.pool).tolist()}

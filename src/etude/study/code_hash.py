@@ -1,6 +1,6 @@
-"""A hash of the code that matters to a result: what the modules of a cell import, all the way down.
+"""A hash of the code behind a result: modules and everything of ours that they import, all the way down.
 
-Comments, docstrings and layout do not count (the syntax tree is hashed), nor do modules that only tell what happened:
+Comments, docstrings and layout do not count (the syntax tree is hashed), nor do modules that only report:
 changing a message must not throw away a day of results, and changing a loss must. A kind of another package counts
 with the modules of its package that it imports, and with those of ours.
 """
@@ -14,29 +14,43 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # of the package
-# say how a run goes, or write it in another form; nothing that is learnt or scored passes through them
-SILENT = ("etude.hub", "etude.runs.model_card", "etude.cli", "etude.train.progress", "etude.train.metrics_log", "etude.errors",
-          "etude.transfer.model_card", "etude.transfer.error_report", "etude.train.memory", "etude.study")  # fmt: skip
+# What reports on a run, or finds and refuses things; nothing that is learnt or scored passes through it.
+SILENT = {
+    "etude.errors",
+    "etude.extras",
+    "etude.kinds",
+    "etude.runs.model_card",
+    "etude.runs.staging",
+    "etude.train.failures",
+    "etude.train.memory",
+    "etude.train.metrics_log",
+    "etude.train.peak",
+    "etude.train.progress",
+    "etude.transfer.error_report",
+    "etude.transfer.model_card",
+}
 
 
 @cache
 def fingerprint(*modules: str) -> str:
-    """One hash over the modules named and all of ours that they import."""
-    waiting, found = list(modules), set()
-    while waiting:
-        name = waiting.pop()
-        if name in found or _silent(name):
-            continue
-        found.add(name)
-        waiting += _imports(name)
+    """One hash over the modules named and all of ours that they import, as they are when it is first asked for."""
+    pending, hashes = list(modules), {}
+    while pending:
+        name = pending.pop()
+        if name not in hashes:
+            imported, hashes[name] = _analyse(name, *_read(name))
+            pending += [module for module in imported if module not in SILENT and _file(module) is not None]
     digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(found):
-        digest.update(f"{name} {_tree(name)}\n".encode())
+    for name in sorted(hashes):
+        digest.update(f"{name} {hashes[name]}\n".encode())
     return digest.hexdigest()
 
 
-def _silent(name: str) -> bool:
-    return any(name == silent or name.startswith(silent + ".") for silent in SILENT)
+def _read(name: str) -> tuple[str, bool]:
+    """The text of a module, and whether it is the file of a package."""
+    file = _file(name)
+    assert file is not None, name
+    return file.read_text(encoding="utf-8"), file.name == "__init__.py"
 
 
 def _file(name: str) -> Path | None:
@@ -59,42 +73,39 @@ def _package_folder(package: str) -> Path:
 
 
 @cache
-def _parsed(name: str) -> ast.Module:
-    file = _file(name)
-    assert file is not None
-    return ast.parse(file.read_text(encoding="utf-8"))
+def _analyse(name: str, source: str, is_package: bool) -> tuple[tuple[str, ...], str]:
+    """What a module imports, and a hash of its syntax tree: parsed once for each text."""
+    tree = ast.parse(source)
+    imported = _imports(tree, name.split(".") if is_package else name.split(".")[:-1])
+    roots = ("etude", name.partition(".")[0])
+    own = {module for module in imported if module.partition(".")[0] in roots}
+    own.discard("etude")  # the package itself is the interface over everything
+    return tuple(sorted(own)), _hash_tree(tree)
 
 
-@cache
-def _imports(name: str) -> tuple[str, ...]:
-    """Modules of ours and of its own package that a module imports, wherever in it; not for the type checker alone."""
-    found: list[str] = []
-    file = _file(name)
-    package = name.split(".") if file is not None and file.name == "__init__.py" else name.split(".")[:-1]
+def _imports(tree: ast.Module, package: list[str]) -> list[str]:
+    """Every name that a module imports, wherever in it; not for the type checker alone."""
+    imported: list[str] = []
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return
         if isinstance(node, ast.Import):
-            found.extend(alias.name for alias in node.names)
+            imported.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*start, *([node.module] if node.module else [])])
-            found.append(module)
-            found.extend(f"{module}.{alias.name}" for alias in node.names)
+            imported.append(module)
+            imported.extend(f"{module}.{alias.name}" for alias in node.names)
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(_parsed(name))
-    roots = ("etude", name.partition(".")[0])
-    own = {module for module in found if module.partition(".")[0] in roots and _file(module) is not None}
-    own.discard("etude")  # the package itself is the interface over everything
-    return tuple(sorted(own))
+    visit(tree)
+    return imported
 
 
-@cache
-def _tree(name: str) -> str:
-    tree = _parsed(name)
+def _hash_tree(tree: ast.Module) -> str:
+    """A hash of the code without its docstrings."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):

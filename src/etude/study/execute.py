@@ -22,7 +22,7 @@ import torch
 
 from etude.errors import UserError
 from etude.hub.run_weights import save_final
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.document import from_overrides
 from etude.recipes.learner import build_learner
@@ -199,7 +199,7 @@ def _transfer(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     if not run.finished:
         raise Stopped
     plan, last = Plan.read(folder), run.metrics()[-1]
-    tuned = Tuned.open(folder, device=plan.train.device)
+    tuned = TaskModel.open(folder, device=plan.train.device)
     examples = tuned.read(order["test"])
     outcome = tuned.task.outcome(examples, tuned.predict(examples))
     return {

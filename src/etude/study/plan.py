@@ -20,9 +20,8 @@ from typing import Any, Literal
 
 import torch
 
-from etude.kinds import find_module
 from etude.recipes.schema import Recipe
-from etude.study import code_hash as code
+from etude.study import cell_code
 from etude.study.budget import Cost, Length, Machine, clock, cost, invented, length, stretched
 from etude.study.cells import Cell, Store
 from etude.study.label_splits import Labelled, labelled
@@ -259,13 +258,11 @@ def _base(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     trained = row.recipe is not None
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
     kind: Literal["pretrain", "untrained"] = "pretrain" if trained else "untrained"
-    learnt_by = code.fingerprint(
-        "etude.pretraining.pretrain",
-        find_module("models", recipe.model_kind),
-        find_module("objectives", recipe.objective_kind),
+    made_by = (cell_code.pretraining if trained else cell_code.initial_weights)(
+        recipe.model_kind, recipe.objective_kind
     )
     return Cell(
-        key=digest([kind, _settled(recipe), draft.fingerprint, learnt_by, torch.__version__]),
+        key=digest([kind, _settled(recipe), draft.fingerprint, made_by, torch.__version__]),
         kind=kind,
         title=f"pre-training {row.name}, seed {seed}"
         if trained
@@ -298,14 +295,17 @@ def _trial(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, bas
     examples = train.read_bytes().count(b"\n")
     settings = _settings(plan, row, column, tuned, examples, number)
     kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
-    judged_by = code.fingerprint(find_module("tasks", task.kind), "etude.transfer.finetune") if base else ""
+    if row.draft is None:
+        made_by = cell_code.majority(task.kind)
+    else:
+        made_by = cell_code.transfer(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
     content = [_hash(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
     own = {
         name: value
         for name, value in settings.items()
         if (name.startswith("task.") if base is None else name != "train.save_every")
     }
-    key = digest([kind, base.key if base else None, task.kind, own, task.columns, content, judged_by])
+    key = digest([kind, base.key if base else None, task.kind, own, task.columns, content, made_by])
     order: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,

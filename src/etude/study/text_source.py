@@ -16,7 +16,7 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.study import code_hash as code
+from etude.study import cell_code
 from etude.study.altered_corpus import Changes, pseudo_words, remake, senses
 from etude.study.settings import Text
 from etude.text.corpus.corpus import Corpus
@@ -45,7 +45,7 @@ class Source:
         if text.corpus is not None:
             return Corpus.open(text.corpus).fingerprint
         if text.world is not None:
-            made_by = code.fingerprint("etude.world.world")
+            made_by = cell_code.world_text()
             return digest(["world", text.world, text.language, text.seed, text.noise, made_by])
         assert text.files is not None
         content = hashlib.blake2b(digest_size=16)
@@ -73,12 +73,12 @@ class Source:
     def place(self, tokenizer: str) -> Path:
         """Where the corpus of a tokenizer lies, made or not."""
         if self.before is not None:
-            base, made_by = self.before.place(tokenizer), code.fingerprint("etude.study.altered_corpus")
+            base, made_by = self.before.place(tokenizer), cell_code.altered_corpus()
             key = digest([self.fingerprint, base.name, asdict(self.changes), made_by])
             return self.folder / "corpora" / f"{base.name}-remade-{key[:12]}"
         if self.text.corpus is not None:
             return Path(self.text.corpus)
-        made_by = code.fingerprint("etude.text.prepare.prepare", "etude.text.tokenizer.tokenizer")
+        made_by = cell_code.corpus()
         key = digest([self.fingerprint, tokenizer, self.text.valid, self.text.where, made_by])
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 

@@ -30,7 +30,7 @@ import torch
 from etude.chance import fold
 from etude.errors import UserError
 from etude.hub.word_vectors import WordVectors
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.models.framing import FramedText
 from etude.nn.packed import pack
 from etude.objectives.masked import Masked
@@ -79,7 +79,7 @@ class _Asked(NamedTuple):
 class Exchange:
     """Finds what may be exchanged for what, and makes copies."""
 
-    def __init__(self, model: Loaded, rules: Rules, vectors: WordVectors | None = None) -> None:
+    def __init__(self, model: LoadedModel, rules: Rules, vectors: WordVectors | None = None) -> None:
         if not isinstance(model.objective, Masked):
             raise UserError("A masked model is wanted that says what could stand in a word's place (BERT, ALBERT).")
         model.must_speak()
@@ -165,7 +165,7 @@ class Exchange:
 
 
 def augment(
-    model: Loaded,
+    model: LoadedModel,
     file: str | Path,
     out: str | Path,
     *,

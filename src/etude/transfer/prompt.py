@@ -28,7 +28,7 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.inference.likelihood import Answers, Worth, by_rules, spelled, weigh
-from etude.inference.model import Loaded, load
+from etude.inference.model import LoadedModel, load
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_mean
 from etude.tasks.classify import label_scores
@@ -78,7 +78,7 @@ class PromptResult:
 
 
 def prompt(
-    source: str | Path | Loaded,
+    source: str | Path | LoadedModel,
     file: str | Path,
     shots: Sequence[int] = (0, 1, 4, 16),
     *,
@@ -130,8 +130,8 @@ def _check_numbers(shots: Sequence[int], limit: int | None) -> None:
         raise UserError(f"limit={limit}: ask one example or more.")
 
 
-def _load_causal(source: str | Path | Loaded, device: str | None) -> Loaded:
-    loaded = source if isinstance(source, Loaded) else load(source, device)
+def _load_causal(source: str | Path | LoadedModel, device: str | None) -> LoadedModel:
+    loaded = source if isinstance(source, LoadedModel) else load(source, device)
     if not loaded.model.causal:
         raise UserError(
             "This model does not go on with a text: only a causal Transformer (the GPTs) can be prompted. "
@@ -145,7 +145,7 @@ def _load_causal(source: str | Path | Loaded, device: str | None) -> Loaded:
 class PromptTask:
     """The examples of a prompt file, put to a model."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     file: PromptFile
     examples: Examples[Any]
     pool: Examples[Any] | None  # examples to show

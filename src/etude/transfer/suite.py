@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, from_overrides
 from etude.runs.task_plan import Plan
@@ -85,7 +85,7 @@ def run_suite(
             return None
         parts = [{metric: Plan.read(folder).scores[metric]["value"] for metric in member.metrics}]
         for file in more:
-            beside = Tuned.open(folder).evaluate(file, intervals=False)
+            beside = TaskModel.open(folder).evaluate(file, intervals=False)
             parts.append({metric: beside[metric].value for metric in member.metrics})
         value = statistics.fmean(one for part in parts for one in part.values())
         scores[task] = {"score": value, "parts": parts}

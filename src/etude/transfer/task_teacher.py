@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
-from etude.inference.task_model import Tuned
+from etude.hub.run_weights import fingerprint_weights
+from etude.inference.task_model import TaskModel
 from etude.models.base import Model, require
 from etude.models.transformer import Transformer
 from etude.objectives.base import Objective
 from etude.objectives.distillation.teacher import Teacher
-from etude.pretraining.student import fingerprint_of
 from etude.runs.task_plan import FILE, Plan
 from etude.tasks.base import Task
 from etude.tasks.classify import LabelTask
@@ -25,14 +25,14 @@ def load_teacher(distill: TaskDistillSettings, kind: str, tokenizer: Tokenizer) 
     place = Path(distill.teacher)
     if not (place / FILE).is_file():
         raise UserError(f"{place} is no teacher: a run that 'etude finetune' made for the task {kind} is wanted.")
-    tuned = Tuned.open(place, device="cpu")
+    tuned = TaskModel.open(place, device="cpu")
     tuned.must_answer()
     if tuned.plan.kind != kind:
         raise UserError(f"{place} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
     if tuned.tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(f"{place} and the run to be taught have different tokenizers: a token would mean two things.")
     model = require(tuned.model, Transformer, WHOLE_TRANSFORMERS)
-    return Teacher(model, tuned.task), fingerprint_of(model, tuned.task)
+    return Teacher(model, tuned.task), fingerprint_weights(model, tuned.task)
 
 
 def take_labels(facts: dict[str, Any], distill: TaskDistillSettings, teacher: Teacher[Task]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from etude.errors import UserError
-from etude.inference.model import Loaded, load
+from etude.inference.base import InferenceModel
+from etude.inference.opening import open_model
 from etude.models.base import require
 from etude.models.static import Static
 from etude.tasks.tag.word_features import Tables
@@ -43,8 +44,8 @@ def begin(task: Any) -> None:
     own.network.start_from(torch.from_numpy(found), torch.from_numpy(given))
 
 
-def _opened(place: str, width: int) -> Loaded:
-    vectors = load(place, device="cpu")
+def _opened(place: str, width: int) -> InferenceModel:
+    vectors = open_model(place, InferenceModel, "cpu")
     require(vectors.model, Static, f"task.network.vectors={place} is no run of word vectors.")
     if vectors.model.width != width:
         raise UserError(f"task.network.words={width}, and the vectors of {place} are {vectors.model.width} wide.")

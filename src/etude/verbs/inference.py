@@ -13,14 +13,14 @@ from etude.errors import UserError
 if TYPE_CHECKING:
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
-    from etude.inference.model import Loaded
+    from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
-    from etude.inference.task_model import Tuned
+    from etude.inference.task_model import TaskModel
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
 
 
-def load(source: str | Path, *, device: str | None = None) -> Loaded:
+def load(source: str | Path, *, device: str | None = None) -> LoadedModel:
     """Open a model for use: hidden states, logits, vectors, filled blanks, generated text.
 
     Args:
@@ -32,18 +32,18 @@ def load(source: str | Path, *, device: str | None = None) -> Loaded:
     return model.load(source, device)
 
 
-def _open_model(run: str | Path | Loaded, device: str | None) -> Loaded:
+def _open_model(run: str | Path | LoadedModel, device: str | None) -> LoadedModel:
     return load(run, device=device) if isinstance(run, (str, Path)) else run
 
 
-def _open_task(run: str | Path | Tuned) -> Tuned:
-    from etude.inference.task_model import Tuned
+def _open_task(run: str | Path | TaskModel) -> TaskModel:
+    from etude.inference.task_model import TaskModel
 
-    return run if isinstance(run, Tuned) else Tuned.open(run)
+    return run if isinstance(run, TaskModel) else TaskModel.open(run)
 
 
 def evaluate(
-    run: str | Path | Tuned,
+    run: str | Path | TaskModel,
     file: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
@@ -81,7 +81,7 @@ def evaluate(
 
 
 def predict(
-    run: str | Path | Tuned,
+    run: str | Path | TaskModel,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
@@ -149,7 +149,7 @@ def features(
 
 
 def generate(
-    run: str | Path | Loaded,
+    run: str | Path | LoadedModel,
     prompts: str | Sequence[str] = (),
     *,
     tokens: int = 40,
@@ -187,10 +187,10 @@ def generate(
         device: cpu or cuda; a GPU where there is one.
         on_text: Receives the text as it is written: the number of the continuation, and the next piece of it.
     """
-    from etude.inference.generation import Sample, Way, write
+    from etude.inference.generation import Sample, Sampling, write
     from etude.inference.generation import generate as generate_all
 
-    sampling = Way(tokens, temperature, top_k, top_p, top_p_rule, seed, tuple(stop), past_end, overflow)
+    sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, tuple(stop), past_end, overflow)
     if beams is not None and (on_text is not None or samples > 1):
         raise UserError("--beams gives one text, known only at its end: leave out --stream and --samples.")
     model = _open_model(run, device)
@@ -210,7 +210,7 @@ def generate(
     return written
 
 
-def fill(run: str | Path | Loaded, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:
+def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:
     """Fill the blanks of a text by a masked model.
 
     Args:
@@ -224,7 +224,7 @@ def fill(run: str | Path | Loaded, text: str, *, top: int = 5, device: str | Non
 
 
 def perplexity(
-    run: str | Path | Loaded,
+    run: str | Path | LoadedModel,
     text: str | Path | Corpus,
     *,
     stride: int | None = None,

@@ -10,14 +10,14 @@ from etude.errors import UserError
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
-    from etude.inference.model import Loaded
+    from etude.inference.model import LoadedModel
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.word_scores import Analogies, Similarity
 
 
 def attention(
-    run: str | Path | Loaded,
+    run: str | Path | LoadedModel,
     text: str,
     *,
     second: str | None = None,

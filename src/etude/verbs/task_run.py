@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from etude.inference.task_model import Tuned
+from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.bootstrap import Score
@@ -20,8 +20,8 @@ class TaskRun(Run):
     """A fine-tuned run. Its model is opened when it is first used, and once."""
 
     @cached_property
-    def model(self) -> Tuned:
-        return Tuned.open(self.folder)
+    def model(self) -> TaskModel:
+        return TaskModel.open(self.folder)
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:

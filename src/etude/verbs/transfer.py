@@ -10,7 +10,7 @@ from etude.errors import UserError
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
-    from etude.inference.model import Loaded
+    from etude.inference.model import LoadedModel
     from etude.transfer.prompt import PromptResult
     from etude.verbs.task_run import SuiteRun, TaskRun
 
@@ -147,7 +147,7 @@ class AugmentCounts(NamedTuple):
 
 
 def augment(
-    run: str | Path | Loaded,
+    run: str | Path | LoadedModel,
     file: str | Path,
     *,
     out: str | Path,
@@ -180,14 +180,14 @@ def augment(
         on_progress: Receives the examples read, and those written.
     """
     from etude.hub.vector_runs import open_vectors
-    from etude.inference.model import Loaded, load
+    from etude.inference.model import LoadedModel, load
     from etude.recipes.datasets import resolve
     from etude.transfer import augment as augmentation
 
     rules = augmentation.Rules(copies, rate, candidates, seed)
     word_vectors = None if vectors is None else open_vectors(vectors)
     counts = augmentation.augment(
-        run if isinstance(run, Loaded) else load(run, device),
+        run if isinstance(run, LoadedModel) else load(run, device),
         file,
         out,
         task=resolve(task, ())[0],
@@ -200,7 +200,7 @@ def augment(
 
 
 def prompt(
-    run: str | Path | Loaded,
+    run: str | Path | LoadedModel,
     file: str | Path,
     *,
     shots: Sequence[int] = (0, 1, 4, 16),

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from etude.errors import UserError
-from etude.inference.model import Loaded
+from etude.inference.model import LoadedModel
 from etude.nn.packed import pack
 
 HABITS = ("entropy", "distance", "markers", "itself", "before", "after")
@@ -94,7 +94,7 @@ def describe_head(attention: Attention, layer: int, head: int, top: int) -> str:
 
 
 @torch.no_grad()
-def look(model: Loaded, text: str, second: str | None = None) -> Attention:
+def look(model: LoadedModel, text: str, second: str | None = None) -> Attention:
     """The attention weights of one text as in pre-training, or of two as a pair."""
     if not model.model.has_attention_weights:
         raise UserError(
@@ -128,7 +128,7 @@ class _Framed(NamedTuple):
     lengths: list[int]  # tokens of each text in the sequence
 
 
-def _frame_text(model: Loaded, ids: np.ndarray) -> _Framed:
+def _frame_text(model: LoadedModel, ids: np.ndarray) -> _Framed:
     """Between the markers of pre-training."""
     tokens, single = model.frame(ids), model.frame(ids[:1])
     start = int(np.flatnonzero(single == ids[0])[0])
@@ -136,7 +136,7 @@ def _frame_text(model: Loaded, ids: np.ndarray) -> _Framed:
     return _Framed(tokens, None, [start], [min(len(ids), len(tokens) - start - behind)])
 
 
-def _frame_pair(model: Loaded, first: np.ndarray, second: np.ndarray) -> _Framed:
+def _frame_pair(model: LoadedModel, first: np.ndarray, second: np.ndarray) -> _Framed:
     """As a task reads a pair (models/framing.py)."""
     framing = model.model.frame(model.tokenizer.special)
     framed = framing.join([first, second])

@@ -183,7 +183,7 @@ def test_finetune_and_features_take_them(runs: Callable[[str], Run], tmp_path: P
         base, "classify", train=train, out=tmp_path / "tuned", dev=train, quiet=True, settings=changes
     )
     assert tuned.evaluate(train, intervals=False)["accuracy"].value > 0.9, "the letters of unknown words reach the task"
-    again = etude.inference.task_model.Tuned.open(tmp_path / "tuned")
+    again = etude.inference.task_model.TaskModel.open(tmp_path / "tuned")
     assert again.predict(["goodness", "badnesses"]) == tuned.predict(["goodness", "badnesses"])
     from etude.inference.features import extract
 
