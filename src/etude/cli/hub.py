@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 def present_import(call: Call[ModelImport]) -> None:
     result = call()
     recipe = result.run.recipe
+    shape = recipe.model.model_dump()
     if result.architecture is None:
-        typer.echo(f"{result.run.folder}: {recipe.system}, {result.vocab:,} tokens, {recipe.model.width} wide")
+        typer.echo(f"{result.run.folder}: {recipe.system}, {result.vocab:,} tokens, {shape['width']} wide")
         return
     typer.echo(
         f"{result.run.folder}: {recipe.system} ({result.architecture}), {result.parameters:,} parameters, "
-        f"{recipe.model.layers} layers of width {recipe.model.width}, {result.vocab:,} tokens"
+        f"{shape['layers']} layers of width {shape['width']}, {result.vocab:,} tokens"
     )
     for note in result.notes:
         typer.echo(f"! {note}")

@@ -17,6 +17,7 @@ from etude.errors import UserError
 from etude.hub.checkpoint_reader import ImportedModel
 from etude.hub.checkpoint_writer import read_run_tensors
 from etude.hub.importer import write_run
+from etude.models import recurrent
 from etude.runs.run import Run
 
 BACKWARD = {"embedding": "backward_embedding", "output": "backward_output"}  # modules that both models have
@@ -26,7 +27,8 @@ def join_language_models(forward: str | Path, backward: str | Path, out: str | P
     """Write the run `out` with the states of both side by side: a recurrent model with `shared: false`."""
     runs = [Run.open(forward), Run.open(backward)]
     for run, direction in zip(runs, ("forward", "backward"), strict=True):
-        if run.recipe.model_kind != "recurrent" or run.recipe.model.direction != direction:
+        is_recurrent = run.recipe.model_kind == "recurrent"
+        if not is_recurrent or run.recipe.model_settings(recurrent.Settings).direction != direction:
             raise UserError(
                 f"{run.folder} is no {direction} language model: train it with model.direction={direction}."
             )

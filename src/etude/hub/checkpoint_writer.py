@@ -72,9 +72,9 @@ def to_published(
     family, _ = match_recipe(recipe)
     if family is None or describe_mismatch(recipe, tensors):
         return None
-    settings = recipe.model
+    settings = recipe.model_settings(transformer.Settings)
     notes: tuple[str, ...] = ()
-    if trim and tokenizer.vocab < settings.vocab:
+    if trim and tokenizer.vocab < (settings.vocab or 0):
         tensors, notes = trim_vocab(tensors, tokenizer.vocab)
         settings = settings.model_copy(update={"vocab": tokenizer.vocab})
     source = f"recipe {recipe.name} as {family.system}"
@@ -116,7 +116,7 @@ def describe_mismatch(recipe: Recipe, tensors: Iterable[str] = ()) -> str:
     family, reason = match_recipe(recipe)
     if family is None:
         return reason
-    known = {name for rule in family.table.expand(recipe.model) for name in rule.own}
+    known = {name for rule in family.table.expand(recipe.model_settings(transformer.Settings)) for name in rule.own}
     if family.objective == "replaced":
         generator_rules = electra.GENERATOR_TABLE.expand(electra.generator_settings(recipe))
         known |= {name for rule in generator_rules for name in rule.own}
@@ -203,7 +203,8 @@ def read_run_tensors(recipe: Recipe, special: Specials, folder: Path) -> tuple[d
             f"{folder}: config.json has the type {config.get('model_type')!r}, yet {reason}. Was recipe.yaml changed?"
         )
     shapes = compute_shapes(recipe, special)
-    own = mapping.to_own_names(family.table, recipe.model, tensors, shapes, str(folder / "model.safetensors"))
+    settings = recipe.model_settings(transformer.Settings)
+    own = mapping.to_own_names(family.table, settings, tensors, shapes, str(folder / "model.safetensors"))
     if (folder / GENERATOR).is_dir():
         own |= read_generator(recipe, shapes, own, folder / GENERATOR)
     return own, set(shapes) - set(own)

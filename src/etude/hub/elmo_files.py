@@ -227,9 +227,9 @@ def _layers(model: Settings) -> dict[str, tuple[str, tuple[int, int]]]:
 
 def describe_mismatch(recipe: Recipe) -> str:
     """Why a model has no place in these files; empty where it has."""
-    model = recipe.model
     if recipe.model_kind != "recurrent":
         return f"a {recipe.model_kind} model is no ELMo"
+    model = recipe.model_settings(Settings)
     if model.characters is None:
         return "ELMo reads words by their letters, and this model has a table of words (model.characters)"
     if model.direction != "both" or not model.shared:
@@ -264,7 +264,7 @@ def make_options(model: Settings) -> dict[str, Any]:
 
 def write_release(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, folder: Path) -> None:
     """The two files and the words, into an existing folder."""
-    model = recipe.model
+    model = recipe.model_settings(Settings)
     own = {
         name.removeprefix("model."): one.detach().float().cpu().numpy()
         for name, one in tensors.items()

@@ -20,6 +20,7 @@ from etude.hub.checkpoint_writer import (
 )
 from etude.hub.task_heads import to_published_with_head
 from etude.hub.tokenizer_files import add_markers, add_start_token
+from etude.models import recurrent
 from etude.recipes.schema import Recipe
 from etude.runs.run import MODEL_CARD, Run
 from etude.runs.staging import staged_folder
@@ -75,7 +76,7 @@ def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publi
         elmo.write_release(run.recipe, tensors, run.tokenizer, staging)
     own = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
     usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
-    return PublishedModel(elmo.make_options(run.recipe.model), own, usage=usage)
+    return PublishedModel(elmo.make_options(run.recipe.model_settings(recurrent.Settings)), own, usage=usage)
 
 
 def _add_framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:

@@ -17,6 +17,7 @@ from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_recipe
 from etude.hub.mapping import linear
 from etude.hub.tokenizer_files import add_markers, make_tokenizer_configs
+from etude.models import transformer
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.published_head import EncoderFamily
@@ -55,7 +56,7 @@ def to_published_with_head(run: Run) -> PublishedModel:
             f"{run.folder} cannot be exported to transformers: it has no class for the task {plan.kind} with "
             f"{'; '.join(misfits)}."
         )
-    settings = run.recipe.model
+    settings = run.recipe.model_settings(transformer.Settings)
     rules = [rule for rule in family.table.rules if rule.part in ("", "pooler" if head.reads_pooler else "")]
     for theirs, ours in head.layers.items():
         rules += linear(theirs, f"objective.{ours}")

@@ -126,9 +126,11 @@ def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], st
 
 def build_student(recipe: Recipe, corpus: Corpus, teacher: Teacher[Masked]) -> tuple[Transformer, Distill]:
     """The student and its objective with their first weights; UserError where the teacher does not fit."""
-    model, objective = build_learner(recipe, corpus.tokenizer)
-    if not isinstance(objective, Distill) or not isinstance(model, Transformer):
-        raise UserError(f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert.")
+    learner, objective = build_learner(recipe, corpus.tokenizer)
+    not_masked = f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert."
+    if not isinstance(objective, Distill):
+        raise UserError(not_masked)
+    model = require(learner, Transformer, not_masked)
     objective.attach_teacher(model, teacher)
     if objective.distill.start == "teacher":
         init_student(model, objective, teacher, objective.distill.layers)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as File
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -39,8 +39,10 @@ from etude.train import schedule
 from etude.train.settings import Settings as Train
 
 if TYPE_CHECKING:
-    from etude.models.base import Model
+    from etude.models.base import Model, ModelSettings
     from etude.objectives.base import PretrainingObjective
+
+SettingsT = TypeVar("SettingsT", bound="ModelSettings")
 
 # settings that follow from those of the model where they are left out, as etude.models and etude.objectives take them
 FOLLOWS: dict[str, Callable[[Any], Any]] = {
@@ -59,7 +61,7 @@ class Recipe:
     name: str
     tokenizer: str
     model_kind: str
-    model: Any  # the Settings of its kind
+    model: ModelSettings  # of its kind
     objective_kind: str
     objective: Any
     train: Train
@@ -175,6 +177,12 @@ class Recipe:
             values[group] = {"kind": getattr(self, f"{group}_kind"), **getattr(self, group).model_dump(mode="json")}
         values["train"] = self.train.model_dump(mode="json")
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+
+    def model_settings(self, family: type[SettingsT]) -> SettingsT:
+        """The model's settings, typed as those of one family; for code that has checked `model_kind`."""
+        if not isinstance(self.model, family):
+            raise TypeError(f"recipe {self.name} has a model of the kind {self.model_kind}, not {family.__module__}")
+        return self.model
 
     def build_model(self) -> Model:
         return find_kind("models", self.model_kind).build(self.model)

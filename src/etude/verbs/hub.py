@@ -39,7 +39,7 @@ def import_(source: str | Path, *, out: str | Path) -> ModelImport:
         from etude.hub.vector_runs import import_vectors
 
         run = import_vectors(source, folder)
-        return ModelImport(run, None, None, run.recipe.model.vocab)
+        return ModelImport(run, None, None, run.recipe.model.vocab or run.tokenizer.vocab)
     imported = read_checkpoint(source)
     run = write_run(imported, str(source), folder)
     parameters = sum(tensor.numel() for tensor in imported.tensors.values())

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from etude.errors import UserError, suggest_name
 from etude.hub.families import albert, bert, distilbert, electra, gpt, modern
 from etude.hub.family import Config, Family
+from etude.models import transformer
 from etude.recipes.schema import Recipe
 
 # In order of preference: where a model fits two families, the simpler class is written.
@@ -29,7 +30,11 @@ def match_recipe(recipe: Recipe) -> tuple[Family | None, str]:
     if recipe.model_kind != "transformer" or not candidates:
         return None, f"{recipe.model_kind} models with the objective {recipe.objective_kind} have no class there"
     matches = [
-        (family.find_mismatches(recipe.model) + _find_objective_mismatches(family, recipe), family)
+        (
+            family.find_mismatches(recipe.model_settings(transformer.Settings))
+            + _find_objective_mismatches(family, recipe),
+            family,
+        )
         for family in candidates
     ]
     mismatches, best = min(matches, key=lambda match: len(match[0]))  # the first of equals
@@ -43,8 +48,9 @@ def _find_objective_mismatches(family: Family, recipe: Recipe) -> list[str]:
     if recipe.has_objective("causal") and recipe.objective.bias:
         mismatches.append("objective.bias=true (a bias on the logits)")
     if recipe.has_objective("masked") or recipe.has_objective("replaced"):
-        expected = family.head_activation or recipe.model.activation
-        activation = recipe.objective.activation or recipe.model.activation
+        settings = recipe.model_settings(transformer.Settings)
+        expected = family.head_activation or settings.activation
+        activation = recipe.objective.activation or settings.activation
         if activation != expected and family.head_activation_key is None:
             mismatches.append(f"objective.activation={activation} (the head of {family.system} has {expected})")
     sentence = getattr(recipe.objective, "sentence", "none")

@@ -105,7 +105,7 @@ GENERATOR_TABLE = GENERATOR.table.rename_own(
 
 def generator_settings(recipe: Recipe) -> Settings:
     """Return the generator's settings of a recipe with the objective `replaced`."""
-    return replaced.generator_settings(recipe.objective, recipe.model)
+    return replaced.generator_settings(recipe.objective, recipe.model_settings(Settings))
 
 
 def objective_for(model: Settings, generator: Settings | None) -> dict[str, Any]:
