@@ -59,8 +59,8 @@ def test_both_sides_speak_of_the_same():
 def test_a_question_asks_for_a_word_of_its_sentence():
     for script, frame in frames():
         for question in frame.questions:
-            told, slot = frame.patterns["en"].slots, question.slot.partition(">")[0]
-            assert slot == "ab" or slot in {each.split(".")[0] if script in EVENTS else each for each in told}, (
+            slots, slot = frame.patterns["en"].slots, question.slot.partition(">")[0]
+            assert slot == "ab" or slot in {each.split(".")[0] if script in EVENTS else each for each in slots}, (
                 script.name,
                 question.patterns["en"].source,
             )
@@ -82,14 +82,14 @@ def test_every_sentence_can_be_analysed(language):
             total.update(id(frame) for frame in step.frames)
         for number in range(25):
             for sentence in perform(script, place, Draw(fold(number, script.name)), INTROS).sentences:
-                found = analyse(sentence, language)
+                analysis = analyse(sentence, language)
                 used.add(id(sentence.frame))
-                assert len(found.tokens) == len(found.upos) == len(found.ner) == len(found.starts)
-                assert set(found.upos) <= UPOS
-                for token, start in zip(found.tokens, found.starts, strict=True):
-                    assert found.text[start : start + len(token)] == token
-                assert "".join(found.tokens) == re.sub(r"\s", "", found.text)
-                for before, tag in zip(["O", *found.ner], found.ner, strict=False):
+                assert len(analysis.tokens) == len(analysis.upos) == len(analysis.ner) == len(analysis.starts)
+                assert set(analysis.upos) <= UPOS
+                for token, start in zip(analysis.tokens, analysis.starts, strict=True):
+                    assert analysis.text[start : start + len(token)] == token
+                assert "".join(analysis.tokens) == re.sub(r"\s", "", analysis.text)
+                for before, tag in zip(["O", *analysis.ner], analysis.ner, strict=False):
                     assert not tag.startswith("I-") or before[2:] == tag[2:]
     assert len(used & total) > 0.97 * len(total)
 
@@ -101,8 +101,8 @@ def test_tags_by_hand():
         for number in range(12):
             for sentence in perform(script, place, Draw(fold(number, script.name)), INTROS).sentences:
                 for language in ("en", "ko"):
-                    found = analyse(sentence, language)
-                    tagged[found.text] = list(zip(found.tokens, found.upos, found.ner, strict=True))
+                    analysis = analyse(sentence, language)
+                    tagged[analysis.text] = list(zip(analysis.tokens, analysis.upos, analysis.ner, strict=True))
     intro = next(
         tags for text, tags in tagged.items() if re.fullmatch(r"\w+ \w+ works as a \w+ at the \w+ \w+\.", text)
     )

@@ -27,9 +27,9 @@ def test_a_document_alone_is_the_document_in_the_stream(world):
 def test_worlds_do_not_disturb_each_other(world):
     before = [document.text for document in sample(world, 50)]
     facts = world.facts()
-    other = World(seed=1, language=world.language)
-    assert [document.text for document in sample(other, 50)] != before
-    assert other.facts() != facts
+    second_world = World(seed=1, language=world.language)
+    assert [document.text for document in sample(second_world, 50)] != before
+    assert second_world.facts() != facts
     assert [document.text for document in sample(world, 50)] == before
     assert world.facts() == facts
 
@@ -81,15 +81,15 @@ def test_a_pronoun_has_one_meaning(world):
 def test_what_is_told_of_homes_is_true():
     world = World(3, "en")
     homes = {fact.head: fact.tail for fact in world.facts() if fact.relation == "home"}
-    told = Counter()
+    mention_counts = Counter()
     for document in sample(world, 1500):
         for name, street in re.findall(
             r"([A-Z][a-z]+)(?: [A-Z][a-z]+)? lives on ([A-Z][a-z]+ [A-Z][a-z]+)", document.text
         ):
             if name not in ("He", "She"):
                 assert homes[f"person:{name}"] == f"street:{street}"
-            told[name] += 1
-    assert len(told) > 60 and max(told.values()) >= 5  # facts come back, so that they can be learnt
+            mention_counts[name] += 1
+    assert len(mention_counts) > 60 and max(mention_counts.values()) >= 5  # facts come back, so that they can be learnt
 
 
 def test_words_are_many_and_their_use_is_uneven():

@@ -68,8 +68,8 @@ def plain_bigram(train: list[list[list[int]]], valid: list[list[list[int]]], voc
 def test_the_bigram_equals_its_definition(monkeypatch: pytest.MonkeyPatch, block: int, ends: Any) -> None:
     monkeypatch.setattr(bigram_baseline, "BLOCK", block)
     train, valid = random_documents(0, 60), random_documents(1, 20)
-    found = bigram_baseline.bigram_nats(corpus_of(train), corpus_of(valid), ends)
-    assert found == pytest.approx(plain_bigram(train, valid, 9, ends), rel=1e-9)
+    nats = bigram_baseline.bigram_nats(corpus_of(train), corpus_of(valid), ends)
+    assert nats == pytest.approx(plain_bigram(train, valid, 9, ends), rel=1e-9)
 
 
 def test_a_pattern_is_found_and_noise_is_not() -> None:

@@ -48,7 +48,7 @@ def by_hand(documents: list[list[int]], left: int, right: int) -> list[float]:
         once, twice = (sum(count == wanted for count in counts.values()) for wanted in (1, 2))
         return once / (once + 2 * twice)
 
-    kinds = {b: len({a for a, other in pairs if other == b}) for b in symbols}
+    kinds = {b: len({a for a, follower in pairs if follower == b}) for b in symbols}
     saved = sum(min(0.75, kinds[b]) for b in symbols)
     lower = {b: (max(kinds[b] - 0.75, 0) + saved / len(symbols)) / len(pairs) for b in symbols}
 
@@ -60,7 +60,7 @@ def by_hand(documents: list[list[int]], left: int, right: int) -> list[float]:
         return (max(pairs[a, b] - discount(pairs), 0) + discount(pairs) * followers * lower[b]) / whole
 
     posterior = [bigram(left, x) * bigram(x, right) for x in range(VOCAB)]
-    posterior = [one / sum(posterior) for one in posterior]
+    posterior = [prob / sum(posterior) for prob in posterior]
     whole = sum(triples[left, x, right] for x in range(VOCAB))
     if not whole:
         return posterior
@@ -80,10 +80,10 @@ def test_every_probability_is_that_of_the_formulas_and_they_sum_to_one(
     for left in range(VOCAB + 1):
         for right in range(VOCAB + 1):
             given = [np.full(VOCAB, left), np.arange(VOCAB), np.full(VOCAB, right)]
-            found = model.prob(*given)
-            np.testing.assert_allclose(found, by_hand(documents, left, right), rtol=1e-10)
-            assert math.isclose(found.sum(), 1.0, rel_tol=1e-10)
-            assert (found > 0).all()  # also of the token that was never seen
+            probs = model.prob(*given)
+            np.testing.assert_allclose(probs, by_hand(documents, left, right), rtol=1e-10)
+            assert math.isclose(probs.sum(), 1.0, rel_tol=1e-10)
+            assert (probs > 0).all()  # also of the token that was never seen
 
 
 def test_nats_are_the_mean_over_the_text() -> None:
@@ -93,8 +93,8 @@ def test_nats_are_the_mean_over_the_text() -> None:
         for text in held
         for place, token in enumerate(text)
     ]
-    found = cloze_nats(corpus(documents), corpus(held))
-    assert found == pytest.approx(sum(expected) / len(expected), rel=1e-10)
+    nats = cloze_nats(corpus(documents), corpus(held))
+    assert nats == pytest.approx(sum(expected) / len(expected), rel=1e-10)
     assert cloze_nats(corpus(documents), corpus(held), tokens=5) == pytest.approx(sum(expected[:5]) / 5, rel=1e-10)
 
 

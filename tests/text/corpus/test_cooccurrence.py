@@ -69,9 +69,11 @@ def by_hand(
     return table
 
 
-def as_table(found: Cooccurrences, symmetric: bool) -> dict[tuple[int, int], float]:
+def as_table(entries: Cooccurrences, symmetric: bool) -> dict[tuple[int, int], float]:
     table = {}
-    for row, column, value in zip(found.rows.tolist(), found.columns.tolist(), found.counts.tolist(), strict=True):
+    for row, column, value in zip(
+        entries.rows.tolist(), entries.columns.tolist(), entries.counts.tolist(), strict=True
+    ):
         assert not symmetric or row <= column
         assert (row, column) not in table
         table[row, column] = value
@@ -89,16 +91,16 @@ def test_counts_are_exact_however_the_text_is_cut(
     documents: list[list[int]], window: int, symmetric: bool, by_distance: bool, stretch: int
 ) -> None:
     counting = CountSettings(window, symmetric, by_distance)
-    wanted = by_hand(documents, counting)
-    found: Counter[tuple[int, int]] = Counter()
+    expected = by_hand(documents, counting)
+    counts: Counter[tuple[int, int]] = Counter()
     for keys, sums in count_pairs(Texts(documents), counting, stretch):
         assert (np.diff(keys) > 0).all()
         for key, value in zip(keys.tolist(), sums.tolist(), strict=True):
-            found[divmod(key, 12)] += Fraction(value, counting.unit)
+            counts[divmod(key, 12)] += Fraction(value, counting.unit)
     if symmetric:
-        wanted = {place: value for place, value in wanted.items() if place[0] <= place[1]}
-        found = {place: 2 * value if place[0] == place[1] else value for place, value in found.items()}
-    assert dict(found) == dict(wanted)
+        expected = {place: value for place, value in expected.items() if place[0] <= place[1]}
+        counts = {place: 2 * value if place[0] == place[1] else value for place, value in counts.items()}
+    assert dict(counts) == dict(expected)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -111,30 +113,30 @@ def test_spills_leave_no_trace(tmp_path: Path, symmetric: bool, monkeypatch: pyt
     runs: list[int] = []
     before = cooccurrence.merge_runs
 
-    def seen(paths: list[Path], block: int) -> Any:
+    def count_runs(paths: list[Path], block: int) -> Any:
         runs.append(len(paths))
         return before(paths, block)
 
     monkeypatch.setattr(cooccurrence, "MIN_MEMORY", 0)
-    monkeypatch.setattr(cooccurrence, "merge_runs", seen)
+    monkeypatch.setattr(cooccurrence, "merge_runs", count_runs)
     count_cooccurrences(corpus, counting, tmp_path / "spilled", memory=30_000)
     assert runs[0] >= 3
     for name in cooccurrence.FILES:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "spilled" / name).read_bytes()
-    wanted = {place: float(value) for place, value in by_hand(documents, counting).items()}
-    found = as_table(whole, symmetric)
-    assert found.keys() == wanted.keys()
-    np.testing.assert_allclose([found[place] for place in wanted], list(wanted.values()), rtol=1e-15)
+    expected = {place: float(value) for place, value in by_hand(documents, counting).items()}
+    counts = as_table(whole, symmetric)
+    assert counts.keys() == expected.keys()
+    np.testing.assert_allclose([counts[place] for place in expected], list(expected.values()), rtol=1e-15)
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "spilled"}
     assert {path.name for path in (tmp_path / "spilled").iterdir()} == {*cooccurrence.FILES, "manifest.json"}
 
 
 def test_entries_lie_in_a_random_order(tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
-    found = count_cooccurrences(
+    entries = count_cooccurrences(
         Texts([chance.integers(0, 60, 3000).tolist()], vocab=60), CountSettings(5), tmp_path / "c"
     )
-    rows = found.rows.astype(int)
+    rows = entries.rows.astype(int)
     assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 0.1
 
 
@@ -167,9 +169,9 @@ def test_runs_are_merged_block_by_block(tmp_path: Path) -> None:
         tables.append(table)
         paths.append(path)
     whole = np.concatenate(tables)
-    wanted = sum_by_key(whole[:, 0], whole[:, 1])
+    expected = sum_by_key(whole[:, 0], whole[:, 1])
     for block in (1, 7, 10_000):
         parts = list(merge_runs(paths, block))
         keys, sums = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
-        np.testing.assert_array_equal(keys, wanted[0])
-        np.testing.assert_array_equal(sums, wanted[1])
+        np.testing.assert_array_equal(keys, expected[0])
+        np.testing.assert_array_equal(sums, expected[1])

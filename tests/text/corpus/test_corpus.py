@@ -151,50 +151,51 @@ def test_places_outside_are_refused() -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def corpus_folder(tmp_path: Path) -> Path:
     text = tmp_path / "t.txt"
     text.write_text("\n\n".join(f"a b c {n}. The end of it." for n in range(40)))
     prepare(text, tmp_path / "corpus", "word:50", valid=0.1)
     return tmp_path / "corpus"
 
 
-def test_every_file_is_checked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Corpus.open(made, verify=True)
-    assert Corpus.open(made, "valid").total > 0
-    names = list((made / "train").iterdir())
+def test_every_file_is_checked(corpus_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Corpus.open(corpus_folder, verify=True)
+    assert Corpus.open(corpus_folder, "valid").total > 0
+    names = list((corpus_folder / "train").iterdir())
     assert len(names) == 7
     for path in names:
         data = path.read_bytes()
         path.write_bytes(data[:-1])
         with pytest.raises(UserError, match=rf"{path.name} is truncated"):
-            Corpus.open(made)
+            Corpus.open(corpus_folder)
         path.write_bytes(data + b"x")
         with pytest.raises(UserError, match=rf"{path.name} is altered"):
-            Corpus.open(made)
+            Corpus.open(corpus_folder)
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
         for verify in (None, True):
             with pytest.raises(UserError, match=rf"{path.name} was altered"):
-                Corpus.open(made, verify=verify)
-        Corpus.open(made, verify=False)  # the length is right: it takes reading everything to find a changed byte
+                Corpus.open(corpus_folder, verify=verify)
+        # the length is right: only reading everything finds a changed byte
+        Corpus.open(corpus_folder, verify=False)
         monkeypatch.setattr(corpus_module, "ALWAYS_HASHED", 10)
-        Corpus.open(made)  # too large to be read at every opening
+        Corpus.open(corpus_folder)  # too large to be read at every opening
         monkeypatch.undo()
         path.unlink()
         with pytest.raises(UserError, match=rf"{path.name} is missing"):
-            Corpus.open(made)
+            Corpus.open(corpus_folder)
         path.write_bytes(data)
 
 
-def test_another_tokenizer_is_refused(made: Path) -> None:
-    CHARACTERS.save(made)
+def test_another_tokenizer_is_refused(corpus_folder: Path) -> None:
+    CHARACTERS.save(corpus_folder)
     with pytest.raises(UserError, match="not the tokenizer"):
-        Corpus.open(made)
-    (made / "tokenizer.json").unlink()
+        Corpus.open(corpus_folder)
+    (corpus_folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
-        Corpus.open(made)
+        Corpus.open(corpus_folder)
 
 
-def test_what_is_no_corpus_is_said(made: Path, tmp_path: Path) -> None:
+def test_what_is_no_corpus_is_said(corpus_folder: Path, tmp_path: Path) -> None:
     for folder, word in (
         (tmp_path / "nothing", "no such folder"),
         (tmp_path, "no manifest"),
@@ -203,8 +204,8 @@ def test_what_is_no_corpus_is_said(made: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=word):
             Corpus.open(folder)
     with pytest.raises(UserError, match="no split 'test'"):
-        Corpus.open(made, "test")
-    manifest = made / "manifest.json"
+        Corpus.open(corpus_folder, "test")
+    manifest = corpus_folder / "manifest.json"
     content = json.loads(manifest.read_text())
     for text, word in (
         ("{", "damaged"),
@@ -213,11 +214,11 @@ def test_what_is_no_corpus_is_said(made: Path, tmp_path: Path) -> None:
     ):
         manifest.write_text(text)
         with pytest.raises(UserError, match=word):
-            Corpus.open(made)
+            Corpus.open(corpus_folder)
 
 
-def test_opening_touches_no_shard_and_other_processes_map_again(made: Path) -> None:
-    corpus = Corpus.open(made)
+def test_opening_touches_no_shard_and_other_processes_map_again(corpus_folder: Path) -> None:
+    corpus = Corpus.open(corpus_folder)
     assert not corpus._shards.shards  # type: ignore[attr-defined]
     again = pickle.loads(pickle.dumps(corpus))
     assert again.fingerprint == corpus.fingerprint

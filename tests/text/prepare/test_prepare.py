@@ -68,10 +68,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("spec", ["bpe:1500", "bytebpe:400", "unigram:1300", "char"])
 def test_text_comes_back_exactly(text: Path, tmp_path: Path, spec: str) -> None:
     prepare(text, tmp_path / "c", spec, valid=0.2)
-    found = [document for part in ("train", "valid") for document in documents_of(Corpus.open(tmp_path / "c", part))]
-    assert sorted(found) == sorted(some_text(120))
+    documents = [
+        document for part in ("train", "valid") for document in documents_of(Corpus.open(tmp_path / "c", part))
+    ]
+    assert sorted(documents) == sorted(some_text(120))
     assert sum(Corpus.open(tmp_path / "c", part).bytes for part in ("train", "valid")) == sum(
-        len(document.encode()) for document in found
+        len(document.encode()) for document in documents
     )
 
 
@@ -157,15 +159,15 @@ def test_weights_repeat_and_thin_out(tmp_path: Path, small_blocks: None) -> None
     (tmp_path / "b.txt").write_text("\n\n".join(some_text(100, seed=2)))
     sources = {str(tmp_path / "a.txt"): 2.5, str(tmp_path / "b.txt"): 0.5}
     corpus = prepare(sources, tmp_path / "c", "bytebpe:300", valid=0)
-    found = documents_of(corpus)
+    documents = documents_of(corpus)
     texts = some_text(100, seed=2)
-    first = [found.count(document) for document in some_text(100, seed=1)]
-    second = [found.count(document) for document in texts]
+    first = [documents.count(document) for document in some_text(100, seed=1)]
+    second = [documents.count(document) for document in texts]
     assert set(first) == {2, 3} and 30 <= first.count(3) <= 70
     assert set(second) == {0, 1} and 30 <= second.count(1) <= 70
     # sources are mixed, not put one behind the other
-    places = [place for place, document in enumerate(found) if document in texts]
-    assert places[0] < len(found) / 4 and places[-1] > 3 * len(found) / 4
+    places = [place for place, document in enumerate(documents) if document in texts]
+    assert places[0] < len(documents) / 4 and places[-1] > 3 * len(documents) / 4
     prepare(sources, tmp_path / "v", "bytebpe:300", valid=0.2)
     held_out = documents_of(Corpus.open(tmp_path / "v", "valid"))
     assert len(held_out) == len(set(held_out)) > 0
@@ -194,13 +196,13 @@ def test_the_sample_is_stated_and_kept_to(tmp_path: Path, small_blocks: None) ->
     texts = some_text(300)
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     (tmp_path / "b.txt").write_text("\n\n".join(texts[::-1]))
-    made = [prepare(tmp_path / f"{n}.txt", tmp_path / n, "bytebpe:300", sample_bytes=20_000, valid=0) for n in "ab"]
-    sample = made[0].manifest["tokenizer"]["sample"]
+    corpora = [prepare(tmp_path / f"{n}.txt", tmp_path / n, "bytebpe:300", sample_bytes=20_000, valid=0) for n in "ab"]
+    sample = corpora[0].manifest["tokenizer"]["sample"]
     assert 15_000 < sample["bytes"] <= 20_000 and 0 < sample["documents"] < 100
     # drawn by the text itself: the order of documents is no matter
-    assert made[0].tokenizer.fingerprint == made[1].tokenizer.fingerprint
-    other = prepare(tmp_path / "a.txt", tmp_path / "c", "bytebpe:300", sample_bytes=20_000, valid=0, seed=1)
-    assert other.tokenizer.fingerprint != made[0].tokenizer.fingerprint
+    assert corpora[0].tokenizer.fingerprint == corpora[1].tokenizer.fingerprint
+    other_corpus = prepare(tmp_path / "a.txt", tmp_path / "c", "bytebpe:300", sample_bytes=20_000, valid=0, seed=1)
+    assert other_corpus.tokenizer.fingerprint != corpora[0].tokenizer.fingerprint
 
 
 def test_the_manifest_names_sources_and_hashes(text: Path, tmp_path: Path) -> None:
@@ -296,16 +298,16 @@ def test_an_existing_corpus_is_not_overwritten(text: Path, tmp_path: Path) -> No
 
 
 def test_two_at_once_are_refused(text: Path, tmp_path: Path) -> None:
-    asked = []
+    interrupts = []
 
     def again(_: Progress) -> None:
-        if not asked:
+        if not interrupts:
             with pytest.raises(UserError, match="Another process"):
                 prepare(text, tmp_path / "c", "char", workers=0)
-            asked.append(1)
+            interrupts.append(1)
 
     prepare(text, tmp_path / "c", "char", workers=0, progress=again)
-    assert asked
+    assert interrupts
 
 
 class Stop(Exception):
@@ -444,7 +446,7 @@ def test_the_command(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
-    asked = [
+    arguments = [
         "prepare",
         "town.txt",
         "-o",
@@ -457,11 +459,11 @@ def test_the_command(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "--workers",
         "0",
     ]
-    result = runner.invoke(app, asked)
+    result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "bits a byte" in result.output and "etude pretrain" in result.output
     assert Corpus.open("data/town").tokenizer.kind == "bytebpe"
-    again = runner.invoke(app, asked)
+    again = runner.invoke(app, arguments)
     assert isinstance(again.exception, UserError)
     wrong = runner.invoke(app, ["prepare", "town.txt", "-o", "x", "--weights", "1,a"])
     assert isinstance(wrong.exception, UserError)

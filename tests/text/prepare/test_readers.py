@@ -40,21 +40,21 @@ relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 
 
 def read(
-    path: Path | str, reading: ReadSettings | None = None, where: str | None = None, start: Position | None = None
+    path: Path | str, read_settings: ReadSettings | None = None, where: str | None = None, start: Position | None = None
 ) -> Documents:
     """All documents of a path, through blocks."""
     condition = parse_filter(where) if where else None
-    reading = reading or ReadSettings(fields=condition.fields if condition else ())
-    joined = Documents()
+    read_settings = read_settings or ReadSettings(fields=condition.fields if condition else ())
+    all_documents = Documents()
     for source in find_sources(str(path)):
-        for block in read_blocks(source.files, reading, start or Position()):
-            found = parse_documents(block.parts, block.payload, reading, condition)
-            joined.texts += found.texts
-            joined.places += found.places
-            joined.filtered += found.filtered
-            joined.empty += found.empty
-            joined.cut += found.cut
-    return joined
+        for block in read_blocks(source.files, read_settings, start or Position()):
+            documents = parse_documents(block.parts, block.payload, read_settings, condition)
+            all_documents.texts += documents.texts
+            all_documents.places += documents.places
+            all_documents.filtered += documents.filtered
+            all_documents.empty += documents.empty
+            all_documents.cut += documents.cut
+    return all_documents
 
 
 def nfc(texts: list[str]) -> list[str]:
@@ -147,29 +147,29 @@ def test_long_documents_are_cut_at_lines(tmp_path: Path, monkeypatch: pytest.Mon
     text = "\n".join(f"줄 {n} 이다" for n in range(500))
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}))
-    for path, reading in (
+    for path, read_settings in (
         ("a.txt", ReadSettings()),
         ("a.txt", ReadSettings(one_document=True)),
         ("a.jsonl", ReadSettings()),
     ):
-        found = read(tmp_path / path, reading)
-        assert len(found.texts) > 3 and found.cut == len(found.texts) - 1
-        assert "\n".join(part.strip("\n") for part in found.texts) == text
-        assert max(len(part.encode()) for part in found.texts) <= 1 << 11
+        documents = read(tmp_path / path, read_settings)
+        assert len(documents.texts) > 3 and documents.cut == len(documents.texts) - 1
+        assert "\n".join(part.strip("\n") for part in documents.texts) == text
+        assert max(len(part.encode()) for part in documents.texts) <= 1 << 11
     (tmp_path / "b.txt").write_text("가" * 5000)  # no space to cut at: whole characters all the same
     assert "".join(read(tmp_path / "b.txt").texts) == "가" * 5000
 
 
 def test_filter_on_records(tmp_path: Path) -> None:
     for kind in (".jsonl", ".csv", ".parquet"):
-        found = read(write(tmp_path / f"a{kind}", ["zero", "one", "two", "three"]), where="n>=2")
-        assert found.texts == ["two", "three"] and found.filtered == 2
+        documents = read(write(tmp_path / f"a{kind}", ["zero", "one", "two", "three"]), where="n>=2")
+        assert documents.texts == ["two", "three"] and documents.filtered == 2
 
 
 def test_empty_records_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "  "}\n\n{"text": "x"}\n{"text": ""}')
-    found = read(tmp_path / "a.jsonl")
-    assert found.texts == ["x"] and found.empty == 2
+    documents = read(tmp_path / "a.jsonl")
+    assert documents.texts == ["x"] and documents.empty == 2
 
 
 def test_a_hub_data_set_is_read_as_a_stream(tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_weights_belong_to_sources(tmp_path: Path) -> None:
             find_sources(path, weights)
 
 
-def problem(tmp_path: Path, name: str, data: bytes, **reading: Any) -> str:
+def problem(tmp_path: Path, name: str, data: bytes, **read_settings: Any) -> str:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError) as caught:
-        read(tmp_path / name, ReadSettings(**reading))
+        read(tmp_path / name, ReadSettings(**read_settings))
     message = str(caught.value)
     assert name in message and "\n" not in message
     return message

@@ -31,11 +31,11 @@ def test_grams_are_runs_of_characters_between_marks() -> None:
 @settings(max_examples=100, deadline=None)
 def test_all_words_at_once(words: list[str], smallest: int, more: int, buckets: int) -> None:
     words = [word.replace("\ud800", "") for word in words]
-    bounds, found = hash_ngrams(words, buckets, smallest, smallest + more)
-    assert len(bounds) == len(words) + 1 and bounds[-1] == len(found)
+    bounds, ids = hash_ngrams(words, buckets, smallest, smallest + more)
+    assert len(bounds) == len(words) + 1 and bounds[-1] == len(ids)
     for number, word in enumerate(words):
-        wanted = [hash_ngram(gram, buckets) for gram in extract_ngrams(word, smallest, smallest + more)]
-        assert found[bounds[number] : bounds[number + 1]].tolist() == wanted
+        expected = [hash_ngram(gram, buckets) for gram in extract_ngrams(word, smallest, smallest + more)]
+        assert ids[bounds[number] : bounds[number + 1]].tolist() == expected
 
 
 def test_rows_are_the_word_and_behind_all_words_its_buckets() -> None:

@@ -53,11 +53,11 @@ def test_no_piece_ends_inside_a_character(spec: str) -> None:
 def test_a_branch_goes_its_own_way() -> None:
     words = tokenizer("bytebpe:262")
     first, second, third = words.encode("고").ids.tolist()
-    one = StoppingDecoder(StreamDecoder(words), ["고양"])
-    assert one.push(first) == one.push(second) == ""
-    other = one.branch()
-    assert one.push(third) == "" and one.finish() == "고"
-    assert other.finish() == "�"
+    decoder = StoppingDecoder(StreamDecoder(words), ["고양"])
+    assert decoder.push(first) == decoder.push(second) == ""
+    branch = decoder.branch()
+    assert decoder.push(third) == "" and decoder.finish() == "고"
+    assert branch.finish() == "�"
 
 
 @settings(max_examples=200, deadline=None)
@@ -80,20 +80,21 @@ def test_a_stop_string_is_found_however_the_tokens_cut_it(text: str, stops: list
 
     pieces = Pieces()
     stopped = StoppingDecoder(pieces, stops)  # type: ignore[arg-type]
-    found = ""
+    text_so_far = ""
     for number in range(len(pieces.parts)):
-        found += stopped.push(number)
+        text_so_far += stopped.push(number)
         if stopped.stopped:
             break
         seen = sum(map(len, pieces.parts[: number + 1]))
-        assert seen - len(found) < max([1, *map(len, stops)])  # no more is held back than could begin a stop string
-    found += stopped.finish()
+        # no more is held back than could begin a stop string
+        assert seen - len(text_so_far) < max([1, *map(len, stops)])
+    text_so_far += stopped.finish()
     ends = [n for n in range(len(text) + 1) if any(text[:n].endswith(stop) for stop in stops)]
     if ends:
         longest = max(len(stop) for stop in stops if text[: ends[0]].endswith(stop))
-        assert found == text[: ends[0] - longest] and stopped.stopped
+        assert text_so_far == text[: ends[0] - longest] and stopped.stopped
     else:
-        assert found == text and not stopped.stopped
+        assert text_so_far == text and not stopped.stopped
 
 
 def test_an_empty_stop_string_is_refused() -> None:

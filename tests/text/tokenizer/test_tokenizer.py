@@ -125,10 +125,10 @@ def test_training_does_not_depend_on_the_order_or_the_process(spec: str) -> None
         "print(Tokenizer.train(sys.argv[1], json.load(sys.stdin)).fingerprint)"
     )
     shuffled = json.dumps(TEXTS[::-1])
-    other = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, spec], input=shuffled, capture_output=True, text=True, check=True
     )
-    assert other.stdout.strip() == trained(spec).fingerprint
+    assert process.stdout.strip() == trained(spec).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_special_tokens_in_text_are_letters_unless_asked_for() -> None:
     plain = tokenizer.encode("a [MASK] b")
     assert tokenizer.special.mask not in plain.ids
     assert tokenizer.decode(plain.ids) == "a [MASK] b"
-    asked = tokenizer.encode("a [MASK] b", special=True)
-    assert list(asked.ids).count(tokenizer.special.mask) == 1
-    assert tokenizer.decode(asked.ids, special=False).split() == ["a", "b"]
+    encoding = tokenizer.encode("a [MASK] b", special=True)
+    assert list(encoding.ids).count(tokenizer.special.mask) == 1
+    assert tokenizer.decode(encoding.ids, special=False).split() == ["a", "b"]
 
 
 def test_save_open_and_fingerprint(tmp_path: Path) -> None:
@@ -297,7 +297,8 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
     pre_tokenizer = pre_tokenization.build_pre_tokenizer(tokenizer)
     assert pre_tokenizer is not None
     codes = [chr(code) for code in [*range(0x21, 0x180), *range(0x2010, 0x2030), *range(0xAC00, 0xD7A4, 97), 0xD7A3]]
-    pieces = [f" a{one}b1{one}{one}2" for one in codes] + ["\nThe", " 's", " don't", " a_b", " 1,000.5"]
+    pieces = [f" a{letter}b1{letter}{letter}2" for letter in codes]
+    pieces += ["\nThe", " 's", " don't", " a_b", " 1,000.5"]
     known = [piece for piece in pieces if pre_tokenizer.split(piece) is not None]
     assert len(known) > 200
     for piece in known:
