@@ -67,7 +67,7 @@ def test_the_loss_is_its_formula(negatives: int) -> None:
     wanted, count, place_in_batch = torch.zeros(()), 0, 0
     for row in (0, 2):
         for place in range(row * 12, row * 12 + 12):
-            others = batch.others[place_in_batch].tolist()
+            others = batch.negatives[place_in_batch].tolist()
             place_in_batch += 1
             if flat[place] == SPECIAL.unknown:
                 continue
@@ -77,7 +77,7 @@ def test_the_loss_is_its_formula(negatives: int) -> None:
     term = objective.loss(model, batch)["ranking"]
     assert term.count == count == 23
     torch.testing.assert_close(term.sum, wanted)
-    assert not set(batch.others.flatten().tolist()) & set(SPECIAL.ids())
+    assert not set(batch.negatives.flatten().tolist()) & set(SPECIAL.ids())
     assert model.counts.tolist() == np.bincount(flat, minlength=VOCAB).tolist()
 
 
@@ -86,7 +86,7 @@ def test_draws_do_not_hang_on_company() -> None:
     rows = objective.rows(small_corpus(text()), seed=0)
     together = objective.batch([rows[0], rows[1]], Chance(3, 4))
     apart = [objective.batch([rows[number]], Chance(3, 4)) for number in (0, 1)]
-    assert torch.equal(together.others, torch.cat([one.others for one in apart]))
+    assert torch.equal(together.negatives, torch.cat([one.negatives for one in apart]))
     total = sum(objective.loss(model, one)["ranking"].sum for one in apart)
     torch.testing.assert_close(objective.loss(model, together)["ranking"].sum, total)
 

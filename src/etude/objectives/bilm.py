@@ -89,8 +89,8 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
             self.sentence_start = special.start
         self.nats_per_token = "forward" if "forward" in self.shape.directions else None
         self.output = self._layer(model)
-        apart = not self.shape.shared and len(self.shape.directions) == 2
-        self.backward_output = self._layer(model) if apart else None
+        separate = not self.shape.shared and len(self.shape.directions) == 2
+        self.backward_output = self._layer(model) if separate else None
         self.lanes = Lanes(0, self.shape)
 
     def _layer(self, model: Recurrent) -> FullSoftmax | SampledSoftmax | AdaptiveSoftmax:
@@ -161,15 +161,15 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
             assert rows[0].order is not None
             # one set a step, whatever its micro-batches and ranks
             key = chance.key("candidates")
-            drawn = Candidates.draw(rows[0].order, key, self.settings.candidates, targets)
-            batch.candidates, batch.expected, batch.expected_targets = drawn
+            candidates = Candidates.draw(rows[0].order, key, self.settings.candidates, targets)
+            batch.candidates, batch.expected, batch.expected_targets = candidates
         return batch
 
     # --- the loss -----------------------------------------------------------------------------------
 
     def loss(self, model: Recurrent, batch: LaneBatch) -> dict[str, Term]:
         if len(self.lanes) <= batch.slots.max():  # nobody told how many: as many as are used
-            self.lanes = self.lanes.grown(int(batch.slots.max()) + 1, self.shape)
+            self.lanes = self.lanes.extended(int(batch.slots.max()) + 1, self.shape)
         self.lanes.to(batch.tokens.device)
         hidden, cell = self.lanes.enter(batch.slots, batch.rows)
         vectors = self._vectors(model, batch)
@@ -185,8 +185,8 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
             candidates = self._candidates(batch, stream)
             total = self._output(direction).loss(last, batch.targets[stream], model.token_table(direction), candidates)
             terms[direction] = Term(total, batch.counts[direction], weight=1 / len(self.shape.directions))
-        left = (torch.stack([end.hidden for end in ends], 1), torch.stack([end.cell for end in ends], 1))
-        self.lanes.leave(batch.slots, batch.rows, left)
+        end_states = (torch.stack([end.hidden for end in ends], 1), torch.stack([end.cell for end in ends], 1))
+        self.lanes.leave(batch.slots, batch.rows, end_states)
         return terms
 
     def _vectors(self, model: Recurrent, batch: LaneBatch) -> list[Tensor | None]:
@@ -246,7 +246,7 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
         return self.lanes.state()
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        self.lanes = Lanes.restored(state, self.shape)
+        self.lanes = Lanes.from_state(state, self.shape)
 
 
 def build(settings: Settings, model: Model, special: Specials) -> BiLM:

@@ -34,7 +34,7 @@ from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Row, Stat, Term, join
 from etude.objectives.parts.heads import CausalHead
-from etude.objectives.rows.sizes import name_of, sequence_length, whole_rows
+from etude.objectives.rows.sizes import corpus_name, sequence_length, whole_rows
 from etude.settings import Strict
 from etude.text.corpus.bounds import Bounds
 from etude.text.corpus.corpus import Corpus
@@ -74,7 +74,7 @@ class Stream:
         special = corpus.tokenizer.special
         if special.end is None:
             raise UserError(
-                f"{name_of(corpus)}: the {corpus.tokenizer.kind} tokenizer of this corpus has no end-of-text token, "
+                f"{corpus_name(corpus)}: the {corpus.tokenizer.kind} tokenizer of this corpus has no end-of-text token, "
                 "which a causal model needs between documents. Prepare the text with a tokenizer that has one; "
                 "those that `etude prepare` trains do."
             )
@@ -166,8 +166,8 @@ def most_within(documents: Bounds, tokens: int, extra: int = 1) -> int:
         if stop == count:
             reach = min(count, tokens)
             places = np.concatenate([places, documents.slice(1, reach + 1) + extra * np.arange(reach) + total])
-        begin = np.arange(min(block, count - start))
-        most = max(most, int((np.searchsorted(places, places[begin] + tokens) - begin).max()))
+        first = np.arange(min(block, count - start))
+        most = max(most, int((np.searchsorted(places, places[first] + tokens) - first).max()))
     return most * -(-tokens // total)
 
 

@@ -24,16 +24,16 @@ from etude.objectives.word_vectors.batched_update import (
     Pairs,
     Targets,
     blocks,
-    learn,
     losses,
-    pairs_of,
-    targets_of,
+    make_pairs,
+    make_targets,
+    update_table,
 )
-from etude.objectives.word_vectors.windows import Reading, WindowBatch, Windows, check_model
+from etude.objectives.word_vectors.windows import WindowBatch, Windows, WindowSettings, check_model
 from etude.text.tokenizer.special_tokens import Specials
 
 
-class Settings(Reading):
+class Settings(WindowSettings):
     divide: bool = Field(
         default=False, description="each vector around gets its share of a change; the code: all of it"
     )
@@ -52,18 +52,20 @@ class CBOW(Windows):
         settings, table = self.settings, model.output.weight
         total = torch.zeros((), dtype=torch.float64, device=table.device)
         for start, stop, count in blocks(batch, settings.block):
-            pairs = pairs_of(batch, start, stop, count)
+            pairs = make_pairs(batch, start, stop, count)
             inputs, sizes, hidden = self._hidden(model, batch, pairs, start, stop)
             targets = self._targets(batch, start, stop, sizes)
-            change, loss = learn(hidden, None, targets, table, rate, settings.calm, settings.output == "hierarchical")
+            change, loss = update_table(
+                hidden, None, targets, table, rate, settings.calm, settings.output == "hierarchical"
+            )
             if settings.divide:
                 change = change / sizes.clamp(min=1)[:, None]
-            inputs.move(model, change, settings.calm)
+            inputs.add(model, change, settings.calm)
             total += loss
         return total
 
-    def _why_not_hogwild(self, model: Static, device: torch.device) -> str | None:
-        problem = super()._why_not_hogwild(model, device)
+    def _hogwild_obstacle(self, model: Static, device: torch.device) -> str | None:
+        problem = super()._hogwild_obstacle(model, device)
         if problem is None and model.settings.buckets:
             return "has no CBOW of n-grams: set model.buckets=0, or objective.engine=batched"
         return problem
@@ -85,7 +87,7 @@ class CBOW(Windows):
         """The same loss for autograd and for the held-out text."""
         total = torch.zeros((), dtype=torch.float64, device=model.input.weight.device)
         for start, stop, count in blocks(batch, self.settings.block):
-            _, sizes, hidden = self._hidden(model, batch, pairs_of(batch, start, stop, count), start, stop)
+            _, sizes, hidden = self._hidden(model, batch, make_pairs(batch, start, stop, count), start, stop)
             targets = self._targets(batch, start, stop, sizes)
             scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (B, T)
             total = total + losses(scores, targets)
@@ -95,7 +97,7 @@ class CBOW(Windows):
         self, model: Static, batch: WindowBatch, pairs: Pairs, start: int, stop: int
     ) -> tuple[Inputs, Tensor, Tensor]:
         """The rows of the words around each centre, how many they are, and their mean."""
-        inputs = Inputs.of(model, batch.words[pairs.contexts], pairs.centres - start)
+        inputs = Inputs.from_words(model, batch.words[pairs.contexts], pairs.centres - start)
         sizes = model.input.weight.new_zeros(stop - start)
         sizes.index_add_(0, inputs.owner, torch.ones_like(inputs.owner, dtype=sizes.dtype))
         total = model.input.weight.new_zeros(stop - start, model.width)
@@ -104,7 +106,7 @@ class CBOW(Windows):
     def _targets(self, batch: WindowBatch, start: int, stop: int, sizes: Tensor) -> Targets:
         assert self.text is not None
         words, keys = batch.words[start:stop], batch.keys[start:stop]
-        targets = targets_of(words, keys, torch.zeros_like(words), self.settings.negatives, self.text)
+        targets = make_targets(words, keys, torch.zeros_like(words), self.settings.negatives, self.text)
         targets.counted *= (sizes > 0)[:, None]  # a word alone is predicted by nobody
         return targets
 

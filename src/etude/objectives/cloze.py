@@ -215,7 +215,7 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
         """Forward and twice that backward; the output layer once for each term and predicted place."""
         targets = batch.targets.cpu().numpy()
         words = None if batch.rows_of_letters is None else len(batch.rows_of_letters)
-        output = sum(self.output.flops(one[one != IGNORE]) for one in targets)
+        output = sum(self.output.flops(row[row != IGNORE]) for row in targets)
         return 3 * int(model.flops(batch.layout.lengths, words) + output)
 
 

@@ -126,22 +126,22 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
 
     def rows(self, corpus: Corpus, seed: int) -> Entries:
         settings = self.settings
-        known = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
-        self._shape[0].set_counts(known.token_counts())
+        train = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
+        self._shape[0].set_counts(train.token_counts())
         counting = CountSettings(settings.window, settings.symmetric, settings.by_distance)
-        named = f"{corpus.fingerprint} {corpus.split} {counting.key}"
-        if named not in self.counted:
-            place = self._place(corpus) / f"cooccurrence-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+        key = f"{corpus.fingerprint} {corpus.split} {counting.key}"
+        if key not in self.counted:
+            place = self._place(corpus) / f"cooccurrence-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
             if corpus.total > 5_000_000 and not place.exists():
                 log.warning("counting the co-occurrences of %s words, once for this corpus", f"{corpus.total:,}")
-            self.counted[named] = count_cooccurrences(corpus, counting, place, settings.memory_mb << 20)
-        entries = self.counted[named]
+            self.counted[key] = count_cooccurrences(corpus, counting, place, settings.memory_mb << 20)
+        entries = self.counted[key]
         if not len(entries) and corpus.split == "train":
             raise UserError(
                 "No two known words of the corpus stand in one window. Prepare it with a larger vocabulary."
             )
         # a held-out part is smaller than the text whose counts were learnt: its words meet less often
-        return Entries(entries, settings.row_tokens, known.total / corpus.total)
+        return Entries(entries, settings.row_tokens, train.total / corpus.total)
 
     def _place(self, corpus: Corpus) -> Path:
         """The folder of the corpus; a temporary one where that cannot be written, or is none."""
@@ -211,7 +211,7 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
 
     def _batched(self, model: Static, batch: EntryBatch, rate: float) -> Tensor:
         """Blocks: squares of all gradients of a block are added first, then the steps are taken together."""
-        i, j, logs, weights = self._both_ways(batch)
+        i, j, logs, weights = self._both_directions(batch)
         total = torch.zeros((), dtype=torch.float64, device=i.device)
         code = self.settings.adagrad == "code"
         parameters = [model.input.weight, model.output.weight, self.word_bias, self.context_bias]
@@ -231,19 +231,19 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
             total += (grad * error).sum(dtype=torch.float64)
         return total
 
-    def _both_ways(self, batch: EntryBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _both_directions(self, batch: EntryBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Every entry, and every symmetric one of two words turned around."""
         i, j, logs, weights = batch.tokens, batch.columns, batch.logs, batch.weights
         if not self.settings.symmetric:
             return i, j, logs, weights
-        turned = i != j
+        mirrored = i != j
         return (
-            torch.cat([i, j[turned]]), torch.cat([j, i[turned]]), torch.cat([logs, logs[turned]]),
-            torch.cat([weights, weights[turned]]),
+            torch.cat([i, j[mirrored]]), torch.cat([j, i[mirrored]]), torch.cat([logs, logs[mirrored]]),
+            torch.cat([weights, weights[mirrored]]),
         )  # fmt: skip
 
     def loss(self, model: Static, batch: EntryBatch) -> dict[str, Term]:
-        i, j, logs, weights = self._both_ways(batch)
+        i, j, logs, weights = self._both_directions(batch)
         product = (model.input(i) * model.output(j)).sum(1)
         error = product + self.word_bias[i] + self.context_bias[j] - logs
         return {"loss": Term((weights * error.square()).sum(dtype=torch.float64), batch.counts["loss"])}
@@ -258,8 +258,10 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
         return {f"squares.{number}": squares for number, squares in enumerate(self.squares)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        wanted = self.state()
-        if {name: tensor.shape for name, tensor in state.items()} != {name: own.shape for name, own in wanted.items()}:
+        own_state = self.state()
+        if {name: tensor.shape for name, tensor in state.items()} != {
+            name: own.shape for name, own in own_state.items()
+        }:
             raise ValueError(f"a checkpoint holds {sorted(state)}, not the squares of this model")
         self.squares = [state[f"squares.{number}"].clone() for number in range(len(self.squares))]
 

@@ -140,7 +140,7 @@ class Distill(Masked):
 
     def _forward(self, model: Transformer, batch: MaskedBatch) -> States:
         """The states that are compared, of student or teacher."""
-        return model(batch) if self.matching is None else self.matching.read(model, batch)
+        return model(batch) if self.matching is None else self.matching.forward_states(model, batch)
 
     def _student_output(self, model: Transformer, states: States, batch: MaskedBatch) -> OutputLayer | None:
         """What logits are made of, at every token, or at the masked ones where no term needs the others."""

@@ -87,11 +87,11 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
     def batch(self, rows: Sequence[segments.SegmentRow], chance: Chance) -> MaskedBatch:
         fields, _, used = self.corruption.fields(rows, chance)
         labels = np.full(len(fields["layout"].host) - 1, IGNORE, np.int64)
-        given = np.concatenate([row.labels for row in rows])
-        labels[: len(given)] = given
+        sentence_labels = np.concatenate([row.labels for row in rows])
+        labels[: len(sentence_labels)] = sentence_labels
         counts = {"mlm": used}
         if self.sentence is not None:
-            counts["sentence"] = int((given != IGNORE).sum())
+            counts["sentence"] = int((sentence_labels != IGNORE).sum())
         return MaskedBatch(**fields, counts=counts, labels=torch.from_numpy(labels))
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:

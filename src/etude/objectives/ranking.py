@@ -35,7 +35,7 @@ from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(Strict):
-    window: int = Field(default=11, ge=3, description="words; the middle one is tried against others")
+    window: int = Field(default=11, ge=3, description="words; the middle one is tried against negatives")
     hidden: int = Field(default=100, ge=1)
     negatives: int = Field(default=1, ge=1, description="other words for each window")
     margin: float = Field(default=1.0, gt=0)
@@ -67,7 +67,7 @@ class Spans:
 
 @dataclass(kw_only=True)
 class RankBatch(Batch):
-    others: Tensor  # (N, K) int64
+    negatives: Tensor  # (N, K) int64
     scored: Tensor  # (N,) float32, 1 where the word is known
 
 
@@ -81,10 +81,10 @@ class Ranking(PretrainingObjective[Static, Row, RankBatch]):
         self.row_tokens = settings.row_tokens
         self.window = WindowLayer(model.width, settings.window, settings.hidden)
         self.output = nn.Linear(settings.hidden, 1)
-        known = np.setdiff1d(np.arange(model.vocab), special.ids())
-        if len(known) < 2:
+        words = np.setdiff1d(np.arange(model.vocab), special.ids())
+        if len(words) < 2:
             raise UserError("The vocabulary has no two words to rank against each other.")
-        self.words = known  # what may be drawn
+        self.words = words  # what may be drawn
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
         if corpus.split == "train":
@@ -94,12 +94,12 @@ class Ranking(PretrainingObjective[Static, Row, RankBatch]):
     def batch(self, rows: Sequence[Row], chance: Chance) -> RankBatch:
         # sentences of a row vary in number: padded to what a row could hold at most, shapes would be mostly padding
         fields = join(rows, sequences=0, longest=self.settings.row_tokens)
-        drawn = [self._draw(chance, row) for row in rows]
+        negatives = [self._draw(chance, row) for row in rows]
         scored = fields["tokens"] != (-1 if self.unknown is None else self.unknown)
         return RankBatch(
             **fields,
             counts={"ranking": int(scored.sum())},
-            others=torch.from_numpy(np.concatenate(drawn)),
+            negatives=torch.from_numpy(np.concatenate(negatives)),
             scored=scored.float(),
         )
 
@@ -112,21 +112,21 @@ class Ranking(PretrainingObjective[Static, Row, RankBatch]):
     def scores(self, model: Static, batch: RankBatch) -> tuple[Tensor, Tensor]:
         """(N,) of the windows as they are, (N, K) with other words in their middle."""
         x = model(batch).last  # (N, D)
-        others = model(_flat(batch, batch.others)).last.view(*batch.others.shape, -1)  # (N, K, D)
+        negatives = model(_flat(batch, batch.negatives)).last.view(*batch.negatives.shape, -1)  # (N, K, D)
         hidden = self.window(x, batch.layout)
-        swapped = self.window.replace_middle(hidden, x, others)
+        swapped = self.window.replace_middle(hidden, x, negatives)
         return upcast(self.output(F.hardtanh(hidden)))[:, 0], upcast(self.output(F.hardtanh(swapped)))[..., 0]
 
     def loss(self, model: Static, batch: RankBatch) -> dict[str, Term]:
-        own, others = self.scores(model, batch)
-        hinge = F.relu(self.settings.margin - own[:, None] + others).mean(1)
+        own, negatives = self.scores(model, batch)
+        hinge = F.relu(self.settings.margin - own[:, None] + negatives).mean(1)
         return {"ranking": Term((hinge * batch.scored).sum(), batch.counts["ranking"])}
 
     @torch.no_grad()
     def metrics(self, model: Static, batch: RankBatch) -> dict[str, Stat]:
-        own, others = self.scores(model, batch)
-        hinge = F.relu(self.settings.margin - own[:, None] + others).mean(1)
-        right = (own[:, None] > others).float().mean(1)
+        own, negatives = self.scores(model, batch)
+        hinge = F.relu(self.settings.margin - own[:, None] + negatives).mean(1)
+        right = (own[:, None] > negatives).float().mean(1)
         count = batch.counts["ranking"]
         return {
             "ranking": Stat((hinge * batch.scored).sum(), count, weight=1.0),
@@ -135,8 +135,8 @@ class Ranking(PretrainingObjective[Static, Row, RankBatch]):
 
     def flops(self, model: Static, batch: RankBatch) -> int:
         """Forward and twice that backward."""
-        tokens, others = batch.layout.total, self.settings.negatives
-        return 3 * (self.window.flops(tokens, others) + 2 * tokens * (1 + others) * self.settings.hidden)
+        tokens, negatives = batch.layout.total, self.settings.negatives
+        return 3 * (self.window.flops(tokens, negatives) + 2 * tokens * (1 + negatives) * self.settings.hidden)
 
 
 def _flat(batch: RankBatch, tokens: Tensor) -> Packed:

@@ -173,10 +173,10 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
 
     def _corrupt(self, hidden: Tensor, table: Tensor, batch: ReplacedBatch) -> CorruptedText:
         """The text with a draw from the generator at every chosen place."""
-        drawn = sample(hidden, table, self.generator_head.bias, batch.keys, self.settings.temperature)
+        samples = sample(hidden, table, self.generator_head.bias, batch.keys, self.settings.temperature)
         targets = batch.targets
         return CorruptedText(
-            tokens=put(batch.tokens, batch.index, targets, drawn),
+            tokens=put(batch.tokens, batch.index, targets, samples),
             truth=put(batch.tokens, batch.index, targets, targets.clamp(min=0)),
             index=batch.index,
             targets=targets,
@@ -231,11 +231,13 @@ def objective_for(model: transformer.Settings, generator: transformer.Settings |
     settings |= {"generator_layers": generator.layers} if generator.layers != model.layers else {}
     settings |= {"generator_heads": generator.heads} if generator.heads != max(1, width // HEAD_WIDTH) else {}
     settings |= {"generator_feedforward": inner} if inner != 4 * width else {}
-    wanted = generator_settings(Settings(**settings), model)
-    given = generator.model_copy(update={"feedforward": inner, "embedding_width": generator.embedding_width or width})
+    expected = generator_settings(Settings(**settings), model)
+    actual = generator.model_copy(update={"feedforward": inner, "embedding_width": generator.embedding_width or width})
     free = {"pooler", *(name for name in type(model).model_fields if "dropout" in name or "init" in name)}
     differing = [
-        name for name in type(model).model_fields if name not in free and getattr(wanted, name) != getattr(given, name)
+        name
+        for name in type(model).model_fields
+        if name not in free and getattr(expected, name) != getattr(actual, name)
     ]
     if differing:
         raise UserError(

@@ -24,12 +24,12 @@ from torch import Tensor
 from etude.models.base import Model
 from etude.models.static import Static
 from etude.objectives.base import Term
-from etude.objectives.word_vectors.batched_update import Inputs, blocks, learn, losses, pairs_of, targets_of
-from etude.objectives.word_vectors.windows import Reading, WindowBatch, Windows, check_model
+from etude.objectives.word_vectors.batched_update import Inputs, blocks, losses, make_pairs, make_targets, update_table
+from etude.objectives.word_vectors.windows import WindowBatch, Windows, WindowSettings, check_model
 from etude.text.tokenizer.special_tokens import Specials
 
 
-class Settings(Reading):
+class Settings(WindowSettings):
     pass
 
 
@@ -45,13 +45,13 @@ class SkipGram(Windows):
         settings, table = self.settings, model.output.weight
         total = torch.zeros((), dtype=torch.float64, device=table.device)
         for start, stop, count in blocks(batch, settings.block):
-            pairs, centres = pairs_of(batch, start, stop, count), batch.words[start:stop]
+            pairs, centres = make_pairs(batch, start, stop, count), batch.words[start:stop]
             words, keys = batch.words[pairs.contexts], batch.keys[pairs.centres]
-            targets = targets_of(words, keys, pairs.slots, settings.negatives, self.text)
-            inputs, hard = Inputs.of(model, centres), settings.output == "hierarchical"
+            targets = make_targets(words, keys, pairs.slots, settings.negatives, self.text)
+            inputs, hard = Inputs.from_words(model, centres), settings.output == "hierarchical"
             owner = pairs.centres - start
-            change, loss = learn(inputs.means(model), owner, targets, table, rate, settings.calm, hard)
-            inputs.move(model, change, settings.calm)
+            change, loss = update_table(inputs.means(model), owner, targets, table, rate, settings.calm, hard)
+            inputs.add(model, change, settings.calm)
             total += loss
         return total
 
@@ -75,10 +75,10 @@ class SkipGram(Windows):
         assert self.text is not None
         total = torch.zeros((), dtype=torch.float64, device=batch.words.device)
         for start, stop, count in blocks(batch, self.settings.block):
-            pairs, centres = pairs_of(batch, start, stop, count), batch.words[start:stop]
+            pairs, centres = make_pairs(batch, start, stop, count), batch.words[start:stop]
             words, keys = batch.words[pairs.contexts], batch.keys[pairs.centres]
-            targets = targets_of(words, keys, pairs.slots, self.settings.negatives, self.text)
-            hidden = Inputs.of(model, centres).means(model)[pairs.centres - start]
+            targets = make_targets(words, keys, pairs.slots, self.settings.negatives, self.text)
+            hidden = Inputs.from_words(model, centres).means(model)[pairs.centres - start]
             scores = (hidden[:, None] * model.output(targets.rows)).sum(-1)  # (P, T)
             total = total + losses(scores, targets)
         return {"loss": Term(total, batch.counts["loss"])}

@@ -28,7 +28,7 @@ from etude.models.transformer import Transformer
 from etude.objectives import distill, masked
 from etude.objectives.base import PretrainingObjective
 from etude.objectives.distill import Distill
-from etude.objectives.distillation.matching import named_layers
+from etude.objectives.distillation.matching import check_layers
 from etude.objectives.distillation.teacher import Teacher
 from etude.objectives.masked import Masked
 from etude.recipes.document import parse
@@ -141,7 +141,7 @@ def chosen_layers(student: int, teacher: int, given: list[int] | None) -> list[i
     """The teacher's layers that the student's begin as."""
     if given is None:
         return [int(place) for place in np.linspace(0, teacher - 1, student).round()]
-    return named_layers(student, teacher, given)
+    return check_layers(student, teacher, given)
 
 
 def init_student(model: Transformer, objective: Distill, teacher: Teacher[Masked], layers: list[int] | None) -> None:

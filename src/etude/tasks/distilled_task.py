@@ -113,7 +113,7 @@ class DistilledTask(Objective[Transformer, Row, Batch]):
         return terms, logits
 
     def _read(self, model: Transformer, batch: Batch) -> States:
-        return model(batch) if self.matching is None else self.matching.read(model, batch)
+        return model(batch) if self.matching is None else self.matching.forward_states(model, batch)
 
     def flops(self, model: Transformer, batch: Batch) -> int:
         lengths = batch.layout.lengths

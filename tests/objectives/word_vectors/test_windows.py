@@ -12,8 +12,8 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static
 from etude.objectives import cbow, skipgram
-from etude.objectives.word_vectors.batched_update import pairs_of
-from etude.objectives.word_vectors.windows import Text
+from etude.objectives.word_vectors.batched_update import make_pairs
+from etude.objectives.word_vectors.windows import CorpusTables
 from etude.text.corpus.corpus import Corpus
 from etude.train.loader import Loader
 from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus
@@ -52,7 +52,7 @@ def test_no_window_crosses_a_document_or_a_row() -> None:
     corpus = small_corpus([[[6 + number] * 9] for number in range(8)])
     _, objective = system(skipgram, window=5, subsample=None, row_tokens=20)
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0, 1, 2, 3])
-    pairs = pairs_of(batch, 0, len(batch.words), batch.counts["loss"])
+    pairs = make_pairs(batch, 0, len(batch.words), batch.counts["loss"])
     assert len(pairs.centres) == batch.counts["loss"] > 200
     assert batch.words[pairs.centres].equal(batch.words[pairs.contexts])
     assert (pairs.centres != pairs.contexts).all()
@@ -86,16 +86,16 @@ def test_sub_sampling_rate(keep: str) -> None:
     counts[6:10] = [9000, 900, 90, 10]
     threshold = 0.01
     options = skipgram.Settings(subsample=threshold, keep=keep)
-    text = Text.of(counts, options, UNKNOWN, static.build(static.Settings(width=2, vocab=VOCAB)))
+    text = CorpusTables.from_counts(counts, options, UNKNOWN, static.build(static.Settings(width=2, vocab=VOCAB)))
     for token, count in zip(range(6, 10), [9000, 900, 90, 10], strict=True):
         ratio = threshold / (count / 10_000)
         wanted = min(1.0, math.sqrt(ratio) + (ratio if keep == "code" else 0))
-        assert int(text.kept[token]) / 2**32 == pytest.approx(wanted, rel=1e-6)
+        assert int(text.keep_probs[token]) / 2**32 == pytest.approx(wanted, rel=1e-6)
     corpus = small_corpus([[[6] * 9000 + [7] * 900 + [8] * 90 + [9] * 10]])
     _, objective = system(skipgram, window=1, subsample=threshold, keep=keep, row_tokens=10_000)
     batch = batch_of(objective, objective.rows(corpus, seed=0), [0])
     share = float((batch.words == 6).sum()) / 9000
-    expected = int(text.kept[6]) / 2**32
+    expected = int(text.keep_probs[6]) / 2**32
     assert abs(share - expected) < 4 * math.sqrt(expected / 9000)
 
 
@@ -130,7 +130,7 @@ def test_a_held_out_part_has_the_chance_of_the_training_text(monkeypatch: pytest
     assert rows[0].tokens.tolist() == [6, 7, 39]
     found = objective.text
     objective.rows(train, seed=0)
-    np.testing.assert_array_equal(found.kept, objective.text.kept)
+    np.testing.assert_array_equal(found.keep_probs, objective.text.keep_probs)
     np.testing.assert_array_equal(found.noise.accept, objective.text.noise.accept)
 
 

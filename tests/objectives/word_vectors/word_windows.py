@@ -11,7 +11,7 @@ from etude import chance as draw
 from etude.chance import Chance
 from etude.models import static
 from etude.objectives.base import Row
-from etude.objectives.word_vectors.windows import Text, WindowBatch, Windows
+from etude.objectives.word_vectors.windows import CorpusTables, WindowBatch, Windows
 from etude.text.corpus.corpus import Corpus
 from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus
 
@@ -43,7 +43,9 @@ def batch_of(objective: Windows, rows: Any, numbers: list[int], step: int = 3) -
     return objective.batch([rows[number] for number in numbers], Chance(11, step))
 
 
-def slow_windows(row: Row, options: Any, text: Text, chance: Chance) -> list[tuple[int, list[int], list[list[int]]]]:
+def slow_windows(
+    row: Row, options: Any, text: CorpusTables, chance: Chance
+) -> list[tuple[int, list[int], list[list[int]]]]:
     """Of one row, token by token: each centre, the words around it, and the noise of each of its slots.
 
     The slot of a context is its place in the window, counted from the window's first word.
@@ -54,7 +56,7 @@ def slow_windows(row: Row, options: Any, text: Text, chance: Chance) -> list[tup
     for place, token in enumerate(row.tokens.tolist()):
         if place in ends:
             kept.append([])
-        if hashed(chance, row, place) >> 32 < int(text.kept[token]):
+        if hashed(chance, row, place) >> 32 < int(text.keep_probs[token]):
             kept[-1].append(place)
     for document in kept:
         for number, place in enumerate(document):
@@ -72,7 +74,7 @@ def hashed(chance: Chance, row: Row, place: int) -> int:
     return int(draw.random_bits(chance.key("windows", row.index), np.array([place]))[0])
 
 
-def slow_noise(key: int, index: int, text: Text) -> int:
+def slow_noise(key: int, index: int, text: CorpusTables) -> int:
     drawn = int(draw.random_bits(key, np.array([index]))[0])
     slot = (drawn >> 32) * len(text.noise.accept) >> 32
     return slot if drawn & 0xFFFFFFFF < int(text.noise.accept[slot]) else int(text.noise.alias[slot])

@@ -51,23 +51,23 @@ class Matching(nn.Module):
 
     def __init__(self, settings: MatchingSettings, model: Transformer, teacher: Transformer) -> None:
         super().__init__()
-        mine, its = model.settings, teacher.settings
-        if settings.attention_weight and mine.heads != its.heads:
+        own, target = model.settings, teacher.settings
+        if settings.attention_weight and own.heads != target.heads:
             raise UserError(
-                f"Attention is learnt head by head, and the student has {mine.heads}, its teacher {its.heads}: "
-                f"set model.heads={its.heads}, or distill.attention_weight=0."
+                f"Attention is learnt head by head, and the student has {own.heads}, its teacher {target.heads}: "
+                f"set model.heads={target.heads}, or distill.attention_weight=0."
             )
-        if settings.attention_weight and (mine.window is not None or its.window is not None):
+        if settings.attention_weight and (own.window is not None or target.window is not None):
             raise UserError("Banded layers have no scores beyond their window: set distill.attention_weight=0.")
-        self.settings, self.heads, self.widths = settings, mine.heads, (model.width, teacher.width)
-        self.layers = matched_layers(mine.layers, its.layers, settings.layers)
+        self.settings, self.heads, self.widths = settings, own.heads, (model.width, teacher.width)
+        self.layers = matched_layers(own.layers, target.layers, settings.layers)
         matches_states = settings.hidden_weight or (settings.embedding_weight and settings.projections == "one")
         self.fit = nn.Linear(model.width, teacher.width) if matches_states else None
         two = settings.embedding_weight and settings.projections == "two"
         self.fit_embedding = nn.Linear(model.width, teacher.width) if two else None
-        init_weights(self, key=draw_key(), deviation=mine.init_deviation, truncated=mine.init_truncated)
+        init_weights(self, key=draw_key(), deviation=own.init_deviation, truncated=own.init_truncated)
 
-    def read(self, model: Transformer, batch: Packed) -> States:
+    def forward_states(self, model: Transformer, batch: Packed) -> States:
         """The states that are compared, of either side."""
         states: States = model(batch, layers=True, queries=bool(self.settings.attention_weight))
         return states
@@ -79,29 +79,29 @@ class Matching(nn.Module):
         every = {"attention": self.heads * int((lengths**2).sum()), "hidden": numbers, "embedding": numbers}
         return {name: every[name] for name in self._weights()}
 
-    def terms(self, mine: States, its: States, layout: Layout, counts: dict[str, int]) -> dict[str, Term]:
+    def terms(self, student: States, teacher: States, layout: Layout, counts: dict[str, int]) -> dict[str, Term]:
         sums: dict[str, Tensor] = {}
         weights = self._weights()
         if "attention" in weights:
-            assert mine.queries is not None and its.queries is not None
-            pairs = zip(mine.queries, (its.queries[layer] for layer in self.layers), strict=True)
+            assert student.queries is not None and teacher.queries is not None
+            pairs = zip(student.queries, (teacher.queries[layer] for layer in self.layers), strict=True)
             sums["attention"] = torch.stack([score_distance(own, target, layout) for own, target in pairs]).sum()
-        assert mine.layers is not None and its.layers is not None
+        assert student.layers is not None and teacher.layers is not None
         if "hidden" in weights:
-            pairs = zip(mine.layers[1:], (its.layers[layer + 1] for layer in self.layers), strict=True)
+            pairs = zip(student.layers[1:], (teacher.layers[layer + 1] for layer in self.layers), strict=True)
             sums["hidden"] = torch.stack([_squared_error(self.fit, own, target) for own, target in pairs]).sum()
         if "embedding" in weights:
-            sums["embedding"] = _squared_error(self.fit_embedding or self.fit, mine.layers[0], its.layers[0])
+            sums["embedding"] = _squared_error(self.fit_embedding or self.fit, student.layers[0], teacher.layers[0])
         return {name: Term(total, counts[name], weights[name]) for name, total in sums.items()}
 
     def flops(self, lengths: np.ndarray) -> int:
         """Of the terms, backward pass and all."""
         lengths = lengths.astype(np.int64)
         tokens, pairs, count = int(lengths.sum()), int((lengths**2).sum()), len(self.layers)
-        mine, its = self.widths
-        total = 2 * count * pairs * (3 * mine + its) if self.settings.attention_weight else 0
+        width, target_width = self.widths
+        total = 2 * count * pairs * (3 * width + target_width) if self.settings.attention_weight else 0
         fitted = (count if self.settings.hidden_weight else 0) + (1 if self.settings.embedding_weight else 0)
-        return total + 6 * fitted * tokens * mine * its
+        return total + 6 * fitted * tokens * width * target_width
 
     def _weights(self) -> dict[str, float]:
         """Of the terms that count."""
@@ -109,16 +109,16 @@ class Matching(nn.Module):
         return {name: weight for name, weight in every.items() if weight}
 
 
-def _squared_error(fit: nn.Linear | None, mine: Tensor, its: Tensor) -> Tensor:
+def _squared_error(fit: nn.Linear | None, student: Tensor, teacher: Tensor) -> Tensor:
     """The sum of squared differences, in float32."""
     assert fit is not None
-    return (upcast(fit(mine)) - upcast(its)).square().sum()
+    return (upcast(fit(student)) - upcast(teacher)).square().sum()
 
 
-def matched_layers(student: int, teacher: int, given: list[int] | None) -> list[int]:
+def matched_layers(student: int, teacher: int, layers: list[int] | None) -> list[int]:
     """The teacher's layer, from 0, that each of the student's learns from: the last of its share."""
-    if given is not None:
-        return named_layers(student, teacher, given)
+    if layers is not None:
+        return check_layers(student, teacher, layers)
     if teacher % student:
         raise UserError(
             f"The teacher's {teacher} layers are no whole number for each of the student's {student}: "
@@ -128,9 +128,10 @@ def matched_layers(student: int, teacher: int, given: list[int] | None) -> list[
     return [share * (layer + 1) - 1 for layer in range(student)]
 
 
-def named_layers(student: int, teacher: int, given: list[int]) -> list[int]:
-    if len(given) != student or any(not 0 <= layer < teacher for layer in given):
+def check_layers(student: int, teacher: int, layers: list[int]) -> list[int]:
+    """The layers as named; UserError where they are not one of the teacher's for each of the student's."""
+    if len(layers) != student or any(not 0 <= layer < teacher for layer in layers):
         raise UserError(
-            f"distill.layers={given}: name one of the teacher's layers, 0 to {teacher - 1}, for each of {student}."
+            f"distill.layers={layers}: name one of the teacher's layers, 0 to {teacher - 1}, for each of {student}."
         )
-    return given
+    return layers

@@ -60,8 +60,8 @@ class Detector(nn.Module):
         bound, generator = math.sqrt(6 / (model.width + 1)), torch.Generator().manual_seed(draw_key())
         if not self.out.weight.is_meta:
             with torch.no_grad():
-                drawn = torch.empty(1, model.width, device="cpu").uniform_(-bound, bound, generator=generator)
-                self.out.weight.copy_(drawn)
+                initial = torch.empty(1, model.width, device="cpu").uniform_(-bound, bound, generator=generator)
+                self.out.weight.copy_(initial)
 
     def forward(self, last: Tensor) -> Tensor:
         """(N, D) -> (N,): the log-odds that a token is replaced."""
@@ -133,7 +133,7 @@ class Restorer(nn.Module):
             hidden = self.head(states.last.index_select(0, text.index))
             return Term(linear_cross_entropy(hidden, token_table(model, states), self.head.bias, text.targets), count)
         total = states.last.new_zeros((), dtype=upcast(states.last).dtype)
-        for hidden, odds, given, truth in self._pieces(model, states, text):
+        for hidden, odds, visible, truth in self._pieces(model, states, text):
             # scores of a piece are computed once more in the backward pass: all at once, they would not fit
             table = token_table(model, states)
             total = total + checkpoint(
@@ -141,7 +141,7 @@ class Restorer(nn.Module):
                 hidden,
                 table,
                 odds,
-                given,
+                visible,
                 truth,
                 use_reentrant=False,
                 preserve_rng_state=False,
@@ -156,8 +156,8 @@ class Restorer(nn.Module):
             total, right = losses.sum(), (likeliest == text.targets).sum()
         else:
             total, right = torch.zeros((), device=table.device), torch.zeros((), device=table.device)
-            for hidden, odds, given, truth in self._pieces(model, states, text):
-                scores = self._scores(hidden, table, odds, given)
+            for hidden, odds, visible, truth in self._pieces(model, states, text):
+                scores = self._scores(hidden, table, odds, visible)
                 total = total - scores.gather(1, truth[:, None]).sum()
                 right = right + (scores.argmax(-1) == truth).sum()
         return {
@@ -169,23 +169,23 @@ class Restorer(nn.Module):
     def _pieces(
         self, model: Transformer, states: States, text: CorruptedText
     ) -> zip[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """States for the table, odds of a copy, given and true tokens, of as many tokens as logits fit memory."""
+        """States for the table, odds of a copy, visible and true tokens, of as many tokens as logits fit memory."""
         assert self.copy is not None
         hidden, odds = self.head(states.last), upcast(self.copy(states.last)).squeeze(-1)
-        parts = (one.split(choose_chunk_size(model.vocab)) for one in (hidden, odds, text.tokens, text.truth))
+        parts = (tensor.split(choose_chunk_size(model.vocab)) for tensor in (hidden, odds, text.tokens, text.truth))
         return zip(*parts, strict=True)
 
-    def _scores(self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor) -> Tensor:
+    def _scores(self, hidden: Tensor, table: Tensor, odds: Tensor, visible: Tensor) -> Tensor:
         """(C, V) log-probabilities."""
         log_probs = F.log_softmax(upcast(F.linear(hidden, table)) + self.head.bias, -1) + F.logsigmoid(-odds)[:, None]
-        place = given[:, None]
+        place = visible[:, None]
         copied = torch.logaddexp(log_probs.gather(1, place), F.logsigmoid(odds)[:, None])
         return log_probs.scatter(1, place, copied)
 
     def _negative_log_likelihood(
-        self, hidden: Tensor, table: Tensor, odds: Tensor, given: Tensor, truth: Tensor
+        self, hidden: Tensor, table: Tensor, odds: Tensor, visible: Tensor, truth: Tensor
     ) -> Tensor:
-        return -self._scores(hidden, table, odds, given).gather(1, truth[:, None]).sum()
+        return -self._scores(hidden, table, odds, visible).gather(1, truth[:, None]).sum()
 
     def flops(self, model: Transformer, tokens: int, slots: int) -> int:
         count = self.count(tokens, slots)

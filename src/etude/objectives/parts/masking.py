@@ -31,8 +31,8 @@ class Rules:
 
     def budget(self, lengths: np.ndarray) -> np.ndarray:
         """Predictions of sequences of these lengths."""
-        wanted = np.maximum(1, np.rint(self.rate * lengths).astype(np.int64))
-        return wanted if self.most is None else np.minimum(wanted, self.most)
+        count = np.maximum(1, np.rint(self.rate * lengths).astype(np.int64))
+        return count if self.most is None else np.minimum(count, self.most)
 
     def slots(self, row_tokens: int, length: int) -> int:
         """Predictions a row has room for: its share, and what rounding adds to sequences of uneven lengths.
@@ -80,8 +80,8 @@ def choose(
     if word_starts is None:
         first = np.arange(len(tokens))
     else:  # a word ends at the next one's start, at a marker and at the end of its sequence
-        begins = word_starts[tokens] | (np.diff(tokens, prepend=-2) != 1) | (np.diff(sequence, prepend=-1) != 0)
-        first = np.flatnonzero(begins)
+        starts_word = word_starts[tokens] | (np.diff(tokens, prepend=-2) != 1) | (np.diff(sequence, prepend=-1) != 0)
+        first = np.flatnonzero(starts_word)
     owner = sequence[first]  # (U,) the sequence of each unit
     starts = np.searchsorted(owner, np.arange(len(budget) + 1))  # (S+1,) units of each sequence
     order = np.argsort(_ranks(owner, places.bits("mask", tokens[first])), kind="stable")
@@ -106,22 +106,22 @@ def _lowest(owner: np.ndarray, budget: np.ndarray, bits: np.ndarray) -> np.ndarr
     if not len(owner):
         return np.zeros(0, bool)
     ranks, units = _ranks(owner, bits), np.bincount(owner, minlength=len(budget))
-    taken = np.minimum(budget, units)
+    limits = np.minimum(budget, units)
     # numbers are sorted several times as fast as places: the last rank taken in a sequence says which are
-    last = (np.cumsum(units) - units + taken - 1).clip(min=0)
+    last = (np.cumsum(units) - units + limits - 1).clip(min=0)
     chosen = ranks <= np.sort(ranks)[last][owner]
-    if np.count_nonzero(chosen) != taken.sum():  # equal ranks at the border: the units that come first
+    if np.count_nonzero(chosen) != limits.sum():  # equal ranks at the border: the units that come first
         rank = np.empty(len(owner), np.int64)
         rank[np.argsort(ranks, kind="stable")] = np.arange(len(owner)) - (np.cumsum(units) - units)[owner]
         chosen = rank < budget[owner]
     return chosen
 
 
-def _run_lengths(most: int, drawn: np.ndarray, left: np.ndarray) -> np.ndarray:
+def _run_lengths(most: int, draws: np.ndarray, room: np.ndarray) -> np.ndarray:
     """(U,) units of the run that would begin at each: p(n) ~ 1/n among those its sequence has room for."""
     odds = np.cumsum(1 / np.arange(1, most + 1))
-    room = np.minimum(left, most)
-    return 1 + np.searchsorted(odds, drawn * odds[room - 1], side="right").clip(max=room - 1)
+    room = np.minimum(room, most)
+    return 1 + np.searchsorted(odds, draws * odds[room - 1], side="right").clip(max=room - 1)
 
 
 def _fill(
@@ -133,21 +133,21 @@ def _fill(
     chosen = np.zeros(len(order) + longest, bool)  # a run that would leave the text is looked at too, and never taken
     upto = np.concatenate([[0], np.cumsum(sizes)])  # tokens before each unit
     upto = np.concatenate([upto, np.full(longest, upto[-1])])
-    left = budget.copy()
-    going = np.flatnonzero(starts[:-1] < starts[1:])  # sequences with places left and units not yet tried
+    room = budget.copy()
+    going = np.flatnonzero(starts[:-1] < starts[1:])  # sequences with places room and units not yet tried
     turn = 0
     while len(going):
         unit = order[starts[going] + turn]
         places = unit[:, None] + ahead  # (G, longest) the units of each run
         held = upto[places + 1] - upto[unit][:, None]  # (G, longest) tokens of a run that ends there
         run = ahead < lengths[unit][:, None]
-        run &= held <= left[going][:, None]  # a run that is too long is shortened
+        run &= held <= room[going][:, None]  # a run that is too long is shortened
         if longest > 1:  # single units are met once: none can be taken yet
             run &= ~(run & chosen[places]).any(1)[:, None]
         chosen[places[run]] = True
-        left[going] -= (held * run).max(1)
+        room[going] -= (held * run).max(1)
         turn += 1
-        going = going[(left[going] > 0) & (starts[going] + turn < starts[going + 1])]
+        going = going[(room[going] > 0) & (starts[going] + turn < starts[going + 1])]
     return chosen[: len(order)]
 
 
@@ -162,9 +162,9 @@ def replace(
     random_share: float,
 ) -> np.ndarray:
     """A copy in which each chosen token became [MASK], any token of the whole vocabulary, or stayed."""
-    drawn = places.uniform("replace", chosen)
-    masked = drawn < mask_share
-    random = ~masked & (drawn < mask_share + random_share)
+    draws = places.uniform("replace", chosen)
+    masked = draws < mask_share
+    random = ~masked & (draws < mask_share + random_share)
     tokens = tokens.copy()
     tokens[chosen[masked]] = mask
     tokens[chosen[random]] = places.below("random", chosen[random], vocab)

@@ -35,12 +35,12 @@ def sample(
     chunk = chunk or (choose_chunk_size(vocab, device, states.shape[0]) if device == "cuda" else max(1, NOISE // vocab))
     # cast here, once for all chunks: without gradients autocast would cast the table anew for each
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    states, table, drawn = states.to(dtype), cast_table(table, dtype), []
+    states, table, samples = states.to(dtype), cast_table(table, dtype), []
     tokens = torch.arange(vocab, device=states.device)
     with torch.autocast(device, enabled=False):
         for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
-            drawn.append(_draw(F.linear(part, table), bias, key, tokens, temperature))
-    return torch.cat(drawn)
+            samples.append(_draw(F.linear(part, table), bias, key, tokens, temperature))
+    return torch.cat(samples)
 
 
 @fuse

@@ -71,7 +71,7 @@ class Stream:
             stop = min(start + size, self.total)
             parts.append(self._read(start, stop))
             start, size = stop % self.total, size - (stop - start)
-        return tuple(np.concatenate(some) for some in zip(*parts, strict=True))  # type: ignore[return-value]
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))  # type: ignore[return-value]
 
     def _read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         part = self.part_of(start, stop)
@@ -103,8 +103,10 @@ class Stream:
             part = self.part(first, min(last + reach, self.documents))
             place = part.starts[: last - first] + tokens
             beyond = np.maximum(place - self.total, 0)
-            found = part.begun(np.minimum(place, self.total), self.length) + head.begun(beyond, self.length)
-            most = max(most, int((found - part.before[: last - first]).max()))
+            pieces = part.pieces_before(np.minimum(place, self.total), self.length) + head.pieces_before(
+                beyond, self.length
+            )
+            most = max(most, int((pieces - part.before[: last - first]).max()))
         return most + 2
 
 
@@ -119,12 +121,16 @@ class Part:
     pieces: np.ndarray  # (n,) pieces of each
 
     def cut(self, start: int, stop: int) -> Part:
-        kept = slice(start, stop)
+        chosen = slice(start, stop)
         return Part(
-            self.first + start, self.bounds[start : stop + 1], self.starts[kept], self.before[kept], self.pieces[kept]
+            self.first + start,
+            self.bounds[start : stop + 1],
+            self.starts[chosen],
+            self.before[chosen],
+            self.pieces[chosen],
         )
 
-    def begun(self, place: np.ndarray, length: int) -> np.ndarray:
+    def pieces_before(self, place: np.ndarray, length: int) -> np.ndarray:
         """How many pieces of the stream begin before each place; 0 before the first."""
         owner = np.searchsorted(self.starts, place, side="left") - 1
         inside = np.minimum(-(-(place - self.starts[owner]) // length), self.pieces[owner])
@@ -151,9 +157,9 @@ class WrappedRows:
         epoch, place = divmod(index, self.count)
         cut = fold(self.seed, epoch, "cut") % self.stream.total if epoch else 0
         start = place * self.size
-        tokens, places, begins = self.stream.read(cut + start, self.size)
-        begins[0] = True
-        bounds = np.append(np.flatnonzero(begins), self.size).astype(np.int32)
+        tokens, places, starts = self.stream.read(cut + start, self.size)
+        starts[0] = True
+        bounds = np.append(np.flatnonzero(starts), self.size).astype(np.int32)
         counted = min(self.size, self.stream.total - start)
         words = self._words(places) if self.letters else None
         return WrappedRow(index, tokens, bounds, None, 0, places >= 0, words, counted, self.most)
@@ -162,7 +168,7 @@ class WrappedRows:
         """The letters of tokens at these places of the corpus; where there is none, the mark of an end."""
         text = places[places >= 0]
         turn = np.flatnonzero(np.diff(text) < 0) + 1  # where the row goes around the end of the text
-        found = iter(
+        words = iter(
             [
                 word
                 for part in np.split(text, turn)
@@ -170,4 +176,4 @@ class WrappedRows:
                 for word in self.stream.corpus.surfaces(int(part[0]), int(part[-1]) + 1)
             ]
         )
-        return [next(found) if place >= 0 else SENTENCE_END for place in places.tolist()]
+        return [next(words) if place >= 0 else SENTENCE_END for place in places.tolist()]

@@ -42,23 +42,23 @@ class Stream:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) int32."""
-        return self.both(start, stop, letters=False)[0]
+        return self.read_with_words(start, stop, letters=False)[0]
 
     def words(self, start: int, stop: int) -> list[Word]:
         """The letters of the same, and marks."""
-        return self.both(start, stop)[1]
+        return self.read_with_words(start, stop)[1]
 
-    def both(self, start: int, stop: int, letters: bool = True) -> tuple[np.ndarray, list[Word]]:
+    def read_with_words(self, start: int, stop: int, letters: bool = True) -> tuple[np.ndarray, list[Word]]:
         """Ids and letters of a stretch: to find where it lies takes longer than to read it, so it is done once."""
         text, kinds, span = self._span(start, stop)
-        found = np.empty(stop - start, dtype=np.int32)
-        found[text] = self.corpus.tokens(*span)
-        found[~text] = kinds
+        tokens = np.empty(stop - start, dtype=np.int32)
+        tokens[text] = self.corpus.tokens(*span)
+        tokens[~text] = kinds
         if not letters:
-            return found, []
+            return tokens, []
         surfaces = iter(self.corpus.surfaces(*span))
         marks = iter([SENTENCE_START if kind == self.start else SENTENCE_END for kind in kinds.tolist()])
-        return found, [next(surfaces) if one else next(marks) for one in text.tolist()]
+        return tokens, [next(surfaces) if is_text else next(marks) for is_text in text.tolist()]
 
     def _span(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
         """Which places are text (stop - start,), what the markers at the others are, and the text's span.
@@ -120,8 +120,8 @@ class LaneRows:
         stream, unroll = self.stream, self.unroll
         start = index % self.count * unroll
         stop = start + unroll + 1
-        ahead, letters = stream.both(start, stop, self.letters)
-        back, mirrored = stream.both(stream.total - stop, stream.total - start, self.letters)
+        ahead, letters = stream.read_with_words(start, stop, self.letters)
+        back, mirrored = stream.read_with_words(stream.total - stop, stream.total - start, self.letters)
         words = (letters[:-1], mirrored[:0:-1]) if self.letters else None
         back = back[::-1]
         bounds = np.array([0, unroll], dtype=np.int32)
@@ -169,13 +169,13 @@ class Lanes:
             after[torch.from_numpy(slots)] = state.detach().to(after.dtype)
         self.following[slots] = rows + 1
 
-    def grown(self, lanes: int, shape: Shape) -> Lanes:
+    def extended(self, lanes: int, shape: Shape) -> Lanes:
         """So many lanes, the first of them as they are."""
-        found = Lanes(lanes, shape, self.after[0].device)
-        for new, kept in zip([*found.before, *found.after], [*self.before, *self.after], strict=True):
-            new[: len(self)] = kept
-        found.following[: len(self)] = self.following
-        return found
+        extended = Lanes(lanes, shape, self.after[0].device)
+        for new, old in zip([*extended.before, *extended.after], [*self.before, *self.after], strict=True):
+            new[: len(self)] = old
+        extended.following[: len(self)] = self.following
+        return extended
 
     def state(self) -> dict[str, Tensor]:
         hidden, cell = self.after
@@ -183,7 +183,7 @@ class Lanes:
         return {"hidden": hidden.clone(), "cell": cell.clone(), "following": following}
 
     @classmethod
-    def restored(cls, state: dict[str, Tensor], shape: Shape) -> Lanes:
+    def from_state(cls, state: dict[str, Tensor], shape: Shape) -> Lanes:
         lanes = cls(len(state["following"]), shape, state["hidden"].device)
         for name, own in zip(("hidden", "cell"), lanes.after, strict=True):
             if own.shape != state[name].shape:

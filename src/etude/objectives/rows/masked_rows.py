@@ -72,10 +72,10 @@ class SlotBatch(Batch):
     def compact(self) -> Self:
         """With fewer unused slots: one in eight is there so that no row runs out of them."""
         used = self.targets != IGNORE
-        kept = max(1, -(-int(used.sum()) // GRAIN)) * GRAIN
-        if kept >= len(used):
+        size = max(1, -(-int(used.sum()) // GRAIN)) * GRAIN
+        if size >= len(used):
             return self
-        order = torch.argsort(~used, stable=True)[:kept]  # those in use, as they come, then others
+        order = torch.argsort(~used, stable=True)[:size]  # those in use, as they come, then others
         return replace(self, **{name: getattr(self, name)[order] for name in self.slotted})
 
 
@@ -157,8 +157,8 @@ def _markers(special: Specials) -> tuple[int, int]:
 
 def _check(settings: Masking, special: Specials, kind: str) -> None:
     """Raise UserError with the special tokens that these settings need and the tokenizer lacks."""
-    wanted = {"mask": settings.mask_share > 0, "start": settings.markers, "separator": settings.markers}
-    missing = [name for name, needed in wanted.items() if needed and getattr(special, name) is None]
+    required = {"mask": settings.mask_share > 0, "start": settings.markers, "separator": settings.markers}
+    missing = [name for name, needed in required.items() if needed and getattr(special, name) is None]
     if missing:
         raise UserError(
             f"objective.kind={kind}: the tokenizer has no {' and no '.join(missing)} token. "

@@ -39,7 +39,7 @@ import numpy as np
 from etude import chance
 from etude.errors import UserError
 from etude.objectives.base import IGNORE, Row
-from etude.objectives.rows.sizes import name_of
+from etude.objectives.rows.sizes import corpus_name
 from etude.objectives.rows.walks import Draws, Walks, high_product
 from etude.text.corpus.corpus import Corpus
 
@@ -49,7 +49,7 @@ TRIES = 10  # BERT's number of attempts to draw another document
 
 @dataclass(frozen=True)
 class Rules:
-    """How sequences are made."""
+    """How sequences are sequences."""
 
     length: int  # the most tokens of a sequence, markers included
     row_tokens: int
@@ -92,9 +92,9 @@ class Sequences:
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
-        """All of them, row by row; within a row in the order in which they were made."""
+        """All of them, row by row; within a row in the order in which they were sequences."""
         order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
-        return cls(*(np.concatenate([getattr(part, one.name) for part in parts])[order] for one in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, column.name) for part in parts])[order] for column in fields(cls)))
 
 
 class SegmentRows:
@@ -129,10 +129,10 @@ class SegmentRows:
     def _walks(self, offsets: np.ndarray) -> Walks:
         """Those of all rows, one after another: of each `places` walks, evenly apart, from its offset on."""
         rules, total = self.rules, self.corpus.total
-        apart = np.array([place * total // rules.places for place in range(rules.places)])
+        distances = np.array([place * total // rules.places for place in range(rules.places)])
         # a sequence has at least a token of every sentence that it passes
         reach = min(rules.row_tokens, -(-self.most // rules.places) * rules.length)
-        return Walks(self.corpus, ((offsets[:, None] + apart) % total).ravel(), reach)
+        return Walks(self.corpus, ((offsets[:, None] + distances) % total).ravel(), reach)
 
     def _sample(self) -> tuple[int, int]:
         """Rows of an epoch and the most sequences of a row, from some rows at places drawn by hash, whatever the seed.
@@ -150,27 +150,27 @@ class SegmentRows:
 
     def _sequences(self, walks: Walks, draws: Draws, passes: np.ndarray) -> Sequences:
         """The sequences of all rows; `passes` are the keys of what is drawn once for a pass over a document."""
-        rules, found = self.rules, []
+        rules, turns = self.rules, []
         least = rules.overhead(2) + 2 if rules.two else rules.overhead(1) + 1
         targets = self._targets(np.repeat(passes, rules.places)[:, None], walks.names).ravel()
         room = np.full(len(passes), rules.row_tokens)
-        left = self.most
+        allowed = self.most
         while len(rows := np.flatnonzero(room)):
             length = np.minimum(rules.length, room[rows])
-            walking = rows * rules.places + (self.most - left) % rules.places
+            walking = rows * rules.places + (self.most - allowed) % rules.places
             # whatever the next sequence leaves must fit the sequences still allowed
-            whole = (length >= least) & (room[rows] <= (left - 1) * rules.length)
+            whole = (length >= least) & (room[rows] <= (allowed - 1) * rules.length)
             if whole.all():
-                made = [self._next(walks, walking, draws, targets, rows, length)]
+                turn = [self._next(walks, walking, draws, targets, rows, length)]
             else:
                 parts = (rows[whole], length[whole])
-                made = [self._next(walks, walking[whole], draws, targets, *parts)] if whole.any() else []
-                made.append(self._plain(walks, walking[~whole], rows[~whole], length[~whole]))
-            for part in made:
+                turn = [self._next(walks, walking[whole], draws, targets, *parts)] if whole.any() else []
+                turn.append(self._plain(walks, walking[~whole], rows[~whole], length[~whole]))
+            for part in turn:
                 room[part.rows] -= part.used
-            found += made
-            left -= 1
-        return Sequences.joined(found)
+            turns += turn
+            allowed -= 1
+        return Sequences.joined(turns)
 
     def _plain(self, walks: Walks, walking: np.ndarray, rows: np.ndarray, length: np.ndarray) -> Sequences:
         """One sequence a row, of whatever comes next."""
@@ -184,11 +184,11 @@ class SegmentRows:
         """One sequence a row, of at most `length` tokens, from where its walk stands; these walks move on."""
         rules = self.rules
         room = length - rules.overhead(2 if rules.two else 1)
-        here, document = walks.here[walking], walks.document(walking)
+        current, document = walks.sentence[walking], walks.document(walking)
         target = np.minimum(room, targets[document])
-        first = walks.starts[here]
+        first = walks.starts[current]
         stop = walks.find(walking, np.minimum(first + target, walks.ends[document]))
-        sentences = stop - here
+        sentences = stop - current
         lone = sentences == 1
         several = np.flatnonzero(~lone)
         foreign, cut = np.zeros(len(rows), bool), sentences.copy()  # `cut` sentences go to A
@@ -201,41 +201,40 @@ class SegmentRows:
         else:
             pairs = several[draws.coin(rows[several], rules.pair_rate)]
             if len(pairs):  # ELECTRA's split: sentences that end within half the target, the one across it by a coin
-                within = walks.find(walking[pairs], first[pairs] + target[pairs] // 2 + 1) - here[pairs] - 1
+                within = walks.find(walking[pairs], first[pairs] + target[pairs] // 2 + 1) - current[pairs] - 1
                 within += draws.coin(rows[pairs], 0.5)
                 cut[pairs] = np.minimum(np.maximum(1, within), sentences[pairs] - 1)
-        told = rules.sentence != "none"
-        labels = np.where(lone & ~foreign, IGNORE, foreign) if told else np.full(len(rows), IGNORE)
-        second = walks.starts[here + cut]
+        labels = np.where(lone & ~foreign, IGNORE, foreign) if rules.sentence != "none" else np.full(len(rows), IGNORE)
+        second = walks.starts[current + cut]
         first_size, second_size = second - first, walks.starts[stop] - second
         if foreign.any():
-            document, wanted = walks.names.ravel()[document[foreign]], target[foreign] - first_size[foreign]
-            second[foreign], second_size[foreign] = self._elsewhere(rows[foreign], document, wanted, draws)
-        walks.move(walking, np.where(foreign, here + cut, stop))  # what was not used is put back
+            document, missing = walks.names.ravel()[document[foreign]], target[foreign] - first_size[foreign]
+            second[foreign], second_size[foreign] = self._elsewhere(rows[foreign], document, missing, draws)
+        walks.move(walking, np.where(foreign, current + cut, stop))  # what was not used is put back
         if rules.sentence == "order":
-            turned = several[draws.coin(rows[several], 0.5)]
-            first[turned], second[turned] = second[turned], first[turned]
-            first_size[turned], second_size[turned] = second_size[turned], first_size[turned]
-            labels[turned] = 1
+            swapped = several[draws.coin(rows[several], 0.5)]
+            first[swapped], second[swapped] = second[swapped], first[swapped]
+            first_size[swapped], second_size[swapped] = second_size[swapped], first_size[swapped]
+            labels[swapped] = 1
         two = second_size > 0
         if rules.truncation == "random":
-            kept, other = fit(first_size, second_size, room)
-            first = first + draws.heads(rows, first_size - kept)
-            second = second + draws.heads(rows, second_size - other)
+            first_kept, second_kept = fit(first_size, second_size, room)
+            first = first + draws.heads(rows, first_size - first_kept)
+            second = second + draws.heads(rows, second_size - second_kept)
         else:
-            kept, other = cut_end(first_size, second_size, room)
-        used = kept + other + (0 if rules.markers is None else 2 + two)
-        return Sequences(rows, used, first, kept, second, other, two, labels)
+            first_kept, second_kept = cut_end(first_size, second_size, room)
+        used = first_kept + second_kept + (0 if rules.markers is None else 2 + two)
+        return Sequences(rows, used, first, first_kept, second, second_kept, two, labels)
 
     def _targets(self, passes: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """Tokens wanted of the sequences of one pass over a document."""
         full = self.rules.length - self.rules.overhead(2 if self.rules.two else 1)
         if full <= 2 or not self.rules.short_rate:
             return np.full(documents.shape, full)
-        drawn = chance.fold_arrays(np.broadcast_to(passes, documents.shape), documents)
-        short = np.flatnonzero((drawn >> np.uint64(11)).ravel() < self.rules.short_rate * 2.0**53)
+        draws = chance.fold_arrays(np.broadcast_to(passes, documents.shape), documents)
+        short = np.flatnonzero((draws >> np.uint64(11)).ravel() < self.rules.short_rate * 2.0**53)
         targets = np.full(documents.size, full)
-        targets[short] = 2 + high_product(chance.mix_array(drawn.ravel()[short]), np.uint64(full - 1))
+        targets[short] = 2 + high_product(chance.mix_array(draws.ravel()[short]), np.uint64(full - 1))
         return targets.reshape(documents.shape)
 
     def _elsewhere(
@@ -243,45 +242,51 @@ class SegmentRows:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Whole sentences of another document, from any of its sentences on, until they hold `target` tokens."""
         documents, sentences = self.corpus.documents, self.corpus.sentences
-        other, again = np.empty(len(rows), np.int64), np.arange(len(rows))
+        document_drawn, again = np.empty(len(rows), np.int64), np.arange(len(rows))
         for _ in range(TRIES):
-            other[again] = draws.below(rows[again], len(documents))
-            again = again[other[again] == document[again]]
+            document_drawn[again] = draws.below(rows[again], len(documents))
+            again = again[document_drawn[again] == document[again]]
             if not len(again):
                 break
-        ends = documents.at(np.concatenate([other, other + 1]))
-        ends[len(other) :] -= 1  # its last token
+        ends = documents.at(np.concatenate([document_drawn, document_drawn + 1]))
+        ends[len(rows) :] -= 1  # its last token
         first, last = sentences.find_all(ends).reshape(2, -1)
-        begin = first + draws.below(rows, last + 1 - first)
-        start = sentences.at(begin)
+        sentence = first + draws.below(rows, last + 1 - first)
+        start = sentences.at(sentence)
         # the first sentence that begins where there is enough, and none behind the document
         stop = np.minimum(sentences.find_all(start + np.maximum(target, 1) - 1) + 1, last + 1)
         return start, sentences.at(stop) - start
 
-    def _assemble(self, numbers: np.ndarray, made: Sequences) -> list[SegmentRow]:
+    def _assemble(self, numbers: np.ndarray, sequences: Sequences) -> list[SegmentRow]:
         rules, size = self.rules, self.rules.row_tokens
         marker = int(rules.markers is not None)
-        ends = np.cumsum(made.used)  # rows are full, so that they lie end to end
-        starts = ends - made.used
-        middle = starts + 2 * marker + made.first_size  # behind A and its separator
+        ends = np.cumsum(sequences.used)  # rows are full, so that they lie end to end
+        starts = ends - sequences.used
+        middle = starts + 2 * marker + sequences.first_size  # behind A and its separator
         tokens = np.empty(len(numbers) * size, np.int32)
         if rules.markers is not None:
             start, separator = rules.markers
             tokens[starts] = start
             tokens[middle[middle <= ends] - 1] = separator  # a row may end behind [CLS]
-            tokens[ends[made.two] - 1] = separator
+            tokens[ends[sequences.two] - 1] = separator
         segments = None
         if rules.two:
-            sizes = np.stack([np.where(made.two, middle, ends) - starts, np.where(made.two, ends - middle, 0)], 1)
+            sizes = np.stack(
+                [np.where(sequences.two, middle, ends) - starts, np.where(sequences.two, ends - middle, 0)], 1
+            )
             segments = np.repeat(np.tile(np.array([0, 1], np.uint8), len(sizes)), sizes.ravel())
-        pieces = [(made.first, made.second), (made.first_size, made.second_size), (starts + marker, middle)]
+        pieces = [
+            (sequences.first, sequences.second),
+            (sequences.first_size, sequences.second_size),
+            (starts + marker, middle),
+        ]
         words = self._fill(tokens, *(np.stack(pair, 1).ravel() for pair in pieces))
-        firsts = np.searchsorted(made.rows, np.arange(len(numbers) + 1)).tolist()
+        firsts = np.searchsorted(sequences.rows, np.arange(len(numbers) + 1)).tolist()
         bounds = np.append(starts, ends[-1])
-        found = []
+        segment_rows = []
         for row, (number, low, high) in enumerate(zip(numbers.tolist(), firsts[:-1], firsts[1:], strict=True)):
             begin, stop = row * size, (row + 1) * size
-            found.append(
+            segment_rows.append(
                 SegmentRow(
                     number,
                     tokens[begin:stop],
@@ -289,11 +294,11 @@ class SegmentRows:
                     None if segments is None else segments[begin:stop],
                     0,
                     None if words is None else words[begin:stop],
-                    made.labels[low:high],
+                    sequences.labels[low:high],
                     self.most,
                 )
             )
-        return found
+        return segment_rows
 
     def _fill(
         self, tokens: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, places: np.ndarray
@@ -301,7 +306,7 @@ class SegmentRows:
         """Copies every piece of the corpus to its place; returns where words start, if that is wanted."""
         before = np.cumsum(sizes) - sizes
         run = np.arange(int(sizes.sum()))
-        source, target = (np.repeat(one - before, sizes) + run for one in (offsets, places))
+        source, target = (np.repeat(starts - before, sizes) + run for starts in (offsets, places))
         if len(source) and int((offsets + sizes).max()) > self.corpus.total:
             source %= self.corpus.total
         tokens[target] = self.corpus.tokens_at(source)
@@ -332,7 +337,7 @@ def _check(corpus: Corpus, rules: Rules) -> None:
     """Refuses a sentence task that the text cannot teach."""
     if rules.sentence == "none":
         return
-    where, documents, sentences = name_of(corpus), len(corpus.documents), len(corpus.sentences)
+    where, documents, sentences = corpus_name(corpus), len(corpus.documents), len(corpus.sentences)
     if documents == sentences:
         raise UserError(
             f"{where}: every document is one sentence, so objective.sentence={rules.sentence} has nothing to learn. "

@@ -9,9 +9,9 @@ from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
 
 
-def sequence_length(wanted: int | None, context: int | None) -> int:
+def sequence_length(requested: int | None, context: int | None) -> int:
     """`objective.length`, or all of the model's context."""
-    length = wanted or context
+    length = requested or context
     if length is None:
         raise UserError("this model reads sequences of any length: say with objective.length how long they are to be")
     if context is not None and length > context:
@@ -21,9 +21,9 @@ def sequence_length(wanted: int | None, context: int | None) -> int:
     return int(length)
 
 
-def whole_rows(wanted: int | None, length: int, least: int) -> int:
+def whole_rows(requested: int | None, length: int, least: int) -> int:
     """`objective.row_tokens`, or the smallest multiple of `length` that holds `least` tokens."""
-    row_tokens = wanted or length * max(1, -(-least // length))
+    row_tokens = requested or length * max(1, -(-least // length))
     if row_tokens % length:
         raise UserError(
             f"objective.row_tokens={row_tokens} is not a multiple of the {length} tokens of a sequence. "
@@ -32,7 +32,7 @@ def whole_rows(wanted: int | None, length: int, least: int) -> int:
     return row_tokens
 
 
-def name_of(corpus: Corpus) -> str:
+def corpus_name(corpus: Corpus) -> str:
     """The folder of a corpus, or its size where it lies in memory."""
     try:
         return str(corpus.folder)

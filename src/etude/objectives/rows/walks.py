@@ -23,17 +23,20 @@ class Draws:
     block = 64
 
     def __init__(self, keys: np.ndarray) -> None:
-        self.keys, self.taken = keys[:, None], np.zeros(len(keys), np.int64)
-        self.made, self.asked = np.zeros((len(keys), 0), np.uint64), 0  # no row has taken more than were asked for
+        self.keys, self.used = keys[:, None], np.zeros(len(keys), np.int64)
+        self.buffer, self.requested = (
+            np.zeros((len(keys), 0), np.uint64),
+            0,
+        )  # no row has taken more than were asked for
 
     def bits(self, rows: np.ndarray) -> np.ndarray:
-        if self.asked == (made := self.made.shape[1]):
-            more = chance.random_bits(self.keys, np.arange(made, made + max(made, self.block)))
-            self.made = np.concatenate([self.made, more], 1)
-        taken = self.taken[rows]
-        self.asked += 1
-        self.taken[rows] = taken + 1
-        return self.made[rows, taken]
+        if self.requested == (size := self.buffer.shape[1]):
+            more = chance.random_bits(self.keys, np.arange(size, size + max(size, self.block)))
+            self.buffer = np.concatenate([self.buffer, more], 1)
+        used = self.used[rows]
+        self.requested += 1
+        self.used[rows] = used + 1
+        return self.buffer[rows, used]
 
     def coin(self, rows: np.ndarray, share: float) -> np.ndarray:
         return (self.bits(rows) >> np.uint64(11)) < share * 2.0**53
@@ -44,12 +47,12 @@ class Draws:
 
     def heads(self, rows: np.ndarray, coins: np.ndarray) -> np.ndarray:
         """How many of so many fair coins show heads."""
-        found, left = np.zeros(len(rows), np.int64), coins
-        while len(some := np.flatnonzero(left > 0)):
-            unused = (64 - np.minimum(left[some], 64)).astype(np.uint64)
-            found[some] += ones(self.bits(rows[some]) & (ALL >> unused))
-            left = left - 64
-        return found
+        heads, remaining = np.zeros(len(rows), np.int64), coins
+        while len(active := np.flatnonzero(remaining > 0)):
+            unused = (64 - np.minimum(remaining[active], 64)).astype(np.uint64)
+            heads[active] += ones(self.bits(rows[active]) & (ALL >> unused))
+            remaining = remaining - 64
+        return heads
 
 
 def high_product(bits: np.ndarray, limit: np.ndarray | np.uint64) -> np.ndarray:
@@ -80,43 +83,43 @@ class Walks:
         starts = _windows(corpus.documents, low, wide, self.total)  # of documents
         self.names = (low[:, None] + np.arange(wide)) % count  # (R, W) the number of each document
         # all windows as one ascending list, each moved on by more than any of them holds: one search for all rows
-        self.apart = int(max(self.starts.max(), starts.max())) + reach + 2
-        shifts = np.arange(len(offsets))[:, None] * self.apart
+        self.stride = int(max(self.starts.max(), starts.max())) + reach + 2
+        shifts = np.arange(len(offsets))[:, None] * self.stride
         self.sentences, self.documents = (self.starts + shifts).ravel(), (starts + shifts).ravel()
         self.ends = np.append(starts.ravel()[1:], 0)
         self.starts = self.starts.ravel()
-        self.here = np.arange(len(offsets)) * (reach + 2)  # (R,) the sentence of each, in the flat windows
+        self.sentence = np.arange(len(offsets)) * (reach + 2)  # (R,) the sentence of each, in the flat windows
         self.read = np.zeros(len(offsets), np.int64)  # (R,) tokens behind each
 
     def document(self, walks: np.ndarray) -> np.ndarray:
         """The document each stands in: its place in the flat windows, for `ends` and `names`."""
-        places = self.starts[self.here[walks]] + walks * self.apart
+        places = self.starts[self.sentence[walks]] + walks * self.stride
         return np.searchsorted(self.documents, places, side="right") - 1
 
     def find(self, walks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """The first sentence of each that begins at an offset or behind it."""
-        return np.searchsorted(self.sentences, offsets + walks * self.apart)
+        return np.searchsorted(self.sentences, offsets + walks * self.stride)
 
     def move(self, walks: np.ndarray, sentences: np.ndarray) -> None:
-        self.read[walks] += self.starts[sentences] - self.starts[self.here[walks]]
-        self.here[walks] = sentences
+        self.read[walks] += self.starts[sentences] - self.starts[self.sentence[walks]]
+        self.sentence[walks] = sentences
 
     def plain(self, walks: np.ndarray, size: np.ndarray) -> np.ndarray:
         """Offsets of so many tokens from here on, across sentences and documents; the walks move on behind them."""
-        offsets = self.starts[self.here[walks]]
+        offsets = self.starts[self.sentence[walks]]
         self.read[walks] += size
-        self.here[walks] = self.find(walks, offsets + size)
+        self.sentence[walks] = self.find(walks, offsets + size)
         return offsets
 
 
 def _windows(bounds: Bounds, first: np.ndarray, wide: int, total: int) -> np.ndarray:
     """(R, wide) starts of parts from each first one on, and around the end of the corpus."""
-    found, parts = np.empty((len(first), wide), np.int64), len(bounds)
-    for row, part in zip(found, first.tolist(), strict=True):
+    windows, parts = np.empty((len(first), wide), np.int64), len(bounds)
+    for row, part in zip(windows, first.tolist(), strict=True):
         filled = 0
         while filled < wide:
-            around, begin = divmod(part + filled, parts)
-            starts = bounds.slice(begin, min(parts, begin + wide - filled))
+            around, start = divmod(part + filled, parts)
+            starts = bounds.slice(start, min(parts, start + wide - filled))
             row[filled : filled + len(starts)] = starts + around * total if around else starts
             filled += len(starts)
-    return found
+    return windows

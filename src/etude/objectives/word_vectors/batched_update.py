@@ -1,6 +1,6 @@
 """Word vectors by blocks: gradients of many predictions taken at the same vectors and added up, in torch.
 
-The way of a GPU, and of the held-out loss. Draws are the hashes of the sequential loops, bit for bit. In a block a
+For a GPU, and for the held-out loss. Draws are the hashes of the sequential loops, bit for bit. In a block a
 frequent word gets hundreds of gradients taken at one place, whose sum overshoots where one after the other would
 settle; so a row that is met more than `calm` times in a block moves by the mean of its gradients times `calm`.
 Blocks run over the rows of a batch, so the size of a micro-batch shows in the result by a little.
@@ -18,7 +18,7 @@ from torch import Tensor
 from etude.chance import random_bits
 from etude.models.static import Static
 from etude.objectives.word_vectors.kernels.tables import LIMIT
-from etude.objectives.word_vectors.windows import Text, WindowBatch
+from etude.objectives.word_vectors.windows import CorpusTables, WindowBatch
 
 LOWER = 0xFFFFFFFF  # half of the bits of a hash
 
@@ -39,7 +39,7 @@ def blocks(batch: WindowBatch, size: int) -> Iterator[tuple[int, int, int]]:
         yield start, min(start + size, len(batch.words)), int(batch.pairs[number + 1] - batch.pairs[number])
 
 
-def pairs_of(batch: WindowBatch, start: int, stop: int, total: int) -> Pairs:
+def make_pairs(batch: WindowBatch, start: int, stop: int, total: int) -> Pairs:
     low, high = batch.low[start:stop].long(), batch.high[start:stop].long()
     around = high - low - 1
     owner = torch.repeat_interleave(torch.arange(stop - start, device=low.device), around, output_size=total)
@@ -59,7 +59,7 @@ class Targets:
     counted: Tensor  # (P, T) float, 0 where there is nothing
 
 
-def targets_of(words: Tensor, keys: Tensor, slots: Tensor, negatives: int, text: Text) -> Targets:
+def make_targets(words: Tensor, keys: Tensor, slots: Tensor, negatives: int, text: CorpusTables) -> Targets:
     """`words` (P,) are to be predicted; `keys` and `slots` (P,) say which draws are their noise."""
     tables = text.on(words.device)
     if len(text.paths.bounds):
@@ -69,9 +69,9 @@ def targets_of(words: Tensor, keys: Tensor, slots: Tensor, negatives: int, text:
         place = torch.where(inside, first[:, None] + step, 0)
         return Targets(tables["nodes"][place], tables["labels"][place], inside.float())
     index = slots[:, None] * negatives + torch.arange(negatives, device=words.device)
-    drawn = random_bits(keys[:, None], index)  # (P, K)
-    slot = (((drawn >> 32) & LOWER) * len(tables["accept"])) >> 32
-    noise = torch.where((drawn & LOWER) < tables["accept"][slot], slot, tables["alias"][slot])
+    bits = random_bits(keys[:, None], index)  # (P, K)
+    slot = (((bits >> 32) & LOWER) * len(tables["accept"])) >> 32
+    noise = torch.where((bits & LOWER) < tables["accept"][slot], slot, tables["alias"][slot])
     rows = torch.cat([words[:, None], noise], dim=1)
     labels = torch.zeros(rows.shape, device=words.device)
     labels[:, 0] = 1.0
@@ -85,24 +85,24 @@ def losses(scores: Tensor, targets: Targets) -> Tensor:
     return (F.softplus(-scores * signs) * targets.counted).sum(dtype=torch.float64)
 
 
-def learn(
+def update_table(
     hidden: Tensor, owner: Tensor | None, targets: Targets, table: Tensor, rate: float, calm: float, hard: bool
 ) -> tuple[Tensor, Tensor]:
     """Moves the rows of a table towards their labels; returns what each hidden vector should move by, and the loss.
 
     hidden (B, D); `owner` (P,) says which of them makes each prediction, None: each its own.
     """
-    made = hidden if owner is None else hidden[owner]  # (P, D)
-    others = table[targets.rows]  # (P, T, D)
-    scores = torch.bmm(others, made[:, :, None])[:, :, 0]  # (P, T)
-    slopes = (targets.labels - torch.sigmoid(scores)) * targets.counted * rate
+    predicting = hidden if owner is None else hidden[owner]  # (P, D)
+    outputs = table[targets.rows]  # (P, T, D)
+    scores = torch.bmm(outputs, predicting[:, :, None])[:, :, 0]  # (P, T)
+    grads = (targets.labels - torch.sigmoid(scores)) * targets.counted * rate
     if hard:
-        slopes = slopes * (scores.abs() < LIMIT)  # what is certain is left alone [code]
-    change = torch.bmm(slopes[:, None], others)[:, 0]  # (P, D)
+        grads = grads * (scores.abs() < LIMIT)  # what is certain is left alone [code]
+    change = torch.bmm(grads[:, None], outputs)[:, 0]  # (P, D)
     if owner is not None:
         change = torch.zeros_like(hidden).index_add_(0, owner, change)
     rows = targets.rows.flatten()
-    steps = (slopes[:, :, None] * made[:, None]).flatten(0, 1)  # (P * T, D)
+    steps = (grads[:, :, None] * predicting[:, None]).flatten(0, 1)  # (P * T, D)
     add_rows(table, rows, steps, calm, targets.counted.flatten())
     return change, losses(scores, targets)
 
@@ -124,13 +124,13 @@ class Inputs:
     starts: Tensor  # (words,) where the rows of each word begin
 
     @classmethod
-    def of(cls, model: Static, words: Tensor, owner: Tensor | None = None) -> Inputs:
+    def from_words(cls, model: Static, words: Tensor, owner: Tensor | None = None) -> Inputs:
         """The rows of words; `owner` (words,) says whose each is, None: each its own."""
         if not model.settings.buckets:
             places = torch.arange(len(words), device=words.device)
             return cls(words, places if owner is None else owner, places)
-        rows, starts, whose = model.input_rows(words)
-        return cls(rows, whose if owner is None else owner[whose], starts)
+        rows, starts, word = model.input_rows(words)
+        return cls(rows, word if owner is None else owner[word], starts)
 
     def means(self, model: Static) -> Tensor:
         """(words, D): of the rows of each word."""
@@ -138,6 +138,6 @@ class Inputs:
             return model.input(self.rows)
         return F.embedding_bag(self.rows, model.input.weight, self.starts, mode="mean")
 
-    def move(self, model: Static, changes: Tensor, calm: float) -> None:
+    def add(self, model: Static, changes: Tensor, calm: float) -> None:
         """Adds the change of a hidden vector to each of its rows, undivided."""
         add_rows(model.input.weight, self.rows, changes[self.owner], calm)

@@ -64,7 +64,7 @@ HALF, LOWER = np.uint64(32), np.uint64(0xFFFFFFFF)
 CHUNKS = 8  # pieces of a step for each thread: the last ones to finish wait for little
 
 
-class Reading(Strict):
+class WindowSettings(Strict):
     """What skip-gram and CBOW have in common."""
 
     window: int = Field(default=5, ge=1, description="words to each side at most")
@@ -95,10 +95,10 @@ class Reading(Strict):
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusTables:
     """What the loops need to know of a training text: who is kept, what is told apart, how words are written."""
 
-    kept: np.ndarray  # (V,) uint64, probability to stay in the text, times 2^32
+    keep_probs: np.ndarray  # (V,) uint64, probability to stay in the text, times 2^32
     noise: Noise
     paths: Paths
     subwords: Subwords
@@ -107,35 +107,37 @@ class Text:
     tensors: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, counts: np.ndarray, settings: Reading, unknown: int | None, model: Static) -> Text:
+    def from_counts(
+        cls, counts: np.ndarray, settings: WindowSettings, unknown: int | None, model: Static
+    ) -> CorpusTables:
         counts = counts.astype(np.float64)
         if unknown is not None:
             counts[unknown] = 0  # dropped from the text, as words outside word2vec's vocabulary are
         if not counts.any():
             raise UserError("The corpus has no known words to learn vectors of. Prepare it with a larger vocabulary.")
-        kept = np.where(counts > 0, 1.0, 0.0)
+        keep = np.where(counts > 0, 1.0, 0.0)
         if settings.subsample is not None:
             ratio = settings.subsample * counts.sum() / np.maximum(counts, 1)
-            kept = kept * np.minimum(1.0, np.sqrt(ratio) + (ratio if settings.keep == "code" else 0.0))
+            keep = keep * np.minimum(1.0, np.sqrt(ratio) + (ratio if settings.keep == "code" else 0.0))
         noise, paths, targets, longest = NO_NOISE, NO_PATHS, 1.0 + settings.negatives, 1 + settings.negatives
         if settings.output == "hierarchical":
             paths = huffman_paths(counts)
             depths = np.diff(paths.bounds)
-            targets, longest = float((depths * counts * kept).sum() / (counts * kept).sum()), int(depths.max())
+            targets, longest = float((depths * counts * keep).sum() / (counts * keep).sum()), int(depths.max())
         else:
             noise = noise_table(np.where(counts > 0, counts**settings.noise_power, 0.0))
-        return cls(np.floor(kept * 2.0**32).astype(np.uint64), noise, paths, subwords_of(model), targets, longest)
+        return cls(np.floor(keep * 2.0**32).astype(np.uint64), noise, paths, subwords_of(model), targets, longest)
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The tables as tensors of a device, for the batched engine."""
         if device not in self.tensors:
-            named = {"accept": self.noise.accept.astype(np.int64), "alias": self.noise.alias.astype(np.int64)}
-            named |= {"bounds": self.paths.bounds, "nodes": self.paths.nodes.astype(np.int64)}
-            named |= {"labels": self.paths.labels}
-            if len(self.subwords.rows) > len(self.kept):  # words of one row each need no list of them
-                named |= {"spelled_bounds": self.subwords.bounds, "spelled_rows": self.subwords.rows}
-                named |= {"spelled_growth": self.subwords.growth}
-            self.tensors[device] = {name: torch.from_numpy(array).to(device) for name, array in named.items()}
+            arrays = {"accept": self.noise.accept.astype(np.int64), "alias": self.noise.alias.astype(np.int64)}
+            arrays |= {"bounds": self.paths.bounds, "nodes": self.paths.nodes.astype(np.int64)}
+            arrays |= {"labels": self.paths.labels}
+            if len(self.subwords.rows) > len(self.keep_probs):  # words of one row each need no list of them
+                arrays |= {"spelled_bounds": self.subwords.bounds, "spelled_rows": self.subwords.rows}
+                arrays |= {"spelled_growth": self.subwords.growth}
+            self.tensors[device] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         return self.tensors[device]
 
 
@@ -190,21 +192,21 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
 
     updates_itself = True
 
-    def __init__(self, settings: Reading, model: Static, special: Specials) -> None:
+    def __init__(self, settings: WindowSettings, model: Static, special: Specials) -> None:
         super().__init__()
         self.settings, self.special = settings, special
         self._shape = [model]  # in a list: the model is no part of the objective
         self.pool: ThreadPoolExecutor | None = None
-        self.text: Text | None = None  # of the corpus whose rows were asked for; held-out rows are of the same
+        self.text: CorpusTables | None = None  # of the corpus whose rows were asked for; held-out rows are of the same
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
         # a held-out part is judged with the chance of the training text
-        known = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
+        train = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
         model = self._shape[0]
         if model.settings.buckets:
-            model.set_spellings(list_token_strings(known.tokenizer))
-        counts = model.set_counts(known.token_counts())
-        self.text = Text.of(counts, self.settings, self.special.unknown, model)
+            model.set_spellings(list_token_strings(train.tokenizer))
+        counts = model.set_counts(train.token_counts())
+        self.text = CorpusTables.from_counts(counts, self.settings, self.special.unknown, model)
         return Spans(corpus, self.settings.row_tokens)
 
     def batch(self, rows: Sequence[Row], chance: Chance) -> WindowBatch:
@@ -215,25 +217,25 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
         edges = np.concatenate([[0], np.cumsum(sizes)])
         place = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # (N,) in its own row
         # one hash a word: its upper half says whether it is kept, its lower half how far its window reaches
-        drawn = draw.random_bits(np.repeat(chance.keys("windows", fields["rows"]), sizes), place)
-        kept = np.flatnonzero((drawn >> HALF) < self.text.kept[tokens])
-        drawn = drawn[kept]
-        reach = 1 + (((drawn & LOWER) * np.uint64(self.settings.window)) >> HALF).astype(np.int64)
-        inner = np.searchsorted(kept, bounds)  # where documents begin among the words that are kept
+        bits = draw.random_bits(np.repeat(chance.keys("windows", fields["rows"]), sizes), place)
+        indices = np.flatnonzero((bits >> HALF) < self.text.keep_probs[tokens])
+        bits = bits[indices]
+        reach = 1 + (((bits & LOWER) * np.uint64(self.settings.window)) >> HALF).astype(np.int64)
+        inner = np.searchsorted(indices, bounds)  # where documents begin among the words that are kept
         lengths = np.diff(inner)
-        number = np.arange(len(kept))
+        number = np.arange(len(indices))
         low = np.maximum(number - reach, np.repeat(inner[:-1], lengths))
         high = np.minimum(number + reach + 1, np.repeat(inner[1:], lengths))
         pairs = np.concatenate([[0], np.cumsum(high - low - 1)])
-        edges_of_blocks = np.append(np.arange(0, len(kept), self.settings.block), len(kept))
+        edges_of_blocks = np.append(np.arange(0, len(indices), self.settings.block), len(indices))
         return WindowBatch(
             **fields,
             counts={"loss": self.predictions(high - low - 1)},
-            words=torch.from_numpy(tokens[kept]),
+            words=torch.from_numpy(tokens[indices]),
             low=torch.from_numpy(low.astype(np.int32)),
             high=torch.from_numpy(high.astype(np.int32)),
-            keys=torch.from_numpy(draw.random_bits(drawn, np.zeros(len(drawn), np.int64)).view(np.int64)),
-            starts=np.searchsorted(kept, edges),
+            keys=torch.from_numpy(draw.random_bits(bits, np.zeros(len(bits), np.int64)).view(np.int64)),
+            starts=np.searchsorted(indices, edges),
             pairs=pairs[edges_of_blocks],
         )
 
@@ -268,21 +270,21 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
 
     def engine(self, model: Static, device: torch.device) -> str:
         """How this device learns; what it cannot do is refused where it was asked for."""
-        wanted, problem = self.settings.engine, self._why_not_hogwild(model, device)
-        if wanted == "sequential" and device.type != "cpu":
+        engine, problem = self.settings.engine, self._hogwild_obstacle(model, device)
+        if engine == "sequential" and device.type != "cpu":
             raise UserError(
                 "objective.engine=sequential is a loop over one update after another, which only a CPU can do. "
                 "Set train.device=cpu, or objective.engine=batched."
             )
-        if wanted == "hogwild" and problem is not None:
+        if engine == "hogwild" and problem is not None:
             raise UserError(f"objective.engine=hogwild {problem}.")
-        if wanted != "auto":
-            return wanted
+        if engine != "auto":
+            return engine
         if device.type == "cpu":
             return "sequential"
         return "hogwild" if problem is None and not torch.are_deterministic_algorithms_enabled() else "batched"
 
-    def _why_not_hogwild(self, model: Static, device: torch.device) -> str | None:
+    def _hogwild_obstacle(self, model: Static, device: torch.device) -> str | None:
         if device.type != "cuda":
             return (
                 "is a kernel for a GPU: set train.device=cuda; on a CPU objective.threads=0 is the same with every core"
@@ -318,14 +320,14 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
         return sum(self.pool.map(work, _spans(batch.starts, threads * CHUNKS)))
 
     def _threads(self, loops: Any) -> int:
-        wanted = self.settings.threads or os.cpu_count() or 1
-        return wanted if loops.PARALLEL else 1
+        threads = self.settings.threads or os.cpu_count() or 1
+        return threads if loops.PARALLEL else 1
 
 
 def _spans(starts: np.ndarray, pieces: int) -> list[tuple[int, int]]:
     """Whole rows in so many pieces of about the same number of centres."""
-    wanted = np.linspace(0, starts[-1], pieces + 1)
-    edges = np.unique(starts[np.searchsorted(starts, wanted)])
+    targets = np.linspace(0, starts[-1], pieces + 1)
+    edges = np.unique(starts[np.searchsorted(starts, targets)])
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
