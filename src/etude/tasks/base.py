@@ -43,7 +43,7 @@ TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never chang
 E = TypeVar("E", default=Any)
 RowT = TypeVar("RowT", bound=Row, default=Any)
 BatchT = TypeVar("BatchT", bound=Batch, default=Any)
-Answer = dict[str, Any]  # JSON-ready: what a task says of one example
+Answer = dict[str, Any]  # JSON-ready: the prediction for one example
 Answers = Sequence[Answer]
 Facts = Mapping[str, Any]  # JSON-ready: what follows from the training examples (labels, thresholds)
 

@@ -13,7 +13,7 @@ CHUNK = 2**20  # numbers of examples drawn at once: 16 MB
 
 @dataclass(frozen=True)
 class Score:
-    """A value and the 95 % interval of a bootstrap over examples; low = high = value where none was asked for."""
+    """A value and the 95 % interval of a bootstrap over examples; low = high = value without a bootstrap."""
 
     value: float
     low: float

@@ -1,6 +1,6 @@
 """Classification of texts, over any model: one vector (models/framing.py), a linear layer or an MLP, a softmax.
 
-The official score is accuracy unless `score` says another: GLUE's CoLA takes Matthews correlation, MRPC and QQP
+The official score is accuracy unless `score` names another: GLUE's CoLA takes Matthews correlation, MRPC and QQP
 the F1 of the positive class, KLUE's topics macro F1. `nothing` names a label that is none ("no_relation"): micro F1 is
 over the others, and `auprc` is the mean area under the precision-recall curves of the labels, as KLUE has them for
 relations (tasks/relation.py). Sentence pairs (tasks/pair.py) are the same with two texts.

@@ -5,7 +5,7 @@
     attention, hidden, embedding    what is inside the teacher (objectives/distillation/matching.py)
 
 The paper learns the inside first and then, from there, the answers: two runs, the second from the first. A head that
-was asked for neither soft nor hard has learnt nothing, and gives no answers.
+was trained with neither soft nor hard is untrained, and gives no answers.
 
 The released code has a cross-entropy for `soft`, which differs from this divergence by a constant, and divides it by
 the number of labels too; its teacher keeps its dropout on, here it has none.

@@ -7,7 +7,7 @@
     ForQuestionAnswering        the same, a start and an end score
 
 What else a head may be here (a CRF, a biLSTM, a mix of layers, another pooling) has no place there: `misfits` names it.
-The task says all this of itself (`Task.published_head`); hub/task_heads.py writes the files.
+Each task describes its own (`Task.published_head`); hub/task_heads.py writes the files.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def plan_transfer(
         settings=settings,
         transfer=transfer_settings,
         train=train_settings,
-        facts=vector_init.with_words(facts, settings),
+        facts=vector_init.add_vector_words(facts, settings),
         columns=column_names,
         base=start.folder,
         examples=sources[0],
@@ -222,7 +222,7 @@ def _train(run: Run, transfer: Transfer, device: torch.device, ranks: Ranks, qui
     assert settings.steps is not None  # plan_transfer stored it
     total = settings.steps
     if not run.steps:
-        vector_init.begin(task)
+        vector_init.init_word_vectors(task)
     warn_bad(transfer.examples)
     metric = None
     if dev is not None:

@@ -28,7 +28,7 @@ from etude.tasks.tag.task import Settings, TaggedSentence, Tagger, build, learn
 from etude.tasks.tag.word_features import CAPITALS, Tables, capitals, read_gazetteer
 from etude.tasks.tag.word_features import Settings as FeatureSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
-from etude.transfer import vector_init as starting
+from etude.transfer import vector_init
 
 NAMES = {"PER": ["Kim", "Ada"], "LOC": ["Seoul", "York"]}
 OTHERS = ["the", "went", "to", "of", "saw", "갔다"]
@@ -271,4 +271,4 @@ def test_vectors_are_taken_over_when_training_begins(tmp_path: Path, tokenizer: 
     with pytest.raises(UserError, match="8 wide"):
         etude.finetune(base, "tag", train=train, out=tmp_path / "x", settings=overrides | {"task.network.words": 9})
     with pytest.raises(UserError, match="no run of word vectors"):
-        starting.with_words({}, Settings(network={"words": 12, "vectors": str(base)}))
+        vector_init.add_vector_words({}, Settings(network={"words": 12, "vectors": str(base)}))

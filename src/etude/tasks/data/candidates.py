@@ -147,7 +147,7 @@ def _key(record: Record, columns: Mapping[str, str]) -> Any:
 
 
 class _Joined(dict[str, Any]):
-    """A record made from pairs: its columns are found, and have our names."""
+    """A record joined from pairs: its columns have our names already."""
 
 
 @dataclass

@@ -8,8 +8,8 @@
               own in "# global.columns".
     JSON      lists under any names: {"tokens": [...], "ner": [...]}
 
-Each also squeezed. Every sentence comes as a record of columns, whatever the file, so that one reader of records
-takes its words and tags. What is wrong is told with the line it is on.
+Each also compressed. Every sentence comes as a record of columns, whatever the file, so that one reader of records
+takes its words and tags. Errors name the line.
 """
 
 from __future__ import annotations

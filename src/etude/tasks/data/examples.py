@@ -1,4 +1,4 @@
-"""Labelled examples in memory, and the fields they are made from: what is wrong is told with its place.
+"""Labelled examples in memory, and the fields they are parsed from; errors name the place.
 
 Columns have roles. Published files name them differently (`sentence` in SST-2, `document` in NSMC, `title` in
 KLUE's topics), so a role has several usual names; a name that a person gives counts before them.

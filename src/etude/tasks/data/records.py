@@ -1,4 +1,4 @@
-"""Records of labelled files: one set of named fields at a time, with the place where it stands.
+"""Records of labelled files: one set of named fields at a time, with its place (file and line).
 
     .jsonl   one JSON object a line; a line ends at \\n only, since texts may hold U+2028 and its kind
     .csv     RFC 4180: fields may be quoted and then hold commas, line ends and doubled quotes
@@ -6,7 +6,7 @@
     .json    a list of objects (KLUE), or SQuAD's articles, paragraphs and questions (SQuAD, KorQuAD, KLUE's MRC),
              one record a question: id title context question answers is_impossible
 
-Each also squeezed (.gz, .xz, .zst). Whatever is wrong with a file is told with its line, and what to do.
+Each also compressed (.gz, .xz, .zst). An error message names the line of the file and what to do.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def records(path: str | Path) -> Records:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """The bytes of a file, un-squeezed by its last suffix."""
+    """Open a file for its bytes, decompressed by its last suffix."""
     if path.suffix == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
     if path.suffix == ".xz":

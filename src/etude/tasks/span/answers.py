@@ -111,7 +111,7 @@ def best_threshold(
 ) -> tuple[float, float]:
     """SQuAD 2.0's threshold: (best mean score, threshold), a question being null where its score lies above it.
 
-    `no_answer` says how sure a question is to have none, `scores` the value of its best span (EM or F1), `empty`
+    `no_answer` is the score of having no answer, `scores` the value of its best span (EM or F1), `empty`
     whether that span is empty anyway. The walk starts with every question null, goes up in `no_answer` and keeps
     the first best prefix, as the official script does.
     """

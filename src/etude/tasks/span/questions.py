@@ -1,6 +1,6 @@
 """Questions about a text, from the records of SQuAD, KorQuAD and KLUE's MRC, and from flat JSON lines.
 
-An answer is where it says it is, or the record is refused: a wrong offset teaches a wrong span without a word.
+An answer must stand at its offset, or the record is refused: a wrong offset would silently teach a wrong span.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A document in windows that overlap, and which window is_scored for a token (BERT's run_squad).
+"""A document in windows that overlap, and which window a token is scored in (BERT's run_squad).
 
 Windows start every `stride` tokens. A token in several of them is scored in the one where it has the most context:
 max over windows of min(tokens to its left, tokens to its right) + 0.01 * length of the window.

@@ -1,9 +1,9 @@
 """Scores of taggers: entities by conlleval's rules or strictly, and tags one by one.
 
-An entity is right if its type and both its ends are (Tjong Kim Sang & De Meulder 2003). Precision is right/found,
-recall right/gold; the micro F1 adds the counts of all types up first, the macro F1 is the mean of the F1 of each type
-that occurs in gold or prediction (KLUE: macro, strict IOB2). Sentences are counted and forgotten, so memory grows
-with the number of types and tags alone.
+An entity is correct if its type and both its ends are (Tjong Kim Sang & De Meulder 2003). Precision is
+correct/predicted, recall correct/gold; the micro F1 adds the counts of all types up first, the macro F1 is the mean of
+the F1 of each type that occurs in gold or prediction (KLUE: macro, strict IOB2). Sentences are counted and forgotten,
+so memory grows with the number of types and tags alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Counts = np.ndarray  # (3,) or (..., 3) int64: CORRECT, PREDICTED, GOLD
 
 @dataclass(frozen=True)
 class Ratio:
-    """Precision, recall and their harmonic mean; 0 where nothing was found, or nothing was there."""
+    """Precision, recall and their harmonic mean; 0 where nothing was predicted, or nothing is gold."""
 
     precision: float
     recall: float
@@ -39,7 +39,7 @@ class Ratio:
 
 
 def compare(gold: Sequence[str], predicted: Sequence[str], strict: Scheme | None = None) -> dict[str, Counts]:
-    """Of one sentence: for each type, how many entities are right, found and there."""
+    """Of one sentence: for each type, how many entities are correct, predicted and gold."""
     if len(gold) != len(predicted):
         raise ValueError(f"{len(predicted)} predicted tags for a sentence of {len(gold)} words")
     gold_chunks, predicted_chunks = set(spans(gold, strict)), set(spans(predicted, strict))

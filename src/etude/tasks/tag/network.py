@@ -1,9 +1,9 @@
-"""The tagger's own network, between what a pre-trained model says and the scores of tags (`task.network`).
+"""The tagger's own network, between the states of a pre-trained model and the scores of tags (`task.network`).
 
     window   Collobert et al. 2011, section 3.2: the vectors of a few words side by side, a hidden layer, HardTanh
     rnn      biLSTMs over words (Lample et al. 2016; TagLM, Peters et al. 2017, section 2.1)
 
-Each word brings what is asked for: a vector of its own that is learnt here, its letters through a small CNN, hand-made
+The inputs of a word, each optional: a vector of its own that is learnt here, its letters through a small CNN, hand-made
 features (tasks/tag/word_features.py), and the states of the pre-trained model. Those come in at the `input`, behind the
 `first` RNN (TagLM's best place), or behind the `last` one; in several places each has a mix of its own (ELMo puts them
 at input and output). Without any place the pre-trained model is not used: the supervised baseline.

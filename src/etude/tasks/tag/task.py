@@ -1,9 +1,9 @@
 """One tag a word: named entities and parts of speech, over any model.
 
-Words become pieces, one piece speaks for each word (tasks/tag/word_pieces.py), a head scores the tags of all words of a
-sentence (tasks/tag/heads.py). PieceChoice layers of the model are read, and whether it is trained with the head or only
-read, is said by the transfer (`transfer.layers`, `combine`, `frozen`); another rate for the head by `train.head_lr`
-(Baevski et al. 2019: 1e-5 and 1e-3).
+Words become pieces, one piece represents each word (tag/word_pieces.py), a head scores the tags of all words of a
+sentence (tasks/tag/heads.py). Which layers of the model are read, and whether it is trained with the head or only
+read, are settings of the transfer (`transfer.layers`, `combine`, `frozen`); another rate for the head is
+`train.head_lr` (Baevski et al. 2019: 1e-5 and 1e-3).
 
 Tags that write chunks (IOB1, IOB2, IOBES: tasks/tag/encodings.py) are scored as entities: the micro F1 of conlleval,
 or for text tagged by character KLUE's macro F1 under strict IOB2, spaces left out. Other tags are scored by accuracy.
@@ -71,7 +71,7 @@ class Settings(Strict):
     head: HeadKind = "linear"
     scheme: Literal["auto", "none", "iob1", "iob2", "iobes"] = Field(
         default="auto",
-        description="how the files write chunks; none: tags are no chunks. ScoreName, its rules must hold",
+        description="how the files write chunks; none: tags are no chunks. The rules of a named scheme must hold",
     )
     encoding: Scheme | None = Field(
         default=None, description="the scheme to learn chunks in; that of the files if None"
@@ -79,7 +79,7 @@ class Settings(Strict):
     constraints: Constraints | None = Field(
         default=None, description="rules of the scheme; None: at decoding with a CRF, else none"
     )
-    piece: PieceChoice = Field(default="first", description="the piece that speaks for a word")
+    piece: PieceChoice = Field(default="first", description="the piece that represents a word")
     length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
     long: Literal["window", "cut"] = Field(default="window", description="what becomes of longer sentences")
     stride: int | None = Field(default=None, ge=1, description="pieces from window to window; half a window if None")
@@ -98,7 +98,7 @@ class Settings(Strict):
 
 
 def learn(examples: Examples[TaggedSentence], settings: Settings) -> dict[str, Any]:
-    """The tags, how they write chunks, and what a word has that nobody could look at."""
+    """The tags, how they write chunks, and the tag of a word that was not read."""
     counts = Counter(tag for item in examples for tag in item.tags or ())
     if not counts:
         raise UserError(f"{examples.source} has no tags to learn. Name the column that holds them.")

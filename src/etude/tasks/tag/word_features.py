@@ -1,4 +1,4 @@
-"""What a tagger can be told of a word by hand: its capitals, its suffix, whether lists of names hold it.
+"""Hand-made features of words for a tagger: capitals, suffix, membership in lists of names.
 
 Collobert et al. 2011, sections 5.1 (capitals) and 5.2 (suffixes for parts of speech, a gazetteer for names). Each is
 one of a few values, and each value has a small vector that is learnt. Words are looked up in lower case.

@@ -1,4 +1,4 @@
-"""Words and pieces: which piece speaks for which word, and windows over sentences that are too long.
+"""Words and pieces: which piece represents which word, and windows over sentences that are too long.
 
 A tagger gives one tag to each *unit*. For sentences of words a unit is a word, read at its first piece (BERT, section
 5.3) or its last, which in a causal model is the only one that has seen the whole word. For text that is tagged
@@ -47,7 +47,7 @@ def split_words(
         ids, offsets = encoding.ids, encoding.offsets
         # a piece that begins with the space before a word is the word's
         word = np.searchsorted(starts + lengths, offsets[:, 0], side="right").clip(max=len(words) - 1)
-        blank = offsets[:, 1] <= starts[word]  # the space alone: it speaks for a word only if nothing else does
+        blank = offsets[:, 1] <= starts[word]  # the space alone: it represents a word only if nothing else does
         missing = np.setdiff1d(np.arange(len(words)), word)
         if len(missing):  # the tokenizer drops such words (a lone accent), or has them within another's piece
             before = np.searchsorted(word, missing)
