@@ -237,7 +237,7 @@ def test_texts_are_cut_at_spaces(tmp_path: Path) -> None:
     [
         (lambda o: o["lstm"].pop("dim"), "lacks 'dim'"),
         (lambda o: o["char_cnn"].update(n_characters=60), "n_characters is 60"),
-        (lambda o: o["lstm"].update(dim=11), r"W_0' is \(12, 40\)"),
+        (lambda o: o["lstm"].update(dim=11), r"W_0' has the shape \(12, 40\)"),
         (lambda o: o["lstm"].update(n_layers=3), "has no 'RNN_0/RNN/MultiRNNCell/Cell2"),
     ],
 )
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, change: Any, message: str) ->
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     folder = release(tmp_path / "elmo", SMALL)
     (folder / "weights.hdf5").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="not an HDF5 file"):
+    with pytest.raises(UserError, match="cannot be opened as an HDF5 file"):
         etude.load(folder)
 
 

@@ -47,7 +47,8 @@ def join_language_models(forward: str | Path, backward: str | Path, out: str | P
     differences += ["objective"] if forward_recipe.objective != backward_recipe.objective else []
     if differences:
         raise UserError(
-            f"{runs[0].folder} and {runs[1].folder} differ in {', '.join(differences)}: only models that are alike can be joined."
+            f"{runs[0].folder} and {runs[1].folder} differ in {', '.join(differences)}: "
+            "only models that are alike can be joined."
         )
     tensors = _read_tensors(runs[0])
     tensors |= {_backward_name(name): tensor for name, tensor in _read_tensors(runs[1]).items()}

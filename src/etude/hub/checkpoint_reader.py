@@ -17,7 +17,7 @@ from etude.hub.checkpoint_writer import GENERATOR, compute_shapes, read_generato
 from etude.hub.families import electra, match_config
 from etude.hub.family import ACTIVATIONS, Family
 from etude.hub.tokenizer_files import find_prefix_tokens, open_tokenizer
-from etude.hub.weights import locate, read_config, read_tensors
+from etude.hub.weights import locate_folder, read_config, read_tensors
 from etude.models.transformer import Settings
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
@@ -45,7 +45,7 @@ class ImportedModel:
 
 def read_checkpoint(source: str | Path) -> ImportedModel:
     """Read a folder of transformers, of OpenAI's GPT-1 or of ELMo; a hub id is downloaded first."""
-    folder = locate(source)
+    folder = locate_folder(source)
     if elmo.is_release(folder):
         return _read_elmo(folder)
     is_openai_release = openai.is_release(folder)

@@ -17,6 +17,7 @@ from etude.hub import mapping
 from etude.hub.families import electra, match_recipe
 from etude.hub.family import Family, published_activation
 from etude.hub.tokenizer_files import make_tokenizer_configs
+from etude.hub.weights import read_config, read_tensors
 from etude.models import transformer
 from etude.recipes.schema import Recipe
 from etude.text.tokenizer.special_tokens import Specials
@@ -192,8 +193,6 @@ def read_run_tensors(recipe: Recipe, special: Specials, folder: Path) -> tuple[d
 
     The second value names the tensors that the folder lacks: heads of an imported encoder that came without.
     """
-    from etude.hub.weights import read_config, read_tensors
-
     config, tensors = read_config(folder), read_tensors(folder)
     if str(config.get("model_type", "")).startswith("etude-"):
         return tensors, set(config.get("untrained", ()))
@@ -214,8 +213,6 @@ def read_generator(
     recipe: Recipe, shapes: mapping.Shapes, shared: Mapping[str, Tensor], folder: Path
 ) -> dict[str, Tensor]:
     """Read the tensors of ELECTRA's generator; its embedding must equal the discriminator's."""
-    from etude.hub.weights import read_tensors
-
     settings = electra.generator_settings(recipe).model_copy(update={"vocab": recipe.model.vocab})
     tensors = mapping.to_own_names(electra.GENERATOR_TABLE, settings, read_tensors(folder), shapes, str(folder))
     for name in [name for name in tensors if name.startswith("model.")]:

@@ -132,10 +132,10 @@ class Family:
             for name, value in self.fixed.items()
             if getattr(canonical, name) != value
         ]
-        for key in self.fields:
-            value = getattr(canonical, key.setting)
-            if key.values is not None and value not in key.values.values():
-                mismatches.append(f"model.{key.setting}={value}")
+        for entry in self.fields:
+            value = getattr(canonical, entry.setting)
+            if entry.values is not None and value not in entry.values.values():
+                mismatches.append(f"model.{entry.setting}={value}")
         known = {*self.fixed, *TRAINING, *self.extra_settings, *(field.setting for field in self.fields)}
         mismatches += [
             f"model.{name}={_format(getattr(canonical, name))} ({_describe(name)})"
@@ -162,8 +162,8 @@ class Family:
                     f"{source}: {key}={config[key]!r} is not supported; {self.system} models need {key}={value!r}."
                 )
         values: dict[str, Any] = dict(self.fixed)
-        for config_field in self.fields:
-            values |= config_field.read(config, source)
+        for entry in self.fields:
+            values |= entry.read(config, source)
         values |= self.read_extra(config, source)
         try:
             return Settings(**values)

@@ -29,7 +29,7 @@ def write_run(imported: ImportedModel, source: str, folder: Path) -> Run:
 
 
 def _keep_own_names(imported: ImportedModel) -> PublishedModel:
-    """Return a model without a class in transformers (ELMo) under our names, with the list of its untrained tensors."""
+    """Return a model without a class in transformers (ELMo) under our names, with the list of untrained tensors."""
     recipe = imported.recipe
     config = {"model_type": f"etude-{recipe.model_kind}", "etude": recipe.model.model_dump(mode="json")}
     return PublishedModel(config | {"untrained": sorted(imported.untrained)}, dict(imported.tensors))
@@ -39,7 +39,8 @@ def _make_model_card(imported: ImportedModel, source: str) -> str:
     notes = "".join(f"- {note}\n" for note in imported.notes)
     count = sum(tensor.numel() for tensor in imported.tensors.values())
     return (
-        f"# {imported.recipe.name}\n\nA {imported.recipe.system} model ({imported.architecture}, {count:,} parameters), "
+        f"# {imported.recipe.name}\n\n"
+        f"A {imported.recipe.system} model ({imported.architecture}, {count:,} parameters), "
         f"imported from `{source}`. Its weights were trained elsewhere; see there for data and licence.\n"
         + (f"\n{notes}" if notes else "")
     )

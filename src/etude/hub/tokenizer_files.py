@@ -1,9 +1,9 @@
-"""Tokenizers on their way in and out of the published form.
+"""Tokenizer files of published folders, read and written.
 
-In: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has only a
-vocab.txt, its tokenizer_config.json says whether text is lower-cased. Out: the same tokenizer.json, and two small
-files that name the special tokens, so that `AutoTokenizer` opens the folder. Objectives here put markers around text
-themselves; there a step of the tokenizer does, which is read when a model comes in and written when it goes out.
+Reading: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has only a
+vocab.txt, its tokenizer_config.json says whether text is lower-cased. Writing: the same tokenizer.json, and two small
+files that name the special tokens, so that `AutoTokenizer` opens the folder. Objectives here add markers around text
+themselves; in transformers a post-processor of the tokenizer does, which is read on import and added on export.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from etude.errors import UserError
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
-# role here -> name in transformers; a causal model has one token for both ends of a text
-NAMES = {
+# our role of a special token -> its name in transformers; a causal model has one token for both ends of a text
+TOKEN_NAMES = {
     "pad": "pad_token",
     "unknown": "unk_token",
     "start": "cls_token",
@@ -28,45 +28,46 @@ NAMES = {
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a published folder."""
+    """Open the tokenizer of a published folder."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json")):
-        only = (
+        hint = (
             " A SentencePiece file alone (spiece.model) cannot be read." if (folder / "spiece.model").is_file() else ""
         )
         raise UserError(
-            f"{folder} holds no tokenizer.{only} Put its tokenizer.json, or vocab.txt, or vocab.json with merges.txt "
+            f"{folder} holds no tokenizer.{hint} Put its tokenizer.json, or vocab.txt, or vocab.json with merges.txt "
             "there: in transformers, AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes them."
         )
     tokenizer = Tokenizer.open(folder)
-    words_alone = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
-    return _as_configured(tokenizer, folder / "tokenizer_config.json") if words_alone else tokenizer
+    has_only_vocab = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
+    return _apply_config(tokenizer, folder / "tokenizer_config.json") if has_only_vocab else tokenizer
 
 
-def _as_configured(tokenizer: Tokenizer, config_file: Path) -> Tokenizer:
-    """A list of words does not say how text is prepared; the file beside it does."""
+def _apply_config(tokenizer: Tokenizer, config_file: Path) -> Tokenizer:
+    """Normalise text as tokenizer_config.json says: a vocab.txt alone does not."""
     if not config_file.is_file():
         return tokenizer
-    config = _json(config_file)
+    config = _read_json(config_file)
     keys = {
         "do_lower_case": "lowercase",
         "strip_accents": "strip_accents",
         "tokenize_chinese_chars": "handle_chinese_chars",
     }
-    said = {ours: config[theirs] for theirs, ours in keys.items() if theirs in config}
-    if "lowercase" in said and said.get("strip_accents") is None:
-        said["strip_accents"] = said["lowercase"]  # BERT's rule: accents go with capitals
+    options = {option: config[key] for key, option in keys.items() if key in config}
+    if "lowercase" in options and options.get("strip_accents") is None:
+        options["strip_accents"] = options["lowercase"]  # BERT's rule: accents go with capitals
     parts = json.loads(tokenizer.content)
-    for step in _steps(parts["normalizer"]):
+    for step in _normalizer_steps(parts["normalizer"]):
         if step["type"] == "BertNormalizer":
-            step.update(said)
+            step.update(options)
     return Tokenizer(json.dumps(parts, ensure_ascii=False), str(config_file.parent))
 
 
-def _steps(normaliser: dict[str, Any]) -> list[dict[str, Any]]:
-    return normaliser["normalizers"] if normaliser["type"] == "Sequence" else [normaliser]
+def _normalizer_steps(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+    return steps
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -76,11 +77,11 @@ def _json(path: Path) -> dict[str, Any]:
 def make_tokenizer_configs(
     tokenizer: Tokenizer, context: int, segments: bool, start: int | None = None
 ) -> dict[str, str]:
-    """tokenizer_config.json and special_tokens_map.json. `start`: what a causal model's text stands behind, where that
-    is not end-of-text."""
+    """Return tokenizer_config.json and special_tokens_map.json; `start`: a causal model's start token, where that is
+    not end-of-text."""
     special = tokenizer.special
     tokens = {
-        theirs: tokenizer.token(id) for ours, theirs in NAMES.items() if (id := getattr(special, ours)) is not None
+        name: tokenizer.token(id) for role, name in TOKEN_NAMES.items() if (id := getattr(special, role)) is not None
     }
     if special.end is not None:
         tokens["eos_token"] = tokenizer.token(special.end)
@@ -100,61 +101,61 @@ def make_tokenizer_configs(
 
 
 def find_prefix_tokens(tokenizer: Tokenizer) -> list[int]:
-    """The tokens that a tokenizer itself puts before a text when asked for special tokens: Llama's <s>.
+    """Return the tokens that a tokenizer itself puts before a text with add_special_tokens: Llama's <s>.
 
-    tokenizer.json alone decides, as in transformers 5; `add_bos_token` beside it is not looked at there either.
+    tokenizer.json alone decides, as in transformers 5, which ignores `add_bos_token` of tokenizer_config.json, too.
     """
     probe = tokenizer.backend.encode("a", add_special_tokens=True)
-    return [id for id, _ in takewhile(lambda one: one[1], zip(probe.ids, probe.special_tokens_mask, strict=True))]
+    return [id for id, _ in takewhile(lambda pair: pair[1], zip(probe.ids, probe.special_tokens_mask, strict=True))]
 
 
 def add_start_token(tokenizer: Tokenizer, start: int) -> Tokenizer:
-    """The tokenizer that puts one token before a text when asked for special tokens."""
+    """Return the tokenizer that puts a start token before a text with add_special_tokens."""
     if find_prefix_tokens(tokenizer) == [start]:
         return tokenizer
     name = tokenizer.token(start)
     step = {
         "type": "TemplateProcessing",
-        "single": [_token(name, 0), _text("A", 0)],
-        "pair": [_token(name, 0), _text("A", 0), _text("B", 1)],
+        "single": [_token_piece(name, 0), _text_piece("A", 0)],
+        "pair": [_token_piece(name, 0), _text_piece("A", 0), _text_piece("B", 1)],
         "special_tokens": {name: {"id": name, "ids": [start], "tokens": [name]}},
     }
     parts = json.loads(tokenizer.content)
-    there = parts.get("post_processor")
-    parts["post_processor"] = step if there is None else {"type": "Sequence", "processors": [there, step]}
+    existing = parts.get("post_processor")
+    parts["post_processor"] = step if existing is None else {"type": "Sequence", "processors": [existing, step]}
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
 def add_markers(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer that puts [CLS] and [SEP] around text when asked for special tokens, as transformers expects.
+    """Return the tokenizer that puts [CLS] and [SEP] around text with add_special_tokens, as transformers expects.
 
-    Objectives here put them in themselves, so a tokenizer of ours has no such step.
+    Objectives here add them themselves, so a tokenizer of ours has no such step.
     """
     special = tokenizer.special
     if special.start is None or special.separator is None or tokenizer.components.get("post_processor") is not None:
         return tokenizer
     parts = json.loads(tokenizer.content)
-    parts["post_processor"] = _template(tokenizer, special)
+    parts["post_processor"] = _make_template(tokenizer, special)
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
-def _token(name: str, segment: int) -> dict[str, Any]:
+def _token_piece(name: str, segment: int) -> dict[str, Any]:
     return {"SpecialToken": {"id": name, "type_id": segment}}
 
 
-def _text(name: str, segment: int) -> dict[str, Any]:
+def _text_piece(name: str, segment: int) -> dict[str, Any]:
     return {"Sequence": {"id": name, "type_id": segment}}
 
 
-def _template(tokenizer: Tokenizer, special: Specials) -> dict[str, Any]:
+def _make_template(tokenizer: Tokenizer, special: Specials) -> dict[str, Any]:
     assert special.start is not None
     assert special.separator is not None
     start, end = tokenizer.token(special.start), tokenizer.token(special.separator)
-    single = [_token(start, 0), _text("A", 0), _token(end, 0)]
+    single = [_token_piece(start, 0), _text_piece("A", 0), _token_piece(end, 0)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, _text("B", 1), _token(end, 1)],
+        "pair": [*single, _text_piece("B", 1), _token_piece(end, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [id], "tokens": [name]}
             for name, id in ((start, special.start), (end, special.separator))

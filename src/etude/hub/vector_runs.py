@@ -1,7 +1,7 @@
-"""Word vectors as runs: a file becomes a run that tasks, `features` and `show` can use; a run becomes a file.
+"""Word vectors between files and runs, which tasks, `features` and `show` can use.
 
-A run of a file has a tokenizer of whole words: those of the file behind our special tokens. Text is put into lower
-case where no word of the file has an upper-case letter. What the file does not hold, an output table, is 0.
+An imported run has a word-level tokenizer: our special tokens, then the words of the file. Text is lower-cased where no
+word of the file has an upper-case letter. The output table, where the file holds none, is 0.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloV
 
 
 def import_vectors(source: str | Path, out: str | Path, form: VectorFormat | None = None) -> Run:
-    """Reads a file of vectors and writes the run `out`; there at once or not at all."""
+    """Read a file of vectors and write the run `out`, which is complete or absent."""
     source, folder = Path(source), Path(out)
     refuse_existing(folder)
     form = form or detect_format(source)
-    whole = read_fasttext(source) if form == "fasttext" else None
-    vectors = whole.vectors() if whole else read_vectors(source, form)
-    tokenizer = _tokenizer(vectors.words)
-    recipe = _recipe(vectors, form, source.name, whole, tokenizer.vocab)
+    fasttext = read_fasttext(source) if form == "fasttext" else None
+    vectors = fasttext.vectors() if fasttext else read_vectors(source, form)
+    tokenizer = _make_tokenizer(vectors.words)
+    recipe = _make_recipe(vectors, form, source.name, fasttext, tokenizer.vocab)
     model, objective = build_learner(recipe, tokenizer)
-    _fill(require(model, Static, f"{source} was not read as word vectors."), vectors, whole, tokenizer)
+    _fill_tables(require(model, Static, f"{source} was not read as word vectors."), vectors, fasttext, tokenizer)
     model_card = (
         f"# {recipe.name}\n\n{SYSTEMS[form]} vectors of {len(vectors.words):,} words, {vectors.width} wide, imported "
         f"from `{source.name}`. They were trained elsewhere; see there for data and licence.\n"
@@ -56,58 +56,58 @@ def import_vectors(source: str | Path, out: str | Path, form: VectorFormat | Non
 
 
 def export_vectors(run: Run | str | Path, path: str | Path, form: VectorFormat | None = None) -> VectorFormat:
-    """Writes the vectors of a run as a file; its form follows from the name where it is not told."""
+    """Write the vectors of a run as a file; its format follows from the name unless `form` is given."""
     run, path = run if isinstance(run, Run) else Run.open(run), Path(path)
     if path.exists():
         raise UserError(f"{path} exists already. Choose another name with -o.")
     loaded, _, _ = load_learner(run)
     model = require(loaded, Static, f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
-    form = form or _form_by_name(path, bool(model.settings.buckets))
+    form = form or _form_from_name(path, bool(model.settings.buckets))
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
     if form == "fasttext":
-        write_fasttext(_as_fasttext(run, model), writing)
+        write_fasttext(_to_fasttext(run, model), writing)
     else:
         write_vectors(WordVectors.from_model(model, list_token_strings(run.tokenizer)), writing, form)
     writing.replace(path)
     return form
 
 
-def open_vectors(place: str | Path) -> WordVectors:
-    """Of a run, or of a file of vectors."""
-    place = Path(place)
-    if place.is_dir():
-        return WordVectors.from_run(Run.open(place))
-    if not place.is_file():
-        raise UserError(f"There is no run and no file of vectors at {place}.")
-    return read_vectors(place)
+def open_vectors(source: str | Path) -> WordVectors:
+    """Open the vectors of a run or of a file."""
+    source = Path(source)
+    if source.is_dir():
+        return WordVectors.from_run(Run.open(source))
+    if not source.is_file():
+        raise UserError(f"There is no run and no file of vectors at {source}.")
+    return read_vectors(source)
 
 
-def _form_by_name(path: Path, buckets: bool) -> VectorFormat:
+def _form_from_name(path: Path, has_buckets: bool) -> VectorFormat:
     if path.suffix == ".bin":
-        return "fasttext" if buckets else "word2vec-binary"
+        return "fasttext" if has_buckets else "word2vec-binary"
     if path.suffix == ".vec":
         return "word2vec"
     raise UserError(
-        f"{path}: say which form it is to have, with --form word2vec, word2vec-binary, glove or fasttext; or name it "
-        ".vec (word2vec text) or .bin."
+        f"{path}: give its format with --form word2vec, word2vec-binary, glove or fasttext; or name it .vec (word2vec "
+        "text) or .bin."
     )
 
 
-def _as_fasttext(run: Run, model: Static) -> FastText:
+def _to_fasttext(run: Run, model: Static) -> FastText:
     words = list_token_strings(run.tokenizer)
     ids = [id for id, word in enumerate(words) if word is not None]
     inputs, outputs = (table.weight.detach().numpy() for table in (model.input, model.output))
-    if model.settings.result == "sum":  # GloVe: the file has one table for the result
+    if model.settings.result == "sum":  # GloVe: the file has one table
         inputs = inputs[: model.vocab] + outputs
     objective: Any = run.recipe.objective
-    known = run.recipe.objective_kind in ("skipgram", "cbow")
+    is_word2vec = run.recipe.objective_kind in ("skipgram", "cbow")
     training = FastTextTraining(
         window=objective.window,
         negatives=objective.negatives,
         output=objective.output,
         objective=run.recipe.objective_kind,
         subsample=objective.subsample or 0.0,
-    ) if known else FastTextTraining()  # fmt: skip
+    ) if is_word2vec else FastTextTraining()  # fmt: skip
     return FastText(
         [word for word in words if word is not None],
         model.counts.numpy()[ids],
@@ -118,20 +118,20 @@ def _as_fasttext(run: Run, model: Static) -> FastText:
     )
 
 
-def _tokenizer(words: list[str]) -> Tokenizer:
-    named = {word: number for number, word in enumerate(TRAINED_SPECIALS)}
+def _make_tokenizer(words: list[str]) -> Tokenizer:
+    vocab = {word: number for number, word in enumerate(TRAINED_SPECIALS)}
     for word in words:
-        named.setdefault(word, len(named))
-    backend = Backend(models.WordLevel(named, unk_token="[UNK]"))
-    cased = any(word != word.lower() for word in words)
-    steps: list[normalizers.Normalizer] = [normalizers.NFC(), *([] if cased else [normalizers.Lowercase()])]
+        vocab.setdefault(word, len(vocab))
+    backend = Backend(models.WordLevel(vocab, unk_token="[UNK]"))
+    is_cased = any(word != word.lower() for word in words)
+    steps: list[normalizers.Normalizer] = [normalizers.NFC(), *([] if is_cased else [normalizers.Lowercase()])]
     backend.normalizer = normalizers.Sequence(steps)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in TRAINED_SPECIALS])
     return Tokenizer(backend.to_str())
 
 
-def _recipe(vectors: WordVectors, form: VectorFormat, name: str, whole: FastText | None, vocab: int) -> Recipe:
+def _make_recipe(vectors: WordVectors, form: VectorFormat, name: str, fasttext: FastText | None, vocab: int) -> Recipe:
     settings: dict[str, Any] = {
         "name": name,
         "tokenizer": f"word:{vocab}",
@@ -141,17 +141,17 @@ def _recipe(vectors: WordVectors, form: VectorFormat, name: str, whole: FastText
         "system": SYSTEMS[form],
         "note": f"imported from {name}",
     }
-    if whole is not None:
+    if fasttext is not None:
         settings |= {
-            "model.buckets": whole.buckets,
-            "model.unknown": "subwords" if whole.buckets else "rarest",
-            "objective.window": whole.training.window,
-            "objective.negatives": max(1, whole.training.negatives),
-            "objective.output": whole.training.output,
-            "objective.subsample": whole.training.subsample or None,
+            "model.buckets": fasttext.buckets,
+            "model.unknown": "subwords" if fasttext.buckets else "rarest",
+            "objective.window": fasttext.training.window,
+            "objective.negatives": max(1, fasttext.training.negatives),
+            "objective.output": fasttext.training.output,
+            "objective.subsample": fasttext.training.subsample or None,
         }
-        settings |= {"model.grams": list(whole.ngram_sizes)} if whole.buckets else {}
-        base = "fasttext" if whole.training.objective == "skipgram" else "word2vec-cbow"
+        settings |= {"model.grams": list(fasttext.ngram_sizes)} if fasttext.buckets else {}
+        base = "fasttext" if fasttext.training.objective == "skipgram" else "word2vec-cbow"
     else:
         settings |= {"model.unknown": "own" if vectors.unknown_row is not None else "rarest"}
         base = "word2vec-skipgram"
@@ -159,19 +159,19 @@ def _recipe(vectors: WordVectors, form: VectorFormat, name: str, whole: FastText
 
 
 @torch.no_grad()
-def _fill(model: Static, vectors: WordVectors, whole: FastText | None, tokenizer: Tokenizer) -> None:
-    """The rows of the file's words; those of special tokens are 0, but for the file's own unknown word."""
+def _fill_tables(model: Static, vectors: WordVectors, fasttext: FastText | None, tokenizer: Tokenizer) -> None:
+    """Copy the file's vectors into the tables; rows of special tokens are 0, but for the file's own unknown word."""
     first = len(TRAINED_SPECIALS)
     for table in (model.input, model.output):
         table.weight[:] = 0
-    # the ids of the words: one that comes twice, or has the name of a special token, has one row
+    # a word that comes twice, or has the name of a special token, has one row
     ids = np.array([tokenizer.id(word) for word in vectors.words])
-    order = np.arange(len(ids))[::-1]  # of two, the first is written last
-    rows = vectors.matrix if whole is None else whole.inputs[: len(vectors.words)]
+    order = np.arange(len(ids))[::-1]  # of two rows for one id, the first is written last
+    rows = vectors.matrix if fasttext is None else fasttext.inputs[: len(vectors.words)]
     model.input.weight[torch.from_numpy(ids[order])] = torch.from_numpy(rows[order].copy())
-    if whole is not None:
-        model.input.weight[model.vocab :] = torch.from_numpy(whole.inputs[len(vectors.words) :])
-        model.output.weight[torch.from_numpy(ids[order])] = torch.from_numpy(whole.outputs[order].copy())
+    if fasttext is not None:
+        model.input.weight[model.vocab :] = torch.from_numpy(fasttext.inputs[len(vectors.words) :])
+        model.output.weight[torch.from_numpy(ids[order])] = torch.from_numpy(fasttext.outputs[order].copy())
     if vectors.counts is not None:
         model.counts[torch.from_numpy(ids[order])] = torch.from_numpy(vectors.counts[order].copy())
     if vectors.unknown_row is not None and tokenizer.special.unknown is not None:

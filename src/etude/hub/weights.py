@@ -1,7 +1,7 @@
-"""Reading what a published folder holds: config.json and the tensors, from safetensors or an old .bin file.
+"""Files of a published folder: config.json and the tensors, from safetensors or an old .bin file.
 
 An old pytorch_model.bin is a pickle. It is read by torch's restricted reader (`weights_only=True`), which rebuilds
-tensors and plain containers and refuses everything else; nothing in the file is run.
+tensors and plain containers and refuses everything else; no code in the file is run.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.extras import require
 
-FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 # of a repository on the hub
-WANTED = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "generator/*"]
+DOWNLOAD_PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "generator/*"]
 
 
-def locate(source: str | Path) -> Path:
-    """The folder of a model: as given, or fetched from the hub where `source` is an id such as "org/name"."""
+def locate_folder(source: str | Path) -> Path:
+    """Return the folder of a model: as given, or downloaded where `source` is an id on the hub such as "org/name"."""
     folder = Path(source)
     if folder.is_dir():
         return folder
     text = str(source)
-    looks_like_id = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text.strip("/") == text
-    if folder.exists() or not looks_like_id or not text:
+    is_like_id = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text.strip("/") == text
+    if folder.exists() or not is_like_id or not text:
         raise UserError(
             f"There is no folder {source}. Give a folder of a model, or an id on the hub such as 'org/name'."
         )
@@ -44,13 +49,14 @@ def locate(source: str | Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(text, allow_patterns=WANTED))
+        return Path(snapshot_download(text, allow_patterns=DOWNLOAD_PATTERNS))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().partition("\n")[0]
         raise UserError(f"There is no folder {source}, and the hub did not give a model of that id: {first}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{folder} is not a folder of a model: it holds no config.json.")
@@ -64,30 +70,30 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder under the names in its files, in float32 where they are floating."""
-    found = next((name for name in FILES if (folder / name).is_file()), None)
-    if found is None:
-        raise UserError(f"{folder} holds no weights: none of {', '.join(FILES)} is in it.")
-    if not found.endswith(".index.json"):
-        return _read(folder / found)
+    """Read all tensors of a folder under the names in its files; floating-point ones become float32."""
+    file_name = next((name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+    if file_name is None:
+        raise UserError(f"{folder} holds no weights: none of {', '.join(WEIGHT_FILES)} is in it.")
+    if not file_name.endswith(".index.json"):
+        return _read_file(folder / file_name)
     try:
-        shards = json.loads((folder / found).read_text(encoding="utf-8"))["weight_map"]
+        shards = json.loads((folder / file_name).read_text(encoding="utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / found} is not an index of weights: {error}.") from None
+        raise UserError(f"{folder / file_name} is not an index of weights: {error}.") from None
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(shards.values())):
         if Path(name).name != name or not (folder / name).is_file():
-            raise UserError(f"{folder / found} names {name!r}, and there is no such file beside it.")
-        tensors |= _read(folder / name)
+            raise UserError(f"{folder / file_name} names {name!r}, and there is no such file beside it.")
+        tensors |= _read_file(folder / name)
     missing = sorted(set(shards) - set(tensors))
     if missing:
-        raise UserError(f"{folder / found} promises {missing[0]} (and {len(missing) - 1} more), which no shard holds.")
+        raise UserError(f"{folder / file_name} lists {missing[0]} (and {len(missing) - 1} more), which no shard holds.")
     return tensors
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Path) -> dict[str, Tensor]:
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_bin(path)
-    return {name: one.float() if one.is_floating_point() else one for name, one in tensors.items()}
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -107,9 +113,9 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
             f"{path} does not hold plain tensors alone, and nothing else is read from such a file: {first} "
             "Convert it to safetensors where you trust it."
         ) from None
-    strange = (
-        [name for name, one in content.items() if not isinstance(one, Tensor)] if isinstance(content, dict) else ["it"]
-    )
-    if strange:
-        raise UserError(f"{path}: {strange[0]} is not a tensor; a file of named tensors is expected.")
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a file of named tensors is expected.")
+    others = [name for name, value in content.items() if not isinstance(value, Tensor)]
+    if others:
+        raise UserError(f"{path}: {others[0]} is not a tensor; a file of named tensors is expected.")
     return content

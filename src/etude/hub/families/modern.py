@@ -65,8 +65,11 @@ def _read_modernbert(config: Config, source: str) -> dict[str, Any]:
     every = config.get("global_attn_every_n_layers", 3)
     kinds = config.get("layer_types") or [_BANDED if layer % every else _DENSE for layer in range(layers)]
     bases = config.get("rope_parameters") or {}
-    base = {kind: _read_rotary_base({**_scaling(config), **(bases.get(kind) or {})}, config.get(old, _THETA[kind]), source)
-            for kind, old in _OLD_THETA.items()}  # fmt: skip
+    scaling = _scaling(config)
+    base = {
+        kind: _read_rotary_base({**scaling, **(bases.get(kind) or {})}, config.get(old, _THETA[kind]), source)
+        for kind, old in _OLD_THETA.items()
+    }
     values = {"bias": _read_bias(config, _BIASES, source), "rotary_base": base[_DENSE]}
     if _BANDED not in kinds:
         return values
