@@ -102,14 +102,18 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 def third_party_imports() -> dict[str, set[str]]:
-    """Top-level package -> the files of ours that import it."""
+    """Top-level package -> the files of ours that import it; _typeshed is there for type checkers alone."""
     found: dict[str, set[str]] = {}
     for file in sorted((ROOT / "src" / "etude").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 modules.append(node.module)
-            for name in {module.partition(".")[0] for module in modules} - {"etude", *sys.stdlib_module_names}:
+            for name in {module.partition(".")[0] for module in modules} - {
+                "etude",
+                "_typeshed",
+                *sys.stdlib_module_names,
+            }:
                 found.setdefault(name, set()).add(str(file.relative_to(ROOT / "src")))
     return found
 
