@@ -31,47 +31,71 @@ if TYPE_CHECKING:
     from etude.inference.generation import Continuation
     from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
-    from etude.inference.task_model import TaskModel as TaskModel
+    from etude.inference.task_model import TaskModel
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
+    from etude.study.pick import PickResult
     from etude.study.runner import Report
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
     from etude.text.tokenizer.tokenizer import Tokenizer
-    from etude.verbs.catalog import recipes, tasks
-    from etude.verbs.comparison import study
+    from etude.transfer.prompt import PromptResult
+    from etude.verbs.catalog import RecipeInfo, TaskCatalog, recipes, tasks
+    from etude.verbs.comparison import StudyPlan, study
     from etude.verbs.corpus import world
-    from etude.verbs.pretraining import pretrain
+    from etude.verbs.hub import ModelExport, ModelImport
+    from etude.verbs.inference import FeatureFile
     from etude.verbs.serving import serve
     from etude.verbs.task_run import SuiteRun, TaskRun
+    from etude.verbs.transfer import AugmentCounts
+    from etude.view.attention import Attention
+    from etude.view.coverage import Coverage
+    from etude.view.word_scores import Analogies, Similarity
+    from etude.world import World
 
     __version__: str
 
-TYPES = {  # what the verbs take and return: (module, name there)
-    "Bench": ("etude.pretraining.bench", "Bench"),
-    "Check": ("etude.pretraining.check", "Check"),
-    "Continuation": ("etude.inference.generation", "Continuation"),
-    "Corpus": ("etude.text.corpus.corpus", "Corpus"),
-    "Guess": ("etude.inference.fill", "Guess"),
-    "LoadedModel": ("etude.inference.model", "LoadedModel"),
-    "Perplexity": ("etude.inference.perplexity", "Perplexity"),
-    "Recipe": ("etude.recipes.schema", "Recipe"),
-    "Report": ("etude.study.runner", "Report"),
-    "Run": ("etude.runs.run", "Run"),
-    "Score": ("etude.tasks.bootstrap", "Score"),
-    "SuiteRun": ("etude.verbs.task_run", "SuiteRun"),
-    "TaskModel": ("etude.inference.task_model", "TaskModel"),
-    "TaskRun": ("etude.verbs.task_run", "TaskRun"),
-    "Tokenizer": ("etude.text.tokenizer.tokenizer", "Tokenizer"),
+TYPES = {  # what the verbs take and return, and the module it is in
+    "Analogies": "etude.view.word_scores",
+    "Attention": "etude.view.attention",
+    "AugmentCounts": "etude.verbs.transfer",
+    "Bench": "etude.pretraining.bench",
+    "Check": "etude.pretraining.check",
+    "Continuation": "etude.inference.generation",
+    "Corpus": "etude.text.corpus.corpus",
+    "Coverage": "etude.view.coverage",
+    "FeatureFile": "etude.verbs.inference",
+    "Guess": "etude.inference.fill",
+    "LoadedModel": "etude.inference.model",
+    "ModelExport": "etude.verbs.hub",
+    "ModelImport": "etude.verbs.hub",
+    "Perplexity": "etude.inference.perplexity",
+    "PickResult": "etude.study.pick",
+    "PromptResult": "etude.transfer.prompt",
+    "Recipe": "etude.recipes.schema",
+    "RecipeInfo": "etude.verbs.catalog",
+    "Report": "etude.study.runner",
+    "Run": "etude.runs.run",
+    "Score": "etude.tasks.bootstrap",
+    "Similarity": "etude.view.word_scores",
+    "StudyPlan": "etude.verbs.comparison",
+    "SuiteRun": "etude.verbs.task_run",
+    "TaskCatalog": "etude.verbs.catalog",
+    "TaskModel": "etude.inference.task_model",
+    "TaskRun": "etude.verbs.task_run",
+    "Tokenizer": "etude.text.tokenizer.tokenizer",
+    "World": "etude.world",
 }
 __all__ = [
-    "Bench", "Check", "Continuation", "Corpus", "Guess", "LoadedModel", "Perplexity", "Recipe", "Report", "Run",
-    "Score", "SuiteRun", "TaskModel", "TaskRun", "Tokenizer", "UserError", "augment", "bench", "check", "demo",
-    "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load",
-    "perplexity", "pick", "plan_study", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study",
-    "tasks", "world",
+    "Analogies", "Attention", "AugmentCounts", "Bench", "Check", "Continuation", "Corpus", "Coverage", "FeatureFile",
+    "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity", "PickResult", "PromptResult", "Recipe",
+    "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan", "SuiteRun", "TaskCatalog", "TaskModel",
+    "TaskRun", "Tokenizer", "UserError", "World", "augment", "bench", "check", "demo", "distill", "evaluate",
+    "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load", "perplexity", "pick",
+    "plan_study", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study", "tasks",
+    "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()
@@ -94,8 +118,7 @@ def __getattr__(name: str) -> Any:
 
         return version("etude")
     if name in TYPES:
-        module, attribute = TYPES[name]
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(TYPES[name]), name)
     raise AttributeError(f"module 'etude' has no attribute '{name}'")
 
 

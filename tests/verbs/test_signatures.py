@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from typing import Any
 
 import pytest
@@ -90,10 +91,17 @@ def test_a_command_has_the_options_of_its_verb(name: str, commands: dict[str, An
     assert {flag for flag in options if flag.startswith("--")} <= wanted
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_types_of_results_can_be_imported(name: str) -> None:
+    words = re.findall(r"[A-Za-z_]+", str(inspect.signature(FUNCTIONS[name]).return_annotation))
+    plain = {"Any", "Iterator", "None", "dict", "float", "int", "list", "str", "tuple"}
+    assert set(words) - plain <= set(etude.__all__)
+
+
 def test_the_package_has_what_it_names() -> None:
     for name in etude.__all__:
         assert getattr(etude, name) is not None
-    assert etude.__version__ and not [name for name in ("Way", "TaskModel") if name in etude.__all__]
+    assert etude.__version__
     with pytest.raises(AttributeError, match="no attribute 'fine_tune'"):
         _ = etude.fine_tune
 

@@ -13,7 +13,7 @@ from etude.verbs import comparison as verbs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from etude.study.pick import Picked
+    from etude.study.pick import PickResult
     from etude.study.runner import Report
 
 
@@ -48,7 +48,7 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     console.print(f"Report: {report.page}")
 
 
-def present_pick(call: Call[Picked]) -> None:
+def present_pick(call: Call[PickResult]) -> None:
     console = _console()
     typer.echo(f"Planning {call.options['minutes']:g} minutes", err=True)
     with interruptible("Stopped and saved. The same command goes on."):

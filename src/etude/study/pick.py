@@ -55,7 +55,7 @@ FILE = "pick.json"
 
 
 @dataclass(frozen=True)
-class Picked:
+class PickResult:
     folder: Path
     winner: str
     pays: bool  # whether it beats no pre-training on dev
@@ -83,7 +83,7 @@ def pick(
     workers: int = 1,
     device: str | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Picked:
+) -> PickResult:
     """Chooses among `candidates` ({name: {"recipe": ..., "set": {...}}}); `settings` are those of the transfers."""
     task_module(task)
     out, begun = Path(out), time.monotonic()
@@ -227,7 +227,7 @@ class _Log:
         checkpoint.write_text(self.path, json.dumps(self.values, indent=1, ensure_ascii=False))
 
 
-def _finish(out: Path, report: Report, scores: dict[str, float], log: _Log) -> Picked:
+def _finish(out: Path, report: Report, scores: dict[str, float], log: _Log) -> PickResult:
     """The report with the rounds in it, and the winner's folders."""
     able = [name for name in scores if name not in (CONTROL, FROZEN, MAJORITY)]
     winner = max(able, key=lambda name: scores[name])
@@ -249,7 +249,7 @@ def _finish(out: Path, report: Report, scores: dict[str, float], log: _Log) -> P
     results["exported"] = _export(out, results, winner)
     checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
     write_report(report.page, results)
-    return Picked(out, winner, pays, Report(out, results))
+    return PickResult(out, winner, pays, Report(out, results))
 
 
 def _export(out: Path, results: dict[str, Any], winner: str) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
     from etude.study.cells import Cell
-    from etude.study.pick import Picked
+    from etude.study.pick import PickResult
     from etude.study.plan import Plan
     from etude.study.runner import Report
     from etude.study.settings import Study
@@ -100,6 +100,13 @@ def study_folder(study: Study, out: str | Path | None) -> Path:
     return Path("runs") / f"study-{study.name}" if out is None else Path(out)
 
 
+class StudyPlan(NamedTuple):
+    """What a study would do."""
+
+    plan: Plan
+    cells: list[Cell]  # all of them, or those that were asked for
+
+
 def plan_study(
     file: str | Path,
     *,
@@ -111,7 +118,7 @@ def plan_study(
     data: str | Path | None = None,
     device: str | None = None,
     cell: str | None = None,
-) -> tuple[Plan, list[Cell]]:
+) -> StudyPlan:
     """The cells of a study, their cost and what is cached; nothing is written.
 
     Args:
@@ -137,7 +144,7 @@ def plan_study(
         if not folder.is_dir():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         plan = plans.make(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
-        return plan, chosen(plan, cell)
+        return StudyPlan(plan, chosen(plan, cell))
 
 
 def pick(
@@ -154,7 +161,7 @@ def pick(
     workers: int | None = None,
     device: str | None = None,
     on_progress: Callable[[str], None] | None = None,
-) -> Picked:
+) -> PickResult:
     """Find the pre-training that pays on your text and task, and take the model home.
 
     Args:
