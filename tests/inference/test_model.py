@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import etude
 from etude.errors import UserError
-from etude.inference.fill import Guess
+from etude.inference.fill import Guess, _with_blanks
 from etude.inference.model import LoadedModel
 from etude.models import recurrent, static
 from etude.nn.packed import pack
@@ -175,7 +175,7 @@ def test_the_space_before_a_blank_belongs_to_it_where_tokens_have_spaces() -> No
     mask = model.tokenizer.special.mask
     assert mask is not None
     before, after = (model.tokenizer.encode(part).ids.tolist() for part in ("ran to", " door"))
-    assert model._with_blanks(["ran to ", " door"], mask).tolist() == [*before, mask, *after]
+    assert _with_blanks(model, ["ran to ", " door"], mask).tolist() == [*before, mask, *after]
 
 
 def test_what_cannot_be_filled_is_said() -> None:
