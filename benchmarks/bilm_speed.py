@@ -23,7 +23,7 @@ from etude.chance import Chance
 from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
 from etude.recipes.schema import Recipe
-from etude.recipes.size import invented_text
+from etude.recipes.size import synthetic_corpus
 from etude.runs.model_card import hardware, versions
 
 UNROLL = 20
@@ -94,7 +94,7 @@ def layers(width: int, cells: int, lanes: int, device: torch.device, half: bool)
 
 def whole(name: str, lanes: int, device: torch.device, half: bool) -> None:
     recipe = Recipe.load(name).resolve()
-    corpus = invented_text(4 * lanes * UNROLL, words=900)
+    corpus = synthetic_corpus(4 * lanes * UNROLL, words=900)
     torch.manual_seed(0)
     model = recipe.build_model().to(device)
     objective = recipe.build_objective(model, corpus.tokenizer.special).to(device)

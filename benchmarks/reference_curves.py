@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--spread", action="store_true", help="repeat the short runs, and print how far apart they are")
     parser.add_argument("--work", type=Path, help="keep texts, corpora and runs in this folder")
     asked = parser.parse_args()
-    names = curves.recorded() if asked.all else asked.recipes
+    names = curves.recorded_recipes() if asked.all else asked.recipes
     with tempfile.TemporaryDirectory() as folder:
         work = asked.work or Path(folder)
         for name in names:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def record(name: str, work: Path, only: str | None) -> None:
-    known = curves.load(name) if only and name in curves.recorded() else None
+    known = curves.load(name) if only and name in curves.recorded_recipes() else None
     kind = Recipe.load(name).objective_kind
     short, whole = (known.short, known.whole) if known else (None, None)
     if only != "whole":

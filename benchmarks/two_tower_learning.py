@@ -30,7 +30,7 @@ import torch
 
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.schema import Recipe
-from etude.recipes.size import measure
+from etude.recipes.size import measure_recipe
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -87,7 +87,7 @@ def budgets(tokens: int, toy: bool, vocab: int) -> dict[str, list[tuple[str, int
     costs = {}
     for name, (recipe, settings) in systems(toy).items():
         made = Recipe.load(recipe, settings | {"tokenizer": f"word:{vocab}", "train.steps": 10})
-        costs[name] = measure(made).flops_per_token
+        costs[name] = measure_recipe(made).flops_per_token
     equal = {name: int(tokens * costs["cloze"] / cost) for name, cost in costs.items()}
     return {name: [("tokens", tokens)] + ([("FLOPs", equal[name])] if name != "cloze" else []) for name in costs}
 

@@ -11,7 +11,7 @@ import pytest
 
 from etude import kinds
 from etude.errors import UserError
-from etude.recipes.document import find, recipe_names
+from etude.recipes.document import find_recipe, recipe_names
 
 ENTRY_POINTS = """\
 [etude.objectives]
@@ -86,7 +86,7 @@ def test_a_name_that_is_no_kind(plugin: Path, name: str, message: str) -> None:
 
 def test_recipes_of_other_packages(plugin: Path) -> None:
     assert {"plugged-bert", "bert-toy"} <= set(recipe_names())
-    assert find("plugged-bert") == plugin / "plugin_package" / "recipes" / "plugged-bert.yaml"
+    assert find_recipe("plugged-bert") == plugin / "plugin_package" / "recipes" / "plugged-bert.yaml"
 
 
 def test_names_are_found_without_torch() -> None:

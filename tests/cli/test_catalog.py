@@ -30,7 +30,7 @@ def test_one_recipe_prints_resolved_and_reads_back(
 def test_recipes_are_listed_with_their_cost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("etude.recipes.document.shipped", lambda: ["gpt2", "bert-base"])
+    monkeypatch.setattr("etude.recipes.document.shipped_recipes", lambda: ["gpt2", "bert-base"])
     assert run(monkeypatch, "recipes") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["bert-base", "BERT", "109M", "518M"] in lines

@@ -21,7 +21,7 @@ from etude.objectives.cloze import Cloze, ClozeBatch, Settings, boundary_of
 from etude.objectives.rows import boundaries as wrapped
 from etude.objectives.rows.boundaries import Stream, WrappedRows
 from etude.recipes.schema import Recipe
-from etude.recipes.size import invented_text, measure
+from etude.recipes.size import measure_recipe, synthetic_corpus
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.char_ids import SENTENCE_END
 from etude.text.tokenizer.special_tokens import Specials
@@ -323,8 +323,8 @@ def test_a_recipe_trains_and_its_cost_is_told(predict: str, tmp_path: Path) -> N
     changes = [f"objective.predict={predict}", f"model.combiner={'none' if predict == 'bilm' else 'attention'}"]
     small = ["model.width=16", "model.heads=2", "model.layers=1", "tokenizer=word:60", "train.steps=4"]
     recipe = Recipe.load("two-tower-toy", [*small, *changes]).resolve()
-    assert measure(recipe).flops_per_token > 0
-    corpus = invented_text(400, words=54)
+    assert measure_recipe(recipe).flops_per_token > 0
+    corpus = synthetic_corpus(400, words=54)
     torch.manual_seed(0)
     model = recipe.build_model()
     objective = recipe.build_objective(model, corpus.tokenizer.special)

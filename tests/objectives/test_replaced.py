@@ -19,7 +19,7 @@ from etude.objectives import replaced
 from etude.objectives.base import IGNORE
 from etude.objectives.parts import token_sampling as sampling
 from etude.recipes.schema import Recipe
-from etude.recipes.size import measure, short
+from etude.recipes.size import format_count, measure_recipe
 from tests.objectives.replaced_system import MASK, VARIANTS, VOCAB, batch_of, both, model, rows_under, text_of, truth_of
 from tests.objectives.small_corpus import SPECIAL
 
@@ -216,10 +216,10 @@ def test_the_generator_has_the_published_sizes() -> None:
 
 
 def test_the_small_discriminator_has_14_million_parameters() -> None:
-    size = measure(Recipe.load("electra-small"))
+    size = measure_recipe(Recipe.load("electra-small"))
     assert size.parameters == 13_483_008  # as the released encoder
     verdict = 256 * 256 + 256 + 256 + 1
-    assert short(size.parameters + verdict, "KMB") == "13.5M"
+    assert format_count(size.parameters + verdict, "KMB") == "13.5M"
     generator = 12 * (12 * 64 * 64 + 13 * 64) + (128 * 64 + 64)  # layers, and the projection from the embedding
     head = 64 * 128 + 128 + 2 * 128 + 30522
     assert size.head_parameters == generator + head + verdict

@@ -31,7 +31,7 @@ TOYS = [
 ]
 
 
-WHOLE = [name for name in curves.recorded() if curves.load(name).whole is not None]
+WHOLE = [name for name in curves.recorded_recipes() if curves.load(name).whole is not None]
 
 
 @cache
@@ -48,13 +48,13 @@ def repeated(name: str, curve: Curve, folder: Path, **changes: Any) -> Run:
 
 
 def test_every_toy_has_a_curve() -> None:
-    assert curves.recorded() == TOYS
+    assert curves.recorded_recipes() == TOYS
 
 
 @pytest.mark.parametrize("name", TOYS)
 def test_a_short_run_follows_its_curve(name: str, tmp_path: Path) -> None:
     curve = curves.load(name).short
-    assert not curve.misfits(repeated(name, curve, tmp_path).metrics())
+    assert not curve.find_deviations(repeated(name, curve, tmp_path).metrics())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_short_run_follows_its_curve(name: str, tmp_path: Path) -> None:
 )
 def test_a_run_that_is_far_off_does_not(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
     curve = curves.load(name).short
-    faults = curve.misfits(repeated(name, curve, tmp_path, **changes).metrics())
+    faults = curve.find_deviations(repeated(name, curve, tmp_path, **changes).metrics())
     assert faults and "is expected, give or take" in faults[-1]
 
 
@@ -88,7 +88,7 @@ def test_the_curve_of_a_whole_run_lies_below_unigram_and_bigram(name: str) -> No
 def test_a_whole_run_follows_its_curve(name: str, tmp_path: Path) -> None:
     curve = curves.load(name).whole
     assert curve is not None
-    assert not curve.misfits(repeated(name, curve, tmp_path).metrics())
+    assert not curve.find_deviations(repeated(name, curve, tmp_path).metrics())
 
 
 # --- the files ----------------------------------------------------------------------------------------
@@ -101,12 +101,12 @@ def lines(*losses: float) -> list[dict[str, Any]]:
 def test_misfits_are_named_in_both_directions() -> None:
     points = [{"step": 1, "tokens": 10, "loss": 5.0}, {"step": 2, "tokens": 20, "loss": 4.0}]
     curve = Curve(curves.Text(0.1), "train", {}, {"loss": 0.1}, points, {})
-    assert not curve.misfits(lines(5.05, 3.95, 1.0))
-    assert curve.misfits(lines(5.2, 4.0)) == ["step 1: loss 5.2000 where 5.0000 is expected, give or take 0.1"]
-    assert len(curve.misfits(lines(4.8, 4.2))) == 2
-    assert "step 2: no such line" in curve.misfits(lines(5.0))[0]
-    assert len(curve.misfits(lines(5.0, math.nan))) == 1
-    assert "20 tokens are expected" in curve.misfits([{**line, "tokens": 7} for line in lines(5.0, 4.0)])[1]
+    assert not curve.find_deviations(lines(5.05, 3.95, 1.0))
+    assert curve.find_deviations(lines(5.2, 4.0)) == ["step 1: loss 5.2000 where 5.0000 is expected, give or take 0.1"]
+    assert len(curve.find_deviations(lines(4.8, 4.2))) == 2
+    assert "step 2: no such line" in curve.find_deviations(lines(5.0))[0]
+    assert len(curve.find_deviations(lines(5.0, math.nan))) == 1
+    assert "20 tokens are expected" in curve.find_deviations([{**line, "tokens": 7} for line in lines(5.0, 4.0)])[1]
 
 
 @pytest.mark.parametrize("name", TOYS)

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.recipes.document import Document, Writer, find, from_overrides, parse, read, value_of
+from etude.recipes.document import Document, Writer, find_recipe, parse, parse_overrides, parse_value, read_recipe
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ from etude.recipes.document import Document, Writer, find, from_overrides, parse
 def test_plain_words_mean_what_they_look_like(text: str, value: Any) -> None:
     if text == "-":
         with pytest.raises(UserError):
-            value_of(text, "here")
+            parse_value(text, "here")
         return
-    read_value = value_of(text, "here")
+    read_value = parse_value(text, "here")
     assert read_value == value
     assert type(read_value) is type(value)
 
@@ -102,8 +102,8 @@ def test_bad_text_is_one_message_with_its_line(text: str, message: str) -> None:
 
 def test_layers_join() -> None:
     base = parse("model: {kind: t, layers: 6, sizes: [1, 2]}\ntrain: {steps: 5, lr: 0.1}\n", "a")
-    top = from_overrides(["model.layers=2", "model.sizes=[3]", "model.new.deep=true"])
-    joined = base.under(top)
+    top = parse_overrides(["model.layers=2", "model.sizes=[3]", "model.new.deep=true"])
+    joined = base.overlay(top)
     assert joined.values["model"] == {"kind": "t", "layers": 2, "sizes": [3], "new": {"deep": True}}
     assert joined.place(("model", "layers")) == "the override model.layers=2"
     assert joined.place(("model", "sizes", "1")) == "the override model.sizes=[3]"
@@ -113,51 +113,51 @@ def test_layers_join() -> None:
 
 def test_a_budget_replaces_a_budget() -> None:
     base = parse("train: {steps: 5, lr: 0.1}", "a")
-    assert base.under(from_overrides(["train.tokens=1e6"])).values["train"] == {"lr": 0.1, "tokens": 1e6}
-    assert base.under(from_overrides(["train.lr=1"])).values["train"] == {"steps": 5, "lr": 1}
-    both = base.under(from_overrides(["train.tokens=7", "train.minutes=3"])).values["train"]
+    assert base.overlay(parse_overrides(["train.tokens=1e6"])).values["train"] == {"lr": 0.1, "tokens": 1e6}
+    assert base.overlay(parse_overrides(["train.lr=1"])).values["train"] == {"steps": 5, "lr": 1}
+    both = base.overlay(parse_overrides(["train.tokens=7", "train.minutes=3"])).values["train"]
     assert both == {"lr": 0.1, "tokens": 7, "minutes": 3}  # one layer that says two is refused later
 
 
 def test_another_kind_starts_empty() -> None:
     base = parse("objective: {kind: masked, rate: 0.15}", "a")
-    assert base.under(from_overrides(["objective.kind=causal"])).values["objective"] == {"kind": "causal"}
-    assert base.under(from_overrides(["objective.kind=masked"])).values["objective"]["rate"] == 0.15
+    assert base.overlay(parse_overrides(["objective.kind=causal"])).values["objective"] == {"kind": "causal"}
+    assert base.overlay(parse_overrides(["objective.kind=masked"])).values["objective"]["rate"] == 0.15
 
 
 def test_overrides_as_a_mapping_keep_their_values() -> None:
-    document = from_overrides({"train.steps": 10, "model": {"layers": 2}})
-    assert Document().under(document).values == {"train": {"steps": 10}, "model": {"layers": 2}}
+    document = parse_overrides({"train.steps": 10, "model": {"layers": 2}})
+    assert Document().overlay(document).values == {"train": {"steps": 10}, "model": {"layers": 2}}
 
 
 @pytest.mark.parametrize("override", ["model.layers", "=3", ".layers=3", "model.=3", "model..layers=3"])
 def test_a_malformed_override_says_how_to_write_one(override: str) -> None:
     with pytest.raises(UserError, match=r"such as model.layers=6"):
-        from_overrides([override])
+        parse_overrides([override])
 
 
 def test_extends_by_name_and_by_path(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("name: base\npaper: P\nmodel: {kind: t, layers: 6, width: 8}\n")
     (tmp_path / "top.yaml").write_text("extends: ./base.yaml\nname: top\nmodel: {layers: 2}\n")
-    document = read(tmp_path / "top.yaml")
+    document = read_recipe(tmp_path / "top.yaml")
     assert document.values == {"name": "top", "paper": "P", "model": {"kind": "t", "layers": 2, "width": 8}}
     assert document.place(("model", "width")).endswith("base.yaml, line 3")
     (tmp_path / "nameless.yaml").write_text("extends: base.yaml\n")
-    assert "name" not in read(tmp_path / "nameless.yaml").values
+    assert "name" not in read_recipe(tmp_path / "nameless.yaml").values
 
 
 def test_a_circle_of_extends_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
     (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
     with pytest.raises(UserError, match="circle"):
-        read(tmp_path / "a.yaml")
+        read_recipe(tmp_path / "a.yaml")
 
 
 def test_unknown_recipes_are_named_with_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean 'bert-base'"):
-        find("bert-bse")
+        find_recipe("bert-bse")
     with pytest.raises(UserError, match="no recipe file"):
-        find("nowhere/x.yaml")
+        find_recipe("nowhere/x.yaml")
 
 
 def test_infinite_numbers_read_back() -> None:

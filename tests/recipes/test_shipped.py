@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from etude.recipes.document import FOLDER, shipped
+from etude.recipes.document import FOLDER, shipped_recipes
 from etude.recipes.schema import Recipe
-from etude.recipes.size import invented_text, measure, short
+from etude.recipes.size import format_count, measure_recipe, synthetic_corpus
 from etude.text.tokenizer.training import parse_spec
 from etude.train import schedule
 from etude.train.loop import Loop
@@ -91,7 +91,7 @@ def shrunk(name: str) -> Recipe:
     return recipe.with_settings(changes).resolve()
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_recipes())
 def test_a_shipped_recipe_is_complete_and_reads_back(name: str) -> None:
     recipe = Recipe.load(name)
     assert recipe.name == name
@@ -104,10 +104,10 @@ def test_a_shipped_recipe_is_complete_and_reads_back(name: str) -> None:
             assert getattr(settings, field, 0) is not None, f"{field} follows from the rest"
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_recipes())
 def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path) -> None:
     recipe = shrunk(name)
-    corpus = invented_text(2_000, words=400 - SPECIAL)
+    corpus = synthetic_corpus(2_000, words=400 - SPECIAL)
     torch.manual_seed(0)
     model = recipe.build_model()
     objective = recipe.build_objective(model, corpus.tokenizer.special)
@@ -125,14 +125,14 @@ def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
-    published, parameters = PUBLISHED[name], measure(Recipe.load(name)).parameters
-    assert published in (parameters, short(parameters, "KMBT"))
+    published, parameters = PUBLISHED[name], measure_recipe(Recipe.load(name)).parameters
+    assert published in (parameters, format_count(parameters, "KMBT"))
 
 
 def test_flops_follow_six_times_the_parameters() -> None:
     """Kaplan et al. 2020: 6 FLOPs a weight and token, for what is not a table, plus attention over the context."""
     recipe = Recipe.load("gpt2").resolve()
-    size, model = measure(recipe), recipe.model
+    size, model = measure_recipe(recipe), recipe.model
     weights = size.parameters - model.context * model.width  # the token table is the output layer too
     attention = 12 * model.layers * model.context * model.width
     assert size.flops_per_token == pytest.approx(6 * weights + attention, rel=2e-3)  # biases and norms
@@ -162,6 +162,6 @@ def test_recipes_are_packaged() -> None:
 
 
 def test_numbers_in_three_digits() -> None:
-    assert [short(number, "KMB") for number in (0, 7, 999, 1_000, 12_345, 999_600, 1.5e9, 2e12)] == [
+    assert [format_count(number, "KMB") for number in (0, 7, 999, 1_000, 12_345, 999_600, 1.5e9, 2e12)] == [
         "0.00", "7.00", "999", "1.00K", "12.3K", "1.00M", "1.50B", "2000B",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from etude.inference.task_model import TaskModel
-from etude.recipes.datasets import NAMED
+from etude.recipes.datasets import DATASETS
 from etude.runs.task_plan import Plan, task_kinds
 from etude.tasks import base as tasks_base
 from etude.transfer.error_report import write_report
@@ -103,7 +103,7 @@ def test_from_a_file_to_an_answer(
 def test_named_data_sets_have_a_kind() -> None:
     kinds = task_kinds()
     assert set(INPUTS) <= set(kinds)
-    assert {one.kind for one in NAMED.values()} <= set(kinds)
+    assert {one.kind for one in DATASETS.values()} <= set(kinds)
 
 
 def test_data_sets_by_name(base: Callable[[str], Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def present_recipes(call: Call[list[RecipeInfo]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from etude.recipes.size import short
+    from etude.recipes.size import format_count
 
     console = Console()
     with console.status("Counting"):
@@ -31,7 +31,7 @@ def present_recipes(call: Call[list[RecipeInfo]]) -> None:
     for heading in ("parameters", "FLOPs a token"):
         table.add_column(heading, justify="right", no_wrap=True)
     for info in listed:
-        parameters, flops = short(info.size.parameters, "KMBT"), short(info.size.flops_per_token, "KMGT")
+        parameters, flops = format_count(info.size.parameters, "KMBT"), format_count(info.size.flops_per_token, "KMGT")
         table.add_row(info.recipe.name, info.recipe.system, parameters, flops)
     console.print(table)
     console.print("Parameters of the model without heads; FLOPs forward and backward over full sequences.", style="dim")

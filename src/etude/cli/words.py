@@ -27,9 +27,9 @@ def split_settings(words: Sequence[str], grouped: bool = True) -> tuple[list[str
 
 def _parse_value(text: str, place: str) -> object:
     """A value as it would stand in a recipe; `place` names it in messages."""
-    from etude.recipes.document import value_of
+    from etude.recipes.document import parse_value
 
-    return value_of(text, place)
+    return parse_value(text, place)
 
 
 def parse_columns(pairs: Sequence[str]) -> dict[str, str]:

@@ -139,7 +139,7 @@ def _text_start(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _make_recipe(name: str, family: Family, model: Settings, objective: dict[str, Any], tokenizer: Tokenizer) -> Recipe:
-    return Recipe.of(
+    return Recipe.from_document(
         Document(
             {
                 "name": name,

@@ -67,7 +67,7 @@ def read_release(folder: Path) -> tuple[Recipe, dict[str, Tensor], Tokenizer]:
     model = _read_settings(options).model_copy(update={"vocab": tokenizer.vocab})
     with _open(weights, "r") as file:
         tensors = dict(_read_tensors(file, model, weights))
-    recipe = Recipe.of(
+    recipe = Recipe.from_document(
         Document(
             {
                 "name": folder.resolve().name,

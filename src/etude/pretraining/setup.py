@@ -7,7 +7,7 @@ from pathlib import Path
 from etude.errors import UserError
 from etude.objectives.base import PretrainingObjective, Rows
 from etude.pretraining.student import with_teacher, without_teacher
-from etude.recipes.document import Overrides, from_overrides
+from etude.recipes.document import Overrides, parse_overrides
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.train import peak
@@ -18,7 +18,7 @@ def resolve_recipe(
     recipe: str | Path | Recipe, corpus: Corpus, overrides: Overrides, distilled: bool = False
 ) -> Recipe:
     """Return the complete recipe for this corpus and this machine; `distilled`: a teacher will be attached."""
-    if not distilled and "distill" in from_overrides(overrides).values:
+    if not distilled and "distill" in parse_overrides(overrides).values:
         raise UserError("distill.* are settings of a distillation: use 'etude distill', or leave them out.")
     loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
     loaded = with_teacher(loaded) if distilled else without_teacher(loaded)

@@ -5,8 +5,8 @@ A file `curves/<recipe>.json` holds two runs of the recipe, each with the text, 
     short   a few steps on a little text, a second on a CPU: repeated by every run of the tests
     whole   the recipe as it stands on some megabytes, minutes on a CPU: loss against tokens, and what it must beat
 
-and how they were made (command, commit, versions, hardware, date). `Curve.misfits` says where another run leaves the
-stored one by more than its tolerance, downwards too: a loss that is far too low sees what it should predict. Files are
+and how they were made (command, commit, versions, hardware, date). `Curve.find_deviations` says where another run leaves
+the stored one by more than its tolerance, downwards too: a loss that is far too low sees what it should predict. Files are
 written by `benchmarks/reference_curves.py`, which also says where the tolerances come from.
 """
 
@@ -43,20 +43,20 @@ class Curve:
     points: list[Values]  # step, tokens, and the values that have a tolerance
     baselines: Values  # what the held-out loss is compared with, by name
 
-    def misfits(self, lines: Iterable[Mapping[str, Any]]) -> list[str]:
+    def find_deviations(self, lines: Iterable[Mapping[str, Any]]) -> list[str]:
         """Where the metrics of a run leave this curve, in words; empty where they follow it."""
-        found = {line["step"]: line for line in lines if line["split"] == self.split}
+        lines_by_step = {line["step"]: line for line in lines if line["split"] == self.split}
         faults = []
         for point in self.points:
-            line = found.get(point["step"])
+            line = lines_by_step.get(point["step"])
             if line is None or line["tokens"] != point["tokens"]:
                 there = "no such line" if line is None else f"{line['tokens']} tokens"
                 faults.append(f"step {point['step']:g}: {there} where {point['tokens']:g} tokens are expected")
                 continue
             for name, by in self.tolerance.items():
                 if not abs(line[name] - point[name]) <= by:  # so that nan is a fault
-                    wanted = f"{point[name]:.4f} is expected, give or take {by:g}"
-                    faults.append(f"step {point['step']:g}: {name} {line[name]:.4f} where {wanted}")
+                    expected = f"{point[name]:.4f} is expected, give or take {by:g}"
+                    faults.append(f"step {point['step']:g}: {name} {line[name]:.4f} where {expected}")
         return faults
 
 
@@ -81,7 +81,7 @@ class Reference:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def recorded() -> list[str]:
+def recorded_recipes() -> list[str]:
     """The recipes that have a reference curve."""
     return sorted(file.stem for file in PLACE.glob("*.json"))
 
@@ -89,7 +89,7 @@ def recorded() -> list[str]:
 def load(recipe: str) -> Reference:
     file = PLACE / f"{recipe}.json"
     if not file.is_file():
-        raise UserError(f"There is no reference curve of '{recipe}'.{suggest_name(recipe, recorded())}")
+        raise UserError(f"There is no reference curve of '{recipe}'.{suggest_name(recipe, recorded_recipes())}")
     values = json.loads(file.read_text(encoding="utf-8"))
     curves = {
         name: Curve(**{**values[name], "text": Text(**values[name]["text"])})  # strict: an unknown key is an error

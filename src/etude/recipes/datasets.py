@@ -11,53 +11,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etude.recipes.document import Overrides, from_overrides
+from etude.recipes.document import Overrides, parse_overrides
 
 
 @dataclass(frozen=True)
-class Named:
+class Dataset:
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-NAMED: dict[str, Named] = {
-    "ner": Named("tag"),
-    "cola": Named("classify", {"task.score": "mcc"}),
-    "sst2": Named("classify"),
-    "nsmc": Named("classify"),
-    "mrpc": Named("pair", {"task.score": "f1"}),
-    "qqp": Named("pair", {"task.score": "f1"}),
-    "mnli": Named("pair"),
-    "qnli": Named("pair"),
-    "rte": Named("pair"),
-    "wnli": Named("pair"),
-    "stsb": Named("similarity"),
-    "swag": Named("choice"),
-    "commonsenseqa": Named("choice"),
-    "wikiqa": Named("rank", {"task.score": "map"}),
-    "squad": Named("span", {"task.rules": "squad1"}),
-    "squad2": Named("span", {"task.rules": "squad2"}),
-    "korquad": Named("span", {"task.rules": "korquad"}),
-    "klue-tc": Named("classify", {"task.score": "macro_f1"}),
-    "klue-sts": Named("similarity", {"task.threshold": 3.0}),
-    "klue-nli": Named("pair"),
-    "klue-ner": Named("tag", {"task.score": "entity_macro_f1"}),
-    "klue-re": Named("relation"),
-    "klue-mrc": Named("span", {"task.rules": "klue", "task.score": "exact"}),
+DATASETS: dict[str, Dataset] = {
+    "ner": Dataset("tag"),
+    "cola": Dataset("classify", {"task.score": "mcc"}),
+    "sst2": Dataset("classify"),
+    "nsmc": Dataset("classify"),
+    "mrpc": Dataset("pair", {"task.score": "f1"}),
+    "qqp": Dataset("pair", {"task.score": "f1"}),
+    "mnli": Dataset("pair"),
+    "qnli": Dataset("pair"),
+    "rte": Dataset("pair"),
+    "wnli": Dataset("pair"),
+    "stsb": Dataset("similarity"),
+    "swag": Dataset("choice"),
+    "commonsenseqa": Dataset("choice"),
+    "wikiqa": Dataset("rank", {"task.score": "map"}),
+    "squad": Dataset("span", {"task.rules": "squad1"}),
+    "squad2": Dataset("span", {"task.rules": "squad2"}),
+    "korquad": Dataset("span", {"task.rules": "korquad"}),
+    "klue-tc": Dataset("classify", {"task.score": "macro_f1"}),
+    "klue-sts": Dataset("similarity", {"task.threshold": 3.0}),
+    "klue-nli": Dataset("pair"),
+    "klue-ner": Dataset("tag", {"task.score": "entity_macro_f1"}),
+    "klue-re": Dataset("relation"),
+    "klue-mrc": Dataset("span", {"task.rules": "klue", "task.score": "exact"}),
 }
 
 
-def resolve(task: str, overrides: Overrides) -> tuple[str, Overrides]:
+def resolve_dataset(task: str, overrides: Overrides) -> tuple[str, Overrides]:
     """The kind of a task and its settings; a name that is no data set's is taken for a kind."""
-    if task not in NAMED:
+    if task not in DATASETS:
         return task, overrides
-    given = {".".join(path): value for path, value in leaves(from_overrides(overrides).values)}
-    return NAMED[task].kind, NAMED[task].settings | given
+    overridden = {".".join(path): value for path, value in leaves(parse_overrides(overrides).values)}
+    return DATASETS[task].kind, DATASETS[task].settings | overridden
 
 
 def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """(path, value) of every setting in nested groups."""
-    found: list[tuple[tuple[str, ...], Any]] = []
+    pairs: list[tuple[tuple[str, ...], Any]] = []
     for key, value in values.items():
-        found += leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
-    return found
+        pairs += leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
+    return pairs

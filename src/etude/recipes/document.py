@@ -97,7 +97,7 @@ class Document:
             branch.pop(path[-1], None)
         self.places = {known: place for known, place in self.places.items() if known[: len(path)] != path}
 
-    def under(self, top: Document) -> Document:
+    def overlay(self, top: Document) -> Document:
         """This document with `top` laid over it."""
         joined = Document(_copy(self.values), dict(self.places))
         for name, group in top.values.items():
@@ -173,12 +173,12 @@ def parse_file(file: File, where: str, absent: str) -> Document:
         raise UserError(f"{where}: cannot be read as UTF-8 text: {error}.") from None
 
 
-def value_of(text: str, where: str) -> Any:
+def parse_value(text: str, where: str) -> Any:
     """One value as it would stand in a recipe: a number, true, null, a word, [a, list]."""
     return parse(f"value: {text}", where).values["value"]
 
 
-def from_overrides(overrides: Overrides) -> Document:
+def parse_overrides(overrides: Overrides) -> Document:
     """`["model.layers=6", ...]` or `{"model.layers": 6}` as a document of its own."""
     document = Document()
     pairs: Iterable[tuple[str, Any]]
@@ -198,10 +198,10 @@ def _split(override: str) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UserError(f"'{override}' is not an override. Write group.name=value, such as model.layers=6.")
-    return key.strip(), value_of(text, f"the override '{override}'")
+    return key.strip(), parse_value(text, f"the override '{override}'")
 
 
-def shipped() -> list[str]:
+def shipped_recipes() -> list[str]:
     """Names of the recipes that come with the package."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
@@ -209,10 +209,10 @@ def shipped() -> list[str]:
 def recipe_names() -> list[str]:
     """Names of all recipes: those that come with Etude, and those of other installed packages."""
     plugins = {file.stem for folder in recipe_folders() for file in folder.glob("*.yaml")}
-    return sorted({*shipped(), *plugins})
+    return sorted({*shipped_recipes(), *plugins})
 
 
-def find(name: str | File, beside: File | None = None) -> File:
+def find_recipe(name: str | File, beside: File | None = None) -> File:
     """The file of a recipe: a path (also relative to the recipe that extends it) or an installed name."""
     text = str(name)
     if text.endswith((".yaml", ".yml")) or "/" in text:
@@ -229,7 +229,7 @@ def find(name: str | File, beside: File | None = None) -> File:
     )
 
 
-def read(file: File, seen: tuple[File, ...] = ()) -> Document:
+def read_recipe(file: File, seen: tuple[File, ...] = ()) -> Document:
     """One recipe file with everything it extends."""
     where = file.name if file.parent == FOLDER else str(file)
     document = parse_file(file, where, f"There is no recipe file {where}.")
@@ -238,9 +238,9 @@ def read(file: File, seen: tuple[File, ...] = ()) -> Document:
         return document
     if not isinstance(parent, str):
         raise UserError(f"{document.place(('extends',))}: 'extends' takes the name or the path of one recipe.")
-    parent_file = find(parent, beside=file.parent)
+    parent_file = find_recipe(parent, beside=file.parent)
     if parent_file.resolve() in (*seen, file.resolve()):
         raise UserError(f"{document.place(('extends',))}: '{parent}' extends this recipe in turn; break the circle.")
-    base = read(parent_file, (*seen, file.resolve()))
+    base = read_recipe(parent_file, (*seen, file.resolve()))
     base.drop(("name",))  # a name is never inherited: two recipes would share it
-    return base.under(document)
+    return base.overlay(document)

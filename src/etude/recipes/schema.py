@@ -31,7 +31,7 @@ from pydantic import BaseModel, ValidationError
 
 from etude.errors import UserError, suggest_name
 from etude.kinds import find_kind, list_kinds
-from etude.recipes.document import Document, Overrides, Path, Writer, find, from_overrides, parse, read
+from etude.recipes.document import Document, Overrides, Path, Writer, find_recipe, parse, parse_overrides, read_recipe
 from etude.settings import Strict
 from etude.text.tokenizer import training
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT", bound="ModelSettings")
 
-# settings that follow from those of the model where they are left out, as etude.models and etude.objectives take them
-FOLLOWS: dict[str, Callable[[Any], Any]] = {
+# settings that are derived from those of the model where they are left out
+DERIVED: dict[str, Callable[[Any], Any]] = {
     "feedforward": lambda model: 4 * model.width,
     "embedding_width": lambda model: model.width,
     "position_deviation": lambda model: model.init_deviation,
@@ -74,15 +74,15 @@ class Recipe:
     @classmethod
     def load(cls, name: str | File, overrides: Overrides = ()) -> Self:
         """A shipped recipe by name, or one from a file; `overrides` as on the command line or as a mapping."""
-        return cls.of(read(find(name)).under(from_overrides(overrides)))
+        return cls.from_document(read_recipe(find_recipe(name)).overlay(parse_overrides(overrides)))
 
     @classmethod
     def parse(cls, text: str, where: str = "the recipe") -> Self:
         """A recipe from YAML text that extends nothing, such as a resolved one."""
-        return cls.of(parse(text, where))
+        return cls.from_document(parse(text, where))
 
     @classmethod
-    def of(cls, document: Document) -> Self:
+    def from_document(cls, document: Document) -> Self:
         """Checks a document against the settings of its kinds."""
         document = _with_distill_group(document)
         known = [*TEXTS, *PARTS, "train"]
@@ -104,8 +104,8 @@ class Recipe:
             values = dict(_group(document, group))
             kind = values.pop("kind", None)
             parts[f"{group}_kind"] = kind
-            parts[group] = checked(_kind(document, group, kind).Settings, values, document, group)
-        parts["train"] = checked(Train, _group(document, "train", {}), document, "train")
+            parts[group] = validate_settings(_kind(document, group, kind).Settings, values, document, group)
+        parts["train"] = validate_settings(Train, _group(document, "train", {}), document, "train")
         return cls(**texts, **parts, source=document)
 
     def resolve(self, vocab: int | None = None) -> Self:
@@ -114,13 +114,13 @@ class Recipe:
         Without a corpus the vocabulary is the size that the tokenizer is asked for. What contradicts itself only
         when joined (a sequence longer than the context, a batch smaller than a row) is refused here.
         """
-        wanted = self.tokenizer_size if vocab is None else vocab
+        size = self.tokenizer_size if vocab is None else vocab
         model = self.model
-        if model.vocab is None and wanted is not None:
-            model = self._changed("model", model, vocab=wanted)
+        if model.vocab is None and size is not None:
+            model = self._changed("model", model, vocab=size)
         self._check_vocab(model.vocab, vocab)
-        model = self._changed("model", model, **_followed(model, model))
-        objective = self._changed("objective", self.objective, **_followed(self.objective, model))
+        model = self._changed("model", model, **_derived(model, model))
+        objective = self._changed("objective", self.objective, **_derived(self.objective, model))
         resolved = replace(self, model=model, objective=objective)
         return resolved._with_rows() if model.vocab is not None else resolved
 
@@ -151,9 +151,9 @@ class Recipe:
         except UserError as error:
             raise UserError(self._placed(str(error))) from None
         settled = {"length": objective.length, "row_tokens": objective.row_tokens}
-        given = self.objective.model_dump()
-        followed = {name: value for name, value in settled.items() if name in given and given[name] is None}
-        return replace(self, objective=self._changed("objective", self.objective, **followed))
+        values = self.objective.model_dump()
+        missing = {name: value for name, value in settled.items() if name in values and values[name] is None}
+        return replace(self, objective=self._changed("objective", self.objective, **missing))
 
     @property
     def tokenizer_size(self) -> int | None:
@@ -168,7 +168,7 @@ class Recipe:
         """The same recipe with some settings changed."""
         document = parse(self.dump(), f"recipe {self.name}")
         document.places.update(self.source.places)
-        return self.of(document.under(from_overrides(overrides)))
+        return self.from_document(document.overlay(parse_overrides(overrides)))
 
     def dump(self) -> str:
         """YAML that loads back equal."""
@@ -207,7 +207,7 @@ class Recipe:
         return _fault(self.source, path, message)
 
     def _changed(self, group: str, settings: Strict, **values: Any) -> Any:
-        return checked(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
+        return validate_settings(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
 
 
 def kinds(group: str) -> list[str]:
@@ -239,7 +239,7 @@ def _with_distill_group(document: Document) -> Document:
     places: dict[Path, str] = {
         ("objective", *path): at for path, at in document.places.items() if path[:1] == ("distill",)
     }
-    joined = document.under(Document({"objective": {"distill": settings}}, places))
+    joined = document.overlay(Document({"objective": {"distill": settings}}, places))
     joined.drop(("distill",))
     if _group(joined, "objective").get("kind") == "masked":
         joined.put(("objective", "kind"), "distill", joined.place(("objective", "kind")))
@@ -266,10 +266,10 @@ def _text(document: Document, key: str) -> str:
     return " ".join(value.split())  # however the file folds its lines
 
 
-def _followed(settings: Strict, model: Any) -> dict[str, Any]:
+def _derived(settings: Strict, model: Any) -> dict[str, Any]:
     """Values for what is left out and follows from the model's settings."""
-    missing = [name for name in FOLLOWS if getattr(settings, name, 0) is None]
-    return {name: FOLLOWS[name](model) for name in missing}
+    missing = [name for name in DERIVED if getattr(settings, name, 0) is None]
+    return {name: DERIVED[name](model) for name in missing}
 
 
 def _is_path(tokenizer: str) -> bool:
@@ -277,7 +277,7 @@ def _is_path(tokenizer: str) -> bool:
     return "/" in tokenizer or File(tokenizer).exists()
 
 
-def checked(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:
+def validate_settings(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:
     """`values` as settings, or one message that names every fault and its place."""
     try:
         # as JSON: lists may fill tuples, yet true is no number and "6" is a word
@@ -321,10 +321,10 @@ def _explain(settings: type[BaseModel], fault: dict[str, Any], document: Documen
 def _placed(settings: type[BaseModel], document: Document, group: str, message: str) -> str:
     """A message about several settings, with the places of those it names."""
     words = re.findall(r"\w+", message)
-    named: list[Path] = [
+    paths: list[Path] = [
         (group, name) for name in settings.model_fields if name in words and (group, name) in document.places
     ]
-    places = dict.fromkeys(document.place(path) for path in named or [(group,)])
+    places = dict.fromkeys(document.place(path) for path in paths or [(group,)])
     return f"{'; '.join(places)}: {message}" if any(places) else message
 
 
@@ -344,10 +344,10 @@ def _fields(settings: type[BaseModel], loc: tuple[Any, ...]) -> tuple[list[str],
 
 
 def _types(annotation: Any) -> list[type]:
-    found = [annotation] if isinstance(annotation, type) else []
+    types = [annotation] if isinstance(annotation, type) else []
     for inner in typing.get_args(annotation):
-        found += _types(inner)
-    return found
+        types += _types(inner)
+    return types
 
 
 def _fault(document: Document, path: Path, message: str) -> UserError:

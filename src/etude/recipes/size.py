@@ -32,11 +32,11 @@ class Size:
     flops_per_token: float
 
 
-def measure(recipe: Recipe) -> Size:
+def measure_recipe(recipe: Recipe) -> Size:
     """The size of a recipe; its vocabulary is the one its tokenizer asks for."""
     recipe = recipe.resolve()
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
-    corpus = invented_text(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
+    corpus = synthetic_corpus(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
@@ -50,7 +50,7 @@ def measure(recipe: Recipe) -> Size:
 
 
 @lru_cache(maxsize=4)
-def invented_text(tokens: int, words: int) -> Corpus:
+def synthetic_corpus(tokens: int, words: int) -> Corpus:
     """Documents of so many tokens each, over so many words."""
     names = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(words))]
     vocabulary = {name: number for number, name in enumerate(names)}
@@ -65,7 +65,7 @@ def invented_text(tokens: int, words: int) -> Corpus:
     return Corpus.from_documents(documents, tokenizer)
 
 
-def short(number: float, letters: str) -> str:
+def format_count(number: float, letters: str) -> str:
     """Three digits and a letter of thousands: 110M; `letters` such as "KMBT"."""
     power = 0
     while number >= 999.5 and power < len(letters):

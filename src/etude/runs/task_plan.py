@@ -24,9 +24,9 @@ from etude.kinds import find_kind, list_kinds
 from etude.models import transfer as model_transfer
 from etude.models.base import Model
 from etude.models.transfer_settings import TransferSettings
-from etude.recipes.datasets import NAMED
-from etude.recipes.document import Overrides, Writer, from_overrides
-from etude.recipes.schema import checked
+from etude.recipes.datasets import DATASETS
+from etude.recipes.document import Overrides, Writer, parse_overrides
+from etude.recipes.schema import validate_settings
 from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -116,16 +116,16 @@ class Plan:
                 f"{folder} has no {FILE}: it was not fine-tuned. 'etude finetune {folder} TASK --train FILE' does it."
             )
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        document = from_overrides({})
+        document = parse_overrides({})
         kind, settings = values.pop("kind"), values.pop("settings")
         return cls(
             kind=kind,
-            settings=checked(task_module(kind).Settings, settings, document, "task"),
-            transfer=checked(TransferSettings, values.pop("transfer"), document, "transfer"),
-            train=checked(Train, values.pop("train"), document, "train"),
+            settings=validate_settings(task_module(kind).Settings, settings, document, "task"),
+            transfer=validate_settings(TransferSettings, values.pop("transfer"), document, "transfer"),
+            train=validate_settings(Train, values.pop("train"), document, "train"),
             examples=Source(**values.pop("examples")),
             dev=Source(**dev) if (dev := values.pop("dev")) else None,
-            distill=checked(TaskDistillSettings, ways, document, "distill")
+            distill=validate_settings(TaskDistillSettings, ways, document, "distill")
             if (ways := values.pop("distill", None))
             else None,
             **values,
@@ -133,7 +133,8 @@ class Plan:
 
     def with_train(self, **changes: Any) -> Self:
         return replace(
-            self, train=checked(Train, self.train.model_dump(mode="json") | changes, from_overrides({}), "train")
+            self,
+            train=validate_settings(Train, self.train.model_dump(mode="json") | changes, parse_overrides({}), "train"),
         )
 
 
@@ -146,7 +147,7 @@ def task_kinds() -> dict[str, TaskKind]:
 
 
 def task_module(kind: str) -> TaskKind:
-    return cast(TaskKind, find_kind("tasks", kind, also_known=NAMED))
+    return cast(TaskKind, find_kind("tasks", kind, also_known=DATASETS))
 
 
 # --- settings ---------------------------------------------------------------------------------------
@@ -157,32 +158,32 @@ def settle(kind: str, overrides: Overrides, model: Model) -> tuple[Any, Transfer
 
     Where nobody gave `train.eval_every`, it is 0: it becomes one epoch once the number of rows is known.
     """
-    document = from_overrides(overrides)
+    document = parse_overrides(overrides)
     for group in document.values:
         if group not in GROUPS:
             name = ".".join(next(path for path in document.places if path[0] == group))
             raise UserError(f"'{name}' is no setting of a transfer, which has the groups {', '.join(GROUPS)}.")
     values = {group: dict(document.values.get(group) or {}) for group in GROUPS}
-    task = checked(task_module(kind).Settings, values["task"], document, "task")
-    transfer = checked(TransferSettings, values["transfer"], document, "transfer")
+    task = validate_settings(task_module(kind).Settings, values["task"], document, "task")
+    transfer = validate_settings(TransferSettings, values["transfer"], document, "transfer")
     train = model.transfer_defaults(transfer.frozen)
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")
-    settings = checked(Train, train | values["train"], document, "train")
+    settings = validate_settings(Train, train | values["train"], document, "train")
     changes: dict[str, Any] = {}
     if settings.device is None:
         changes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     if settings.precision == "auto":
         changes["precision"] = peak.resolve_precision("auto", settings.device or changes["device"])
-    return task, transfer, checked(Train, settings.model_dump(mode="json") | changes, document, "train")
+    return task, transfer, validate_settings(Train, settings.model_dump(mode="json") | changes, document, "train")
 
 
 def distill_settings(overrides: Overrides) -> TaskDistillSettings | None:
     """How a teacher teaches, where one is named."""
-    document = from_overrides(overrides)
+    document = parse_overrides(overrides)
     values = document.values.get("distill")
     if values is None:
         return None
     if not isinstance(values, dict) or not values.get("teacher"):
         raise UserError("distill.* says how a teacher teaches: name it with --teacher RUN (or distill.teacher=RUN).")
-    return checked(TaskDistillSettings, values, document, "distill")
+    return validate_settings(TaskDistillSettings, values, document, "distill")

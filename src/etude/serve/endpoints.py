@@ -23,7 +23,7 @@ from etude.inference.fill import Guess
 from etude.inference.model import LoadedModel, load
 from etude.inference.task_model import TaskModel
 from etude.recipes.document import Document
-from etude.recipes.schema import checked
+from etude.recipes.schema import validate_settings
 from etude.runs import task_plan as plan
 from etude.runs.run import Run
 from etude.settings import Strict
@@ -69,7 +69,7 @@ class Ability:
         """A request, or UserError with what is wrong with it."""
         if not isinstance(values, dict):
             raise UserError("A request is a JSON object.")
-        found: Strict = checked(self.request, values, Document(), "request")
+        found: Strict = validate_settings(self.request, values, Document(), "request")
         return found
 
 

@@ -24,7 +24,7 @@ from etude.objectives.base import Objective
 from etude.pretraining.setup import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
-from etude.recipes.size import invented_text
+from etude.recipes.size import synthetic_corpus
 from etude.study.text_source import digest
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
@@ -200,7 +200,7 @@ class Machine:
 def invented(recipe: Recipe) -> Corpus:
     vocab = recipe.model.vocab or WORDS
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
-    return invented_text(tokens, words=min(WORDS, vocab - len(TRAINED_SPECIALS)))
+    return synthetic_corpus(tokens, words=min(WORDS, vocab - len(TRAINED_SPECIALS)))
 
 
 def clock(seconds: Callable[[], list[float]], amount: float, kind: str) -> float:

@@ -24,9 +24,9 @@ from etude.errors import UserError
 from etude.hub.run_weights import save_final
 from etude.inference.task_model import TaskModel
 from etude.pretraining import pretrain as pretraining
-from etude.recipes.document import from_overrides
+from etude.recipes.document import parse_overrides
 from etude.recipes.learner import build_learner
-from etude.recipes.schema import Recipe, checked
+from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
@@ -220,7 +220,7 @@ def _majority(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     module = task_module(order["task"])
     train, test, dev = (module.read(order[part], order["columns"]) for part in ("train", "test", "dev"))
     own = {name.removeprefix("task."): value for name, value in order["settings"].items() if name.startswith("task.")}
-    settings = checked(module.Settings, own, from_overrides({}), "task")
+    settings = validate_settings(module.Settings, own, parse_overrides({}), "task")
     scoring = module.scoring(settings, module.learn(train, settings))
     on_test = scoring.outcome(test, module.majority(train, test))
     on_dev = scoring.outcome(dev, module.majority(train, dev))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.recipes.size import short
+from etude.recipes.size import format_count
 from etude.study.cells import Cell
 from etude.study.plan import Plan, shown_amount
 from etude.study.settings import in_language
@@ -44,7 +44,7 @@ def cost_words(row: dict[str, Any]) -> tuple[str, str, str]:
     spent = row.get("pretraining")
     if not spent or spent["flops"] is None:
         return "0", "0", "0"
-    return f"{spent['flops']:.2e}", short(spent["tokens"], "KMBT"), f"{spent['seconds']:.0f}"
+    return f"{spent['flops']:.2e}", format_count(spent["tokens"], "KMBT"), f"{spent['seconds']:.0f}"
 
 
 def markdown(results: dict[str, Any], language: str = "en") -> str:
@@ -57,7 +57,7 @@ def markdown(results: dict[str, Any], language: str = "en") -> str:
     lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in ranked(results):
         scores = [spread(row["scores"].get(column["name"]), absent(row)) for column in columns]
-        parameters = short(row["parameters"], "KMBT") if "parameters" in row else "0"
+        parameters = format_count(row["parameters"], "KMBT") if "parameters" in row else "0"
         cells = [
             in_language(row["label"], language),
             spread(row["mean"], absent(row)),
@@ -143,7 +143,7 @@ def plan_words(plan: Plan, workers: int = 1) -> str:
             why = " (passes over the text are capped)" if row.length.capped else ""
             why += " (by the clock: it needs hardly any FLOPs)" if row.length.by_clock else ""
             lines.append(
-                f"  {row.name}: {row.length.steps:,} steps, {short(row.length.tokens, 'KMBT')} tokens, "
+                f"  {row.name}: {row.length.steps:,} steps, {format_count(row.length.tokens, 'KMBT')} tokens, "
                 f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{why}"
             )
     if not plan.exact:

@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 
 from etude.errors import UserError, suggest_name
 from etude.recipes.document import Document, parse_file
-from etude.recipes.schema import Recipe, checked
+from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 
@@ -362,7 +362,7 @@ def _checked(model: type[Study], document: Document) -> Any:
                 content = inside[name] = {"recipe": content}
             if not isinstance(content, dict):
                 raise UserError(f"{document.place((group, name))}: '{group}.{name}' holds no settings.")
-            checked(kind, content, document.rooted(f"{group}.{name}", (group, name)), f"{group}.{name}")
+            validate_settings(kind, content, document.rooted(f"{group}.{name}", (group, name)), f"{group}.{name}")
     for key in values:
         if key not in model.model_fields:
             known = suggest_name(key, model.model_fields)
@@ -370,4 +370,4 @@ def _checked(model: type[Study], document: Document) -> Any:
     for group in ("contenders", "tasks", "text", "budget"):
         if group not in values:
             raise UserError(f"{document.place(())}: this study names no {group}.")
-    return checked(model, values, document.rooted("study"), "study")
+    return validate_settings(model, values, document.rooted("study"), "study")

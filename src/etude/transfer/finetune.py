@@ -25,7 +25,7 @@ from etude.inference.opening import Pretrained, open_pretrained
 from etude.models.base import Model
 from etude.models.depth import learner_depths
 from etude.objectives.base import Objective, Rows
-from etude.recipes.datasets import resolve
+from etude.recipes.datasets import resolve_dataset
 from etude.recipes.document import Overrides
 from etude.runs import task_plan as plans
 from etude.runs.run import MODEL_CARD, TASK, WEIGHTS, Run
@@ -91,7 +91,7 @@ def finetune(
     With {"distill.teacher": run}, it learns the task from a teacher (tasks/distilled_task.py).
     """
     refuse_existing(Path(out))
-    kind, overrides = resolve(task, overrides)
+    kind, overrides = resolve_dataset(task, overrides)
     start = open_pretrained(base)
     with warn_once():
         transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad)

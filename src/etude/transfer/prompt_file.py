@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from etude.errors import UserError, suggest_name
 from etude.inference.likelihood import Rule
 from etude.recipes.document import parse_file
-from etude.recipes.schema import checked
+from etude.recipes.schema import validate_settings
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.data.examples import Examples, label_names
@@ -93,7 +93,7 @@ class PromptFile(Strict):
     def load(cls, path: str | Path) -> Self:
         absent = f"There is no prompt file {path}. docs/prompting.md shows one."
         document = parse_file(Path(path), str(path), absent)
-        return checked(cls, document.values, document.rooted("prompt"), "prompt")
+        return validate_settings(cls, document.values, document.rooted("prompt"), "prompt")
 
     @property
     def form(self) -> PromptForm[Any]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.recipes.datasets import leaves
-from etude.recipes.document import Overrides, from_overrides
+from etude.recipes.document import Overrides, parse_overrides
 from etude.runs.run import Run
 from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import Plan
@@ -63,7 +63,7 @@ def search(
         "train": str(Path(train).resolve()),
         "dev": str(Path(dev).resolve()),
         "columns": dict(columns or {}),
-        "overrides": {".".join(path): value for path, value in leaves(from_overrides(overrides).values)},
+        "overrides": {".".join(path): value for path, value in leaves(parse_overrides(overrides).values)},
         "skip_bad": skip_bad,
         "vary": {key: list(values) for key, values in (vary or {}).items()},
         "seeds": seeds,

@@ -17,7 +17,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.inference.task_model import TaskModel
 from etude.recipes.datasets import leaves
-from etude.recipes.document import Overrides, from_overrides
+from etude.recipes.document import Overrides, parse_overrides
 from etude.runs.task_plan import Plan
 from etude.train import checkpoint
 from etude.transfer import finetune as single
@@ -70,7 +70,7 @@ def run_suite(
     if not found:
         wanted = ", ".join(member.folders[0] for member in SUITES[name].values())
         raise UserError(f"{data} holds no task of {name}: folders such as {wanted}, each with a train and a dev file.")
-    given = {".".join(path): value for path, value in leaves(from_overrides(overrides).values)}
+    given = {".".join(path): value for path, value in leaves(parse_overrides(overrides).values)}
     scores: dict[str, Any] = {}
     for task, (train, dev, more) in found.items():
         member, folder = SUITES[name][task], out / task

@@ -24,9 +24,9 @@ class RecipeInfo:
     @cached_property
     def size(self) -> Size:
         """Parameters without heads, and FLOPs a token forward and backward."""
-        from etude.recipes.size import measure
+        from etude.recipes.size import measure_recipe
 
-        return measure(self.recipe)
+        return measure_recipe(self.recipe)
 
 
 def recipes(name: str | None = None, *, settings: Mapping[str, object] | None = None) -> list[RecipeInfo]:
@@ -78,7 +78,7 @@ def tasks(name: str | None = None) -> TaskCatalog:
         name: All settings of this task: task.* and transfer.*
     """
     from etude.models.transfer_settings import TransferSettings
-    from etude.recipes.datasets import NAMED
+    from etude.recipes.datasets import DATASETS
     from etude.runs.task_plan import task_kinds, task_module
     from etude.tasks.data.records import COMPRESSED
     from etude.transfer.suite import SUITES
@@ -89,7 +89,7 @@ def tasks(name: str | None = None) -> TaskCatalog:
     elif name in SUITES:
         listed = []
     else:
-        kind = NAMED[name].kind if name in NAMED else name
+        kind = DATASETS[name].kind if name in DATASETS else name
         module = task_module(kind)
         settings = [*explain_settings(module.Settings, "task"), *explain_settings(TransferSettings, "transfer")]
         listed, suites = [_describe(kind, module, settings)], {}
@@ -97,7 +97,7 @@ def tasks(name: str | None = None) -> TaskCatalog:
 
 
 def _describe(kind: str, module: Any, settings: list[SettingInfo] | None = None) -> TaskInfo:
-    from etude.recipes.datasets import NAMED
+    from etude.recipes.datasets import DATASETS
 
     return TaskInfo(
         kind,
@@ -105,7 +105,7 @@ def _describe(kind: str, module: Any, settings: list[SettingInfo] | None = None)
         module.SCORES,
         tuple(module.FILES),
         {role: tuple(names) for role, names in module.COLUMNS.items()},
-        {name: dict(dataset.settings) for name, dataset in NAMED.items() if dataset.kind == kind},
+        {name: dict(dataset.settings) for name, dataset in DATASETS.items() if dataset.kind == kind},
         settings or [],
     )
 

@@ -181,7 +181,7 @@ def augment(
     """
     from etude.hub.vector_runs import open_vectors
     from etude.inference.model import LoadedModel, load
-    from etude.recipes.datasets import resolve
+    from etude.recipes.datasets import resolve_dataset
     from etude.transfer import augment as augmentation
 
     rules = augmentation.Rules(copies, rate, candidates, seed)
@@ -190,7 +190,7 @@ def augment(
         run if isinstance(run, LoadedModel) else load(run, device),
         file,
         out,
-        task=resolve(task, ())[0],
+        task=resolve_dataset(task, ())[0],
         columns=name_columns(columns, text=text),
         rules=rules,
         vectors=word_vectors,

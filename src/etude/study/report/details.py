@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from etude.recipes.size import short
+from etude.recipes.size import format_count
 from etude.study.leaderboard import percent, ranked
 from etude.study.plan import power, shown_amount
 from etude.study.report.html import Found, amount_of, level_of, place_of, probability, section, signed, swatch
@@ -24,8 +24,8 @@ def _card(found: Found, row: Found, colour: str) -> str:
         (both("recipe"), f"<code>{escape(row['recipe'])}</code>"),
         (both("objective"), escape(row["objective"])),
         (both("shape"), _model(row["model"])),
-        (both("parameters"), both("parameters_words", own=short(row["parameters"], "KMBT"),
-                                  head=short(row["head_parameters"], "KMBT"))),
+        (both("parameters"), both("parameters_words", own=format_count(row["parameters"], "KMBT"),
+                                  head=format_count(row["head_parameters"], "KMBT"))),
         (both("tokenizer"), escape(row["tokenizer"])),
         *([(both("text"), text_words(row["text"]))] if "text" in row else []),
         (both("trained"), both("trained_words", steps=f"{spent['steps']:,}", epochs=f"{spent['epochs']:.1f}")),
@@ -33,7 +33,7 @@ def _card(found: Found, row: Found, colour: str) -> str:
     if spent["flops"] is not None:
         facts += [
             (both("flops"), power(spent["flops"])),
-            (both("tokens"), short(spent["tokens"], "KMBT")),
+            (both("tokens"), format_count(spent["tokens"], "KMBT")),
             (both("seconds"), f"{spent['seconds']:,.0f}" if spent["seconds"] >= 10 else f"{spent['seconds']:.2g}"),
         ]
     facts += [
@@ -143,7 +143,7 @@ def _text(found: Found) -> str:
 
 def text_words(text: Found) -> str:
     """How much there is of it, and what was done to it."""
-    parts = [both("text_size", tokens=short(text["tokens"], "KMBT"), size=f"{text['bytes'] / 1e6:.3g}")]
+    parts = [both("text_size", tokens=format_count(text["tokens"], "KMBT"), size=f"{text['bytes'] / 1e6:.3g}")]
     parts += [both("text_share", share=f"{100 * text['share']:g}")] if text.get("share", 1) < 1 else []
     parts += [both("text_noise", share=f"{100 * text['noise']:g}")] if text.get("noise") else []
     parts += [both("text_pseudo", count=text["pseudo_words"])] if text.get("pseudo_words") else []
