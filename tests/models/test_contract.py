@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import etude.models
 from etude.errors import UserError
 from etude.kinds import list_kinds
 from etude.models.base import Model, ModelSettings, require
@@ -84,6 +87,19 @@ def framed(model: Model, tokenizer: Tokenizer) -> Packed:
 
 def test_every_kind_is_tried() -> None:
     assert set(SHAPES) == set(list_kinds("models"))
+
+
+def test_nobody_outside_asks_for_a_family() -> None:
+    """Where one family is needed, `require` says so once; nothing else is probed from outside the package."""
+    root = Path(etude.models.__file__).parents[1]
+    probe = re.compile(
+        r"isinstance\(.*\b(Transformer|TwoTower|Recurrent|Static|LayerFeatures)\b"
+        r"|(get|has)attr\(((self|loaded|tuned|recipe|teacher)\.)?model\b"
+    )
+    outside = (file for file in root.rglob("*.py") if file.parent != root / "models")
+    probes = [f"{file}: {match[0]}" for file in outside for match in probe.finditer(file.read_text(encoding="utf-8"))]
+    assert not probes
+    assert probe.search("if isinstance(inner(model), Static):") and probe.search('getattr(model, "causal", False)')
 
 
 # --- states -----------------------------------------------------------------------------------------
