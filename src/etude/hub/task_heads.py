@@ -1,7 +1,7 @@
 """A fine-tuned run in the published form: the encoder's table, and rules for the head that its task names.
 
-Which class of `transformers` a task has, how its layers are called there and what of it has no place there is said by
-the task (tasks/published_head.py). Here are the families whose classes have such heads, and the files.
+The task describes its class of `transformers`, the names of its layers there and what of it has no place there
+(tasks/published_head.py). Here are the families whose classes have such heads, and the files.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class DistilledTask(Objective[Transformer, Row, Batch]):
         terms, logits = self._terms(model, batch)
         stats = {name: Stat(term.sum.detach(), term.count, term.weight) for name, term in terms.items()}
         if logits is not None:
-            assert isinstance(batch, ExampleBatch)
+            assert isinstance(batch, ExampleBatch) and batch.labels is not None
             stats["accuracy"] = Stat((logits.argmax(-1) == batch.labels).sum(), len(logits))
         return stats
 

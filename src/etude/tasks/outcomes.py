@@ -64,7 +64,9 @@ def count_outcome(statistic: str, counts: Sequence[Mapping[str, np.ndarray]]) ->
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)
+    zeros = np.zeros(np.broadcast_shapes(above.shape, below.shape))
+    ratio: np.ndarray = np.divide(above, below, out=zeros, where=below != 0)
+    return ratio
 
 
 def _mean(sums: np.ndarray) -> np.ndarray:

@@ -206,7 +206,7 @@ class Similarity(Task[RatedPair, ExampleRow, ExampleBatch]):
             return counts.f1()
         pairs = Correlation()
         pairs.add(gold[drawn], predicted[drawn])
-        return getattr(pairs, name)
+        return pairs.pearson if name == "pearson" else pairs.spearman
 
 
 def _gold(examples: Examples[RatedPair]) -> np.ndarray:

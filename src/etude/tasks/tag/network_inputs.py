@@ -66,7 +66,8 @@ class WordNetwork(nn.Module):
         letters = None
         if batch.char_ids is not None and batch.char_rows is not None:
             letters = WordCharacters(batch.char_ids, batch.char_rows)
-        return self.network(states, batch.word_ids, batch.features, letters, batch.words)
+        outputs: Tensor = self.network(states, batch.word_ids, batch.features, letters, batch.words)
+        return outputs
 
     def terms(self, batch: TagBatch) -> dict[str, Term]:
         """What the network adds to the loss: the penalty of its mixes."""

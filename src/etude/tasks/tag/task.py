@@ -262,7 +262,8 @@ class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
         """(W, K) of every unit and tag."""
         assert batch.units is not None and batch.words is not None
         states = model(batch).last[batch.units] if self.own is None else self.own(model, batch)
-        return self.head(states, batch.words)
+        logits: Tensor = self.head(states, batch.words)
+        return logits
 
     def loss(self, model: Model, batch: TagBatch) -> dict[str, Term]:
         assert batch.tags is not None and batch.words is not None
