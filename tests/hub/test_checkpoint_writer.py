@@ -65,7 +65,7 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def recipe_of(model: dict[str, Any], objective: dict[str, Any], vocab: int | None = None) -> Recipe:
     kind = model.get("kind", "transformer")
     values = {"name": "toy", "tokenizer": "bytebpe:262", "train": {"steps": 1}, "objective": objective}
-    return Recipe.of(Document({**values, "model": {**model, "kind": kind}})).resolve(vocab=vocab)
+    return Recipe.from_document(Document({**values, "model": {**model, "kind": kind}})).resolve(vocab=vocab)
 
 
 @pytest.mark.parametrize("name", OWN)
