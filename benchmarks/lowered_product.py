@@ -3,8 +3,8 @@
     python benchmarks/lowered_product.py [--tokens 32768] [--width 768] [--inner 3072] [--json out.json]
 
 Milliseconds in bf16. `kernel` is the gradient of the inner states and the partial sums of the bias before the GELU
-(nn/triton/gelu_linear.py), against cuBLAS and the kernel of nn/triton/gelu.py after it; `all` is forward and backward of
-down(GELU(raised)) with every gradient, compiled, both ways. Errors are the largest difference from float64, as a share
+(nn/triton/gelu_linear.py), against cuBLAS and the kernel of nn/triton/gelu.py after it; `all` is forward and backward
+of down(GELU(raised)) with every gradient, both compiled. Errors are the largest difference from float64, as a share
 of the largest value, over the first 2,048 tokens.
 """
 

@@ -21,7 +21,7 @@ import torch
 
 import etude
 from etude.hub.exporter import export_run
-from etude.inference.likelihood import spelled, weigh
+from etude.inference.likelihood import encode_answers, score_answers
 
 LABELS = [" good", " very bad", " neither good nor bad"]
 
@@ -56,7 +56,7 @@ def main() -> None:
     print(f"{'work':14} {'answers':>8} {'etude':>9} {'harness':>9} {'ratio':>6} {'apart by':>10} {'likeliest':>10}")
     for name, work in works.items():
         begun = time.perf_counter()
-        found = weigh(loaded, [spelled(loaded, text, answers) for text, answers in work])
+        found = score_answers(loaded, [encode_answers(loaded, text, answers) for text, answers in work])
         ours = time.perf_counter() - begun
         requests = [
             Instance("loglikelihood", {}, (text, answer), number)

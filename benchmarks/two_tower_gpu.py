@@ -2,9 +2,9 @@
 
     python benchmarks/two_tower_gpu.py [--parts parity,model,speed,memory,learning] [--corpus FOLDER] [--json out.json]
 
-parity     Attention over a union of keys (nn/attention/multi_set.py): every path against the reference in float64 on the same,
-           rounded inputs; results and gradients. A path in bfloat16 passes when its error is at most twice that of
-           the plain formula in bfloat16, a float32 path below 1e-5 of the largest value.
+parity     Attention over a union of keys (nn/attention/multi_set.py): every path against the reference in float64 on
+           the same, rounded inputs; results and gradients. A path in bfloat16 passes when its error is at most twice
+           that of the plain formula in bfloat16, a float32 path below 1e-5 of the largest value.
 model      A whole model: float32 against the reference path in float64 to 1e-5; bfloat16 compiled against not compiled.
 speed      Tokens a second of two towers beside a BERT of the same width and as many blocks, and the ratio that the
            FLOPs a token of both predict. It passes within 15 %.

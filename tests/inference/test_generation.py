@@ -78,7 +78,7 @@ def test_turns_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return reader(loaded, sequences, cached)
 
     monkeypatch.setattr(generation, "Reader", counted)
-    monkeypatch.setattr(generation, "KEPT", 40_000)
+    monkeypatch.setattr(generation, "CACHE_BYTES", 40_000)
     assert generate(model, prompts_of(12), sampling) == together
     assert len(sizes) > 3 and sum(sizes) == 12
 
@@ -124,17 +124,20 @@ def test_what_is_kept_is_what_is_described(data: st.DataObject) -> None:
         top_p=data.draw(st.one_of(st.none(), st.floats(0.01, 0.999))),
         top_p_rule=data.draw(st.sampled_from(["usual", "gpt2"])),
     )
-    kept = torch.isfinite(sampling.kept(torch.from_numpy(scores)))
+    kept = torch.isfinite(sampling.filter_logits(torch.from_numpy(scores)))
     assert [set(row.nonzero()[:, 0].tolist()) for row in kept] == [slow_kept(row, sampling) for row in scores]
 
 
 def test_the_rule_of_gpt2_leaves_out_the_token_that_crosses() -> None:
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    sets = {rule: torch.isfinite(Sampling(top_p=0.7, top_p_rule=rule).kept(scores)).sum() for rule in ("usual", "gpt2")}  # type: ignore[arg-type]
-    assert sets == {"usual": 2, "gpt2": 1}
-    assert torch.isfinite(Sampling(top_p=0.1, top_p_rule="gpt2").kept(scores)).sum() == 1  # never none
+    counts = {}
+    for rule in ("usual", "gpt2"):
+        filtered = Sampling(top_p=0.7, top_p_rule=rule).filter_logits(scores)  # type: ignore[arg-type]
+        counts[rule] = torch.isfinite(filtered).sum()
+    assert counts == {"usual": 2, "gpt2": 1}
+    assert torch.isfinite(Sampling(top_p=0.1, top_p_rule="gpt2").filter_logits(scores)).sum() == 1  # never none
     equal = torch.zeros(1, 4)
-    assert torch.isfinite(Sampling(top_k=2).kept(equal)).all()  # equals of the last one kept
+    assert torch.isfinite(Sampling(top_k=2).filter_logits(equal)).all()  # equals of the last one kept
 
 
 def test_draws_have_the_probabilities_of_the_model() -> None:

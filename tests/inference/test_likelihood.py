@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.inference.likelihood import Worth, by_rules, spelled, weigh
+from etude.inference.likelihood import AnswerScores, encode_answers, score_answers, score_by_rule
 from etude.inference.model import LoadedModel
 
 TEXTS = [
@@ -49,58 +49,58 @@ def written(gpt: LoadedModel, context: str, tokens: int) -> str:
 
 def test_what_a_model_would_write_is_likeliest(gpt: LoadedModel) -> None:
     answer = written(gpt, "the end", 3)
-    (worth,) = weigh(gpt, [spelled(gpt, "the end", [answer, answer + " film"])])
-    assert worth.likeliest[0] == brute_force(gpt, "the end", answer)[2]
+    (answer_scores,) = score_answers(gpt, [encode_answers(gpt, "the end", [answer, answer + " film"])])
+    assert answer_scores.likeliest[0] == brute_force(gpt, "the end", answer)[2]
 
 
 @pytest.mark.parametrize("answers", [[" bad", " very good"], [" good", " bad"], ["\n\nA.", " the end was bad"]])
 def test_an_answer_is_worth_what_its_tokens_are(gpt: LoadedModel, answers: list[str]) -> None:
     contexts = ["good film\nlabel:", "the end", "very good actor\nlabel: ", "영화 정말"]
-    group = [spelled(gpt, context, answers) for context in contexts]
-    for context, worth in zip(contexts, weigh(gpt, group), strict=True):
+    group = [encode_answers(gpt, context, answers) for context in contexts]
+    for context, answer_scores in zip(contexts, score_answers(gpt, group), strict=True):
         bare = context.rstrip(" ")
         expected = [brute_force(gpt, bare, context[len(bare) :] + answer) for answer in answers]
-        assert worth.tokens.tolist() == [count for _, count, _ in expected]
-        assert worth.nats == pytest.approx([value for value, _, _ in expected], abs=1e-4)
-        assert worth.likeliest.tolist() == [likeliest for _, _, likeliest in expected]
+        assert answer_scores.tokens.tolist() == [count for _, count, _ in expected]
+        assert answer_scores.nats == pytest.approx([value for value, _, _ in expected], abs=1e-4)
+        assert answer_scores.likeliest.tolist() == [likeliest for _, _, likeliest in expected]
 
 
 def test_an_empty_context_is_end_of_text(gpt: LoadedModel) -> None:
-    (worth,) = weigh(gpt, [spelled(gpt, "", ["bad", "good"])])
+    (answer_scores,) = score_answers(gpt, [encode_answers(gpt, "", ["bad", "good"])])
     ids = gpt.tokenizer.encode("bad").ids
     scores = gpt.logits([[gpt.tokenizer.special.end, *ids[:-1]]])[0]
     expected = F.cross_entropy(torch.from_numpy(scores), torch.from_numpy(ids).long(), reduction="sum")
-    assert worth.nats[0] == pytest.approx(float(expected), abs=1e-4)
+    assert answer_scores.nats[0] == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_what_is_too_long_is_cut_at_its_beginning(gpt: LoadedModel) -> None:
     context, answers = "good film bad plot " * 60 + "label:", [" bad", " very good"]
-    one = spelled(gpt, context, answers)
+    one = encode_answers(gpt, context, answers)
     assert one.cut
     for tokens, first, answer in zip(one.sequences, one.firsts, answers, strict=True):
         whole = gpt.tokenizer.encode(context + answer).ids
         assert len(tokens) == gpt.model.context + 1  # the last one is not read
         assert tokens.tolist() == whole[-len(tokens) :].tolist()
         assert len(tokens) - first == len(whole) - len(gpt.tokenizer.encode(context).ids)
-    assert not spelled(gpt, "label:", answers).cut
+    assert not encode_answers(gpt, "label:", answers).cut
 
 
 def test_what_several_answers_read_is_read_once(gpt: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     options = [option for option in (" good", " bad", " film", " plot") if tokens_of(gpt, option) == 1]
     assert len(options) > 1
-    read, packed = [], gpt.packed
+    read, packed = [], gpt.pack_batches
 
     def noting(ids: list[np.ndarray]) -> object:
         read.extend(ids)
         return packed(ids)
 
-    monkeypatch.setattr(gpt, "packed", noting)
-    weigh(gpt, [spelled(gpt, "the", options)])
+    monkeypatch.setattr(gpt, "pack_batches", noting)
+    score_answers(gpt, [encode_answers(gpt, "the", options)])
     assert len(read) == 1
 
 
 def tokens_of(gpt: LoadedModel, option: str) -> int:
-    one = spelled(gpt, "the", [option])
+    one = encode_answers(gpt, "the", [option])
     return len(one.sequences[0]) - one.firsts[0]
 
 
@@ -110,8 +110,8 @@ RATED = st.tuples(st.floats(0.1, 50), st.integers(1, 9), st.text(min_size=1, max
 @given(st.lists(RATED, min_size=2, max_size=5))
 def test_rules_divide_by_what_they_say(answers: list[tuple[float, int, str]]) -> None:
     nats, tokens = np.array([one[0] for one in answers]), np.array([one[1] for one in answers])
-    worth, unasked = (Worth(value, tokens, tokens == 1) for value in (nats, nats * 2))
-    found = by_rules(worth, [word for _, _, word in answers], unasked)
+    conditional, unconditional = (AnswerScores(value, tokens, tokens == 1) for value in (nats, nats * 2))
+    found = score_by_rule(conditional, [word for _, _, word in answers], unconditional)
     assert found["sum"] == pytest.approx(-nats)
     assert found["tokens"] == pytest.approx([-n / t for n, t, _ in answers])
     assert found["characters"] == pytest.approx([-n / len(word) for n, _, word in answers])
@@ -122,9 +122,9 @@ def test_rules_divide_by_what_they_say(answers: list[tuple[float, int, str]]) ->
 @pytest.mark.parametrize("answer", ["", "  "])
 def test_an_answer_of_nothing_is_refused(gpt: LoadedModel, answer: str) -> None:
     with pytest.raises(UserError, match="leaves nothing of the answer"):
-        spelled(gpt, "the end", [answer])
+        encode_answers(gpt, "the end", [answer])
 
 
 def test_an_answer_that_fills_the_context_is_refused(gpt: LoadedModel) -> None:
     with pytest.raises(UserError, match="leaves no room"):
-        spelled(gpt, "the end", [" good film" * 100])
+        encode_answers(gpt, "the end", [" good film" * 100])

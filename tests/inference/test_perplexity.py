@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.inference.model import LoadedModel
-from etude.inference.perplexity import Held, perplexity, pseudo_perplexity, scored, windows
+from etude.inference.perplexity import IdArray, perplexity, pseudo_perplexity, score_windows, windows
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from tests.tiny_models import TEXTS, decoder, encoder
@@ -40,7 +40,7 @@ def test_every_token_once_as_defined(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=3))
     draw = np.random.default_rng(1)
     pieces = [draw.integers(6, 300, length) for length in lengths]
-    parts = list(scored(DECODER, map(Held, pieces), context, stride))
+    parts = list(score_windows(DECODER, map(IdArray, pieces), context, stride))
     nats, targets = torch.cat([nats for nats, _ in parts]) if parts else torch.zeros(0), [t for _, t in parts]
     expected = [value for piece in pieces for value in brute_force(DECODER, piece.tolist(), context, stride)]
     np.testing.assert_allclose(nats.numpy(), expected, rtol=1e-4, atol=1e-5)
@@ -49,7 +49,7 @@ def test_every_token_once_as_defined(data: st.DataObject) -> None:
 
 
 def test_windows_see_at_least_what_is_promised() -> None:
-    for window in list(windows(Held(np.arange(100)), 8, 3))[1:]:
+    for window in list(windows(IdArray(np.arange(100)), 8, 3))[1:]:
         assert window.first + 1 >= 8 - 3 + 1
 
 

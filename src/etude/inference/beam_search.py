@@ -1,12 +1,12 @@
-"""Beam search: the likeliest whole text, nearly, in place of the likeliest next token.
+"""Beam search: an approximation of the likeliest whole text.
 
-`beams` beginnings are kept; each step extends them by every token and keeps the likeliest again. A text is over at
+Each step extends `beams` hypotheses by every token and keeps the `beams` likeliest. A hypothesis is finished at
 end-of-text or at a stop string. Longer texts are less likely, so texts of different lengths are compared by
 
     log-probability / ((5 + n) / 6) ** penalty,     n tokens, the end-of-text among them
 
 (Wu et al. 2016, equation 14). GPT-3 wrote its free-form answers with 4 beams and penalty 0.6 (section 2.4).
-The search ends when no beginning can become better than the best text that is over.
+The search ends when no unfinished hypothesis can become better than the best finished one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from etude.inference.generation import Continuation, Reader, Sample, Sampling
 
 
 def length_penalty(tokens: int, penalty: float) -> float:
+    """Return the divisor of a log-probability of `tokens` tokens (Wu et al. 2016, equation 14)."""
     return ((5 + tokens) / 6) ** penalty
 
 
@@ -34,7 +35,7 @@ def search(
     stop: Sequence[str] = (),
     cached: bool = True,
 ) -> list[Continuation]:
-    """At most `beams` texts, best first: those that are over, or where none is after `tokens` tokens, the beginnings.
+    """Return at most `beams` texts, best first: the finished ones, or where there are none, those of `tokens` tokens.
 
     A text that fills the context slides, as in sampling.
     """
@@ -45,35 +46,36 @@ def search(
     sampling = Sampling(tokens=tokens, stop=stop)
     alive = [Sample(loaded, prompt, sampling)]  # row for row the sequences of the reader
     reader = Reader(loaded, [alive[0].framed], cached)
-    likelihoods = torch.zeros(1, dtype=torch.float64)
-    over: list[tuple[float, Sample]] = []
+    beam_log_probs = torch.zeros(1, dtype=torch.float64)
+    finished: list[tuple[float, Sample]] = []
     for length in range(1, tokens + 1):
-        likely = reader.scores().double().log_softmax(-1).cpu()  # (S, V)
-        vocab = likely.shape[1]
-        total = (likelihoods[:, None] + likely).flatten()
-        # of so many, at most one a beginning is its end-of-text: enough others are left, unless stop strings end them
+        log_probs = reader.next_logits().double().log_softmax(-1).cpu()  # (S, V)
+        vocab = log_probs.shape[1]
+        total = (beam_log_probs[:, None] + log_probs).flatten()
+        # each hypothesis has at most one end-of-text among these: enough are left, unless stop strings end them
         best = total.topk(min(2 * beams, len(total)))
-        kept: list[tuple[float, int, Sample]] = []
+        survivors: list[tuple[float, int, Sample]] = []
         for value, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            if value == float("-inf") or len(kept) == beams:
+            if value == float("-inf") or len(survivors) == beams:
                 break
             row, token = divmod(place, vocab)
             text = alive[row].branch()
             text.slides = int(reader.slides[row])
             text.take(token)
             if text.ended in ("end", "stop"):
-                over.append((value / length_penalty(length, penalty), text))
+                finished.append((value / length_penalty(length, penalty), text))
             else:
-                kept.append((value, row, text))
-        over = sorted(over, key=lambda one: one[0], reverse=True)[:beams]
+                survivors.append((value, row, text))
+        finished = sorted(finished, key=lambda entry: entry[0], reverse=True)[:beams]
         # a log-probability only falls, and the longest text has the largest divisor
-        if not kept or (over and over[0][0] >= kept[0][0] / length_penalty(tokens, penalty)):
+        if not survivors or (finished and finished[0][0] >= survivors[0][0] / length_penalty(tokens, penalty)):
             break
-        likelihoods = torch.tensor([value for value, _, _ in kept], dtype=torch.float64)
-        alive = [text for _, _, text in kept]
-        reader.keep([row for _, row, _ in kept])
+        beam_log_probs = torch.tensor([value for value, _, _ in survivors], dtype=torch.float64)
+        alive = [text for _, _, text in survivors]
+        reader.keep([row for _, row, _ in survivors])
         reader.extend([text.ids[-1] for text in alive])
     unfinished = [
-        (value / length_penalty(tokens, penalty), text) for value, text in zip(likelihoods.tolist(), alive, strict=True)
+        (value / length_penalty(tokens, penalty), text)
+        for value, text in zip(beam_log_probs.tolist(), alive, strict=True)
     ]
-    return [text.result(score) for score, text in over or unfinished]
+    return [text.result(score) for score, text in finished or unfinished]

@@ -1,6 +1,6 @@
-"""`etude features`: states of texts as arrays, and sentence vectors by pooling.
+"""Hidden states of texts as arrays, and sentence vectors by pooling (`etude features`).
 
-Texts are framed as in pre-training. A vector is a pooling over a text's states: mean, max, the first, the last.
+Texts are framed as in pre-training. A vector pools the hidden states of a text: mean, max, the first, the last.
 The .npz file holds `vectors` (texts, layers, width), or with pooling "none" one array (layers, tokens, width) a
 text, named by its number, and `layers`, the numbers of the layers.
 """
@@ -22,14 +22,16 @@ from etude.tasks import classify
 from etude.tasks.base import by_length
 from etude.tasks.data.examples import checked_text
 
-How = Literal["mean", "max", "start", "last", "none"]
+FeaturePooling = Literal["mean", "max", "start", "last", "none"]
 
 
-def extract(model: LoadedModel, texts: Sequence[str], layers: Layers = "last", pool: How = "mean") -> list[np.ndarray]:
-    """One array a text, in their order: (layers, width), or (layers, tokens, width) without pooling."""
+def extract(
+    model: LoadedModel, texts: Sequence[str], layers: Layers = "last", pool: FeaturePooling = "mean"
+) -> list[np.ndarray]:
+    """Return one array a text, in order: (layers, width), or (layers, tokens, width) without pooling."""
     chosen = chosen_layers(layers, model.model.base.state_count)
     ids = [model.frame(encoding.ids) for encoding in model.tokenizer.encode_batch(list(texts))]
-    found: list[np.ndarray | None] = [None] * len(texts)
+    arrays: list[np.ndarray | None] = [None] * len(texts)
     reduce = {
         "mean": lambda states: states.mean(1),
         "max": lambda states: states.max(1),
@@ -37,12 +39,12 @@ def extract(model: LoadedModel, texts: Sequence[str], layers: Layers = "last", p
         "last": lambda states: states[:, -1],
         "none": lambda states: states,
     }[pool]
-    for group in by_length([len(one) for one in ids]):
+    for group in by_length([len(sequence) for sequence in ids]):
         for number, states in zip(group, model.states([ids[n] for n in group]), strict=True):
             if not states.shape[1]:
                 raise UserError(f"text {number + 1}: the tokenizer leaves nothing of it. Remove it.")
-            found[number] = np.ascontiguousarray(reduce(states[chosen]))
-    return [array for array in found if array is not None]
+            arrays[number] = np.ascontiguousarray(reduce(states[chosen]))
+    return [array for array in arrays if array is not None]
 
 
 def extract_file(
@@ -50,31 +52,34 @@ def extract_file(
     file: str | Path,
     out: str | Path,
     layers: str = "last",
-    pool: How = "mean",
+    pool: FeaturePooling = "mean",
     text: str | None = None,
 ) -> str:
-    """Writes the .npz file; returns what it holds, in words."""
+    """Write the .npz file and return a one-line summary of it."""
     model = load(run)
     texts = read_texts(Path(file), text)
-    found = extract(model, texts, parse_layers(layers), pool)
+    features = extract(model, texts, parse_layers(layers), pool)
     chosen = np.array(chosen_layers(parse_layers(layers), model.model.base.state_count))
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"{out}: the arrays are written as .npz. Name the file so.")
     if pool == "none":
-        arrays = {str(number): array for number, array in enumerate(found)}
-        told = f"{len(found):,} texts, {sum(a.shape[1] for a in found):,} tokens x {found[0].shape[0]} layers"
+        members = {str(number): array for number, array in enumerate(features)}
+        summary = (
+            f"{len(features):,} texts, {sum(a.shape[1] for a in features):,} tokens x {features[0].shape[0]} layers"
+        )
     else:
-        arrays = {"vectors": np.stack(found)}
-        told = f"vectors {arrays['vectors'].shape} (texts, layers, width)"
+        members = {"vectors": np.stack(features)}
+        summary = f"vectors {members['vectors'].shape} (texts, layers, width)"
     with zipfile.ZipFile(out, "w") as archive:  # as numpy writes it, one array in memory at a time
-        for name, array in [*arrays.items(), ("layers", chosen)]:
+        for name, array in [*members.items(), ("layers", chosen)]:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-    return told
+    return summary
 
 
 def parse_layers(words: str) -> Layers:
+    """Parse "last", "last4", "all" or comma-separated layer numbers."""
     if words in ("last", "last4", "all"):
         return words  # type: ignore[return-value]
     try:
@@ -84,7 +89,7 @@ def parse_layers(words: str) -> Layers:
 
 
 def read_texts(file: Path, column: str | None) -> list[str]:
-    """A text file, one text a line; or the text column of labelled examples."""
+    """Read a text file, one text a line, or the text column of a file of examples."""
     if ".txt" not in file.suffixes and file.suffix:
         columns = {} if column is None else {"text": column}
         return [item.texts[0] for item in classify.read(file, columns, labelled=False)]

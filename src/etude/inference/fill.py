@@ -24,7 +24,7 @@ class Guess:
 
 
 def fill(model: InferenceModel, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
-    """The likeliest tokens for each [MASK]; a list of guesses, or one such list a blank where there are several."""
+    """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
     mask = model.tokenizer.special.mask
     if model.objective.predicts_next:
         raise UserError("This model predicts what follows, not what is left out: use generate.")
@@ -35,54 +35,57 @@ def fill(model: InferenceModel, text: str, top: int = 5) -> list[Guess] | list[l
     parts = model.tokenizer.normalise(text).replace(model.tokenizer.token(mask), MASK).split(MASK)
     if len(parts) == 1:
         raise UserError(f"There is no {MASK} in: {text}")
-    ids = _with_blanks(model, parts, mask)
+    ids = _encode_blanks(model, parts, mask)
     framed = model.frame(ids)
     places = np.flatnonzero(framed == mask)
     if len(places) < len(parts) - 1:
         raise UserError(
             f"A blank lies behind the {model.model.context} tokens that the model sees at once: shorten the text."
         )
-    scores = torch.from_numpy(model.logits([framed])[0])
-    found = [_guesses(model, parts, number, ids, scores[place], top) for number, place in enumerate(places)]
-    return found[0] if len(found) == 1 else found
+    logits = torch.from_numpy(model.logits([framed])[0])
+    guesses = [_rank_guesses(model, parts, number, ids, logits[place], top) for number, place in enumerate(places)]
+    return guesses[0] if len(guesses) == 1 else guesses
 
 
-def _with_blanks(model: InferenceModel, parts: list[str], mask: int) -> np.ndarray:
-    """The ids of a text with one mask token a blank.
+def _encode_blanks(model: InferenceModel, parts: list[str], mask: int) -> np.ndarray:
+    """Encode a text with one mask token a blank.
 
     Where the space before a word belongs to its token (byte-level BPE), a blank takes that space too: in
     pre-training the token that was masked had it.
     """
-    takes_space = _space_in_tokens(model)
+    takes_space = _has_space_tokens(model)
     symbol = model.tokenizer.token(mask)
     lefts = [part.removesuffix(" ") if takes_space else part for part in parts[:-1]]
     return model.tokenizer.encode(symbol.join([*lefts, parts[-1]]), special=True).ids
 
 
-def _space_in_tokens(model: InferenceModel) -> bool:
-    """Are there tokens of a space and letters? It is written as itself, as Ġ (byte level) or as ▁."""
+def _has_space_tokens(model: InferenceModel) -> bool:
+    """Whether tokens begin with their space, written as itself, as Ġ (byte level) or as ▁."""
     return any(len(token) > 1 and token[0] in " Ġ▁" for token in model.tokenizer.backend.get_vocab())
 
 
-def _guesses(
-    model: InferenceModel, parts: list[str], number: int, ids: np.ndarray, scores: Tensor, top: int
+def _rank_guesses(
+    model: InferenceModel, parts: list[str], number: int, ids: np.ndarray, logits: Tensor, top: int
 ) -> list[Guess]:
-    if model.nameless is not None:
-        scores = scores.masked_fill(model.nameless.cpu(), float("-inf"))
-    indices = scores.topk(min(top, int(scores.isfinite().sum()))).indices
-    values = scores.softmax(-1)[indices]
+    """Return the `top` likeliest tokens for blank `number`, given its logits (V,)."""
+    if model.ids_without_token is not None:
+        logits = logits.masked_fill(model.ids_without_token.cpu(), float("-inf"))
+    indices = logits.topk(min(top, int(logits.isfinite().sum()))).indices
+    probs = logits.softmax(-1)[indices]
     left, right = MASK.join(parts[: number + 1]), MASK.join(parts[number + 1 :])
     place = int(np.flatnonzero(ids == model.tokenizer.special.mask)[number])
     return [
-        Guess(model.tokenizer.token(index), value, _filled(model, left, index, ids[max(0, place - 1) : place]) + right)
-        for value, index in zip(values.tolist(), indices.tolist(), strict=True)
+        Guess(
+            model.tokenizer.token(index), value, _fill_blank(model, left, index, ids[max(0, place - 1) : place]) + right
+        )
+        for value, index in zip(probs.tolist(), indices.tolist(), strict=True)
     ]
 
 
-def _filled(model: InferenceModel, left: str, index: int, before: np.ndarray) -> str:
-    """The text up to a blank, and behind it the token as it reads there."""
+def _fill_blank(model: InferenceModel, left: str, index: int, before: np.ndarray) -> str:
+    """Return the text up to a blank, followed by the token as it is written there."""
     piece = model.tokenizer.decode([*before, index])[len(model.tokenizer.decode(before)) :]
-    if _space_in_tokens(model):
+    if _has_space_tokens(model):
         return left.removesuffix(" ") + piece
     if model.tokenizer.kind not in ("word", "wordpiece"):
         return left + piece

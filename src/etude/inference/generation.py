@@ -1,15 +1,15 @@
-"""Text from a causal model: one token after the other, drawn from what the model says comes next.
+"""Autoregressive generation: sampling from a causal model, one token after the other.
 
 The choice of a token, in the order of GPT-2's released code (sample.py): temperature, then the `top_k` likeliest, then
 the likeliest that have `top_p` of the probability together; temperature 0 takes the likeliest (greedy).
 
-Chance is a hash of (seed, the prompt's own ids, number of the sample, number of the token): a sample is the same
-whatever other prompts are in the call, and its beginning is the same however many tokens are asked for.
+The noise is a hash of (seed, the prompt's ids, number of the sample, number of the token): a sample does not depend
+on the other prompts of a call, and its beginning does not depend on the number of tokens requested.
 
-Prompts of several lengths are read and continued together, without padding, from kept keys and values (nn/attention/kv_cache.py).
-A text that fills the context slides: the older half is left out, the newer half is read again from position 0, and
-the text goes on; or it stops there (`overflow`). `cached=False` reads the whole window anew for every token: slow,
-and what the cache is tested against.
+Prompts of several lengths are read and continued together, without padding, from cached keys and values
+(nn/attention/kv_cache.py). A text that fills the context slides: the older half is dropped, the newer half is read
+again from position 0, and the text goes on; or it stops there (`overflow`). `cached=False` reads the whole window anew
+for every token: slow, and the reference that the cache is tested against.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 Ended = Literal["tokens", "end", "stop", "context"]
 Overflow = Literal["slide", "stop"]
 Rule = Literal["usual", "gpt2"]
-KEPT = 2**30  # bytes of keys and values held at once: more prompts than fit are continued in turn
+CACHE_BYTES = 2**30  # bytes of keys and values held at once: more prompts than fit are continued in turn
 TOKENS = 16_384  # of prompts read at once
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What was written behind a prompt."""
+    """The text generated after a prompt."""
 
     prompt: str
     text: str
-    ids: tuple[int, ...]  # the tokens written, without the end-of-text that ended them
+    ids: tuple[int, ...]  # the generated tokens, without the final end-of-text
     ended: Ended  # by the number of tokens, end-of-text, a stop string, or the end of the context
     slides: int = 0  # how often the older half of the context was left out
     score: float | None = None  # beam search: log-probability over the length penalty
@@ -55,14 +55,14 @@ class Continuation:
         return self.prompt + self.text
 
 
-# --- how to write -----------------------------------------------------------------------------------
+# --- sampling ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How texts are written, and the choice of a token from its scores.
+    """Settings of generation, and the choice of the next token from its logits.
 
-    Scores equal to the last one kept are kept too, so no order among equals matters.
+    Logits equal to the lowest that passes the filter pass too, so the order among equal ones does not matter.
     """
 
     tokens: int = 40  # at most
@@ -91,47 +91,47 @@ class Sampling:
         if isinstance(self.stop, str):
             raise UserError(f"stop is a list of strings: write stop=[{self.stop!r}].")
 
-    def choose(self, scores: Tensor, keys: Sequence[int]) -> list[int]:
-        """(S, V), a key each -> a token each."""
+    def choose(self, logits: Tensor, keys: Sequence[int]) -> list[int]:
+        """Sample a token for each row of (S, V) logits, with one random key a row (the Gumbel-max trick)."""
         if self.temperature == 0:
-            return scores.argmax(-1).tolist()
-        scores = self.kept(scores)
-        key = torch.from_numpy(np.array(keys, np.uint64).view(np.int64)).to(scores.device)
-        noise = gumbel(key[:, None], torch.arange(scores.shape[1], device=scores.device))
-        return (scores + noise).argmax(-1).tolist()
+            return logits.argmax(-1).tolist()
+        logits = self.filter_logits(logits)
+        key = torch.from_numpy(np.array(keys, np.uint64).view(np.int64)).to(logits.device)
+        noise = gumbel(key[:, None], torch.arange(logits.shape[1], device=logits.device))
+        return (logits + noise).argmax(-1).tolist()
 
-    def kept(self, scores: Tensor) -> Tensor:
-        """(S, V) scores under the temperature, minus infinity where a token is ruled out."""
-        scores = (scores - scores.amax(-1, keepdim=True)) / self.temperature
-        if self.top_k is not None and self.top_k < scores.shape[1]:
-            scores = _at_least(scores, scores.topk(self.top_k).values[:, -1:])
+    def filter_logits(self, logits: Tensor) -> Tensor:
+        """Apply temperature, top-k and top-p to (S, V) logits; filtered tokens become minus infinity."""
+        logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[1]:
+            logits = _mask_below(logits, logits.topk(self.top_k).values[:, -1:])
         if self.top_p is not None and self.top_p < 1:
-            falling = scores.sort(-1, descending=True).values
-            share = falling.double().softmax(-1)
-            upto = share.cumsum(-1)
-            inside = upto <= self.top_p if self.top_p_rule == "gpt2" else upto - share < self.top_p
+            descending = logits.sort(-1, descending=True).values
+            probs = descending.double().softmax(-1)
+            cumulative = probs.cumsum(-1)
+            inside = cumulative <= self.top_p if self.top_p_rule == "gpt2" else cumulative - probs < self.top_p
             last = (inside.sum(-1, keepdim=True) - 1).clamp(min=0)
-            scores = _at_least(scores, falling.gather(1, last))
-        return scores
+            logits = _mask_below(logits, descending.gather(1, last))
+        return logits
 
 
-def _at_least(scores: Tensor, least: Tensor) -> Tensor:
-    return scores.masked_fill(scores < least, float("-inf"))
+def _mask_below(logits: Tensor, threshold: Tensor) -> Tensor:
+    return logits.masked_fill(logits < threshold, float("-inf"))
 
 
-# --- what comes next --------------------------------------------------------------------------------
+# --- next-token logits ------------------------------------------------------------------------------
 
 
 def window_start(length: int, context: int, stride: int) -> int:
-    """The first token that is seen when the one behind `length` tokens is predicted.
+    """Return the first position of the window that predicts the token after `length` tokens.
 
-    Windows begin at multiples of the stride, and the first one that reaches is taken: it sees most of the past.
+    Windows begin at multiples of the stride; the first that reaches the token has the longest context.
     """
     return 0 if length <= context else -(-(length - context) // stride) * stride
 
 
 class Reader:
-    """Sequences that grow, and the scores of what follows each."""
+    """Growing sequences with a key-value cache, and the logits of the next token of each."""
 
     def __init__(self, loaded: InferenceModel, sequences: Sequence[Sequence[int]], cached: bool = True) -> None:
         self.model, self.objective, self.device = loaded.model, loaded.objective, loaded.device
@@ -141,20 +141,20 @@ class Reader:
         self.starts = np.zeros(len(self.sequences), np.int64)
         self.slides = np.zeros(len(self.sequences), np.int64)
         self.cache = KVCache() if cached else None
-        self.nameless = loaded.nameless
+        self.ids_without_token = loaded.ids_without_token
 
     @torch.no_grad()
-    def scores(self) -> Tensor:
-        """(S, V) of the token behind each sequence; minus infinity for ids that are no token."""
-        starts = np.array([window_start(len(one), self.context, self.stride) for one in self.sequences], np.int64)
+    def next_logits(self) -> Tensor:
+        """Return the next-token logits (S, V); minus infinity for ids without a token."""
+        starts = np.array([window_start(len(ids), self.context, self.stride) for ids in self.sequences], np.int64)
         moved = np.flatnonzero(starts != self.starts)
         self.slides[moved] += 1
         self.starts = starts
-        kept = np.zeros_like(starts)
+        cached = np.zeros_like(starts)
         if self.cache is not None and self.cache.keys:
             self.cache.reset(moved)
-            kept = self.cache.lengths
-        new = [sequence[start:] for sequence, start in zip(self.sequences, starts + kept, strict=True)]
+            cached = self.cache.lengths
+        new = [sequence[start:] for sequence, start in zip(self.sequences, starts + cached, strict=True)]
         if self.cache is None:
             packed = pack(new).to(self.device)
             states = self.model(packed)
@@ -162,16 +162,16 @@ class Reader:
             packed = self.cache.pack(new).to(self.device)
             states = self.model(packed, cache=self.cache)
         states.last = states.last.index_select(0, packed.layout.bounds[1:].long() - 1)  # (S, D)
-        scores = upcast(self.objective.logits(self.model, states))
-        return scores if self.nameless is None else scores.masked_fill(self.nameless, float("-inf"))
+        logits = upcast(self.objective.logits(self.model, states))
+        return logits if self.ids_without_token is None else logits.masked_fill(self.ids_without_token, float("-inf"))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """One more token for each sequence."""
+        """Append one token to each sequence."""
         for sequence, token in zip(self.sequences, tokens, strict=True):
             sequence.append(token)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these sequences, in this order; one may be named twice (beams)."""
+        """Keep only these sequences, in this order; a row may be repeated (beams)."""
         index = np.array(rows, np.int64)
         self.sequences = [list(self.sequences[row]) for row in rows]
         self.starts, self.slides = self.starts[index], self.slides[index]
@@ -179,11 +179,11 @@ class Reader:
             self.cache.select(index)
 
 
-# --- writing ----------------------------------------------------------------------------------------
+# --- generation -------------------------------------------------------------------------------------
 
 
 class Sample:
-    """One text in the making: number `number` of its prompt."""
+    """A text being generated: sample `number` of its prompt."""
 
     def __init__(self, loaded: InferenceModel, prompt: str, sampling: Sampling, number: int = 0) -> None:
         if not loaded.model.causal:
@@ -191,7 +191,7 @@ class Sample:
                 "This model does not write on: only a causal Transformer (the GPTs) does. "
                 "A masked model fills blanks: use fill."
             )
-        loaded.must_speak()
+        loaded.require_trained_head()
         ids = loaded.tokenizer.encode(prompt).ids
         self.prompt, self.limit = prompt, sampling.tokens
         self.key = fold(sampling.seed, "generate", ids.tobytes().hex(), number)
@@ -211,7 +211,7 @@ class Sample:
         self.slides = 0
 
     def take(self, token: int) -> str:
-        """One more token: the piece of text that is certain now."""
+        """Append a token and return the text that is final now."""
         piece = ""
         if token == self.end:
             self.ended = "end"
@@ -230,12 +230,13 @@ class Sample:
         return piece
 
     def branch(self) -> Self:
-        """A second text that begins as this one (beams)."""
-        other = copy.copy(self)
-        other.written, other.ids, other.pieces = self.written.branch(), list(self.ids), list(self.pieces)
-        return other
+        """Return a copy that can be continued independently (beams)."""
+        copied = copy.copy(self)
+        copied.written, copied.ids, copied.pieces = self.written.branch(), list(self.ids), list(self.pieces)
+        return copied
 
     def result(self, score: float | None = None) -> Continuation:
+        """Return the finished text."""
         assert self.ended is not None
         text = "".join(self.pieces)
         return Continuation(self.prompt, text, tuple(self.ids), self.ended, self.slides, score, self.context)
@@ -244,56 +245,56 @@ class Sample:
 def generate(
     loaded: InferenceModel, prompts: Sequence[str], sampling: Sampling, samples: int = 1, cached: bool = True
 ) -> list[Continuation]:
-    """`samples` continuations of each prompt, those of the first prompt first."""
+    """Generate `samples` continuations of each prompt, those of the first prompt first."""
     if samples < 1:
         raise UserError(f"samples={samples}: ask for one or more.")
-    made = [Sample(loaded, prompt, sampling, number) for prompt in prompts for number in range(samples)]
-    for _ in write(loaded, made, sampling, cached):
+    texts = [Sample(loaded, prompt, sampling, number) for prompt in prompts for number in range(samples)]
+    for _ in write(loaded, texts, sampling, cached):
         pass
-    return [sample.result() for sample in made]
+    return [sample.result() for sample in texts]
 
 
 def write(
     loaded: InferenceModel, samples: Sequence[Sample], sampling: Sampling, cached: bool = True
 ) -> Iterator[tuple[Sample, str]]:
-    """Writes all samples to their ends; (sample, piece of text) as the pieces come."""
-    for group in _groups(samples, loaded.model):
+    """Generate all samples to their ends; yield (sample, piece of text) as the pieces come."""
+    for group in _group_samples(samples, loaded.model):
         prompts = list(dict.fromkeys(tuple(sample.framed) for sample in group))
         reader = Reader(loaded, prompts, cached)
-        scores = reader.scores()  # of each prompt once, however many samples it has
+        logits = reader.next_logits()  # of each prompt once, however many samples it has
         if len(prompts) < len(group):
             rows = [prompts.index(tuple(sample.framed)) for sample in group]
             reader.keep(rows)
-            scores = scores[rows]
+            logits = logits[rows]
         while True:
-            chosen = sampling.choose(scores, [fold(sample.key, len(sample.ids)) for sample in group])
-            for sample, token, slides in zip(group, chosen, reader.slides.tolist(), strict=True):
+            tokens = sampling.choose(logits, [fold(sample.key, len(sample.ids)) for sample in group])
+            for sample, token, slides in zip(group, tokens, reader.slides.tolist(), strict=True):
                 sample.slides = slides
                 piece = sample.take(token)
                 if piece:
                     yield sample, piece
-            reader.extend(chosen)
-            going = [row for row, sample in enumerate(group) if sample.ended is None]
-            if len(going) < len(group):
-                reader.keep(going)
-                group = [group[row] for row in going]
+            reader.extend(tokens)
+            unfinished = [row for row, sample in enumerate(group) if sample.ended is None]
+            if len(unfinished) < len(group):
+                reader.keep(unfinished)
+                group = [group[row] for row in unfinished]
             if not group:
                 break
-            scores = reader.scores()
+            logits = reader.next_logits()
 
 
-def _groups(samples: Sequence[Sample], model: Model) -> Iterator[list[Sample]]:
-    """In order, as many at a time as memory allows: bounds it, never changes a result."""
+def _group_samples(samples: Sequence[Sample], model: Model) -> Iterator[list[Sample]]:
+    """Yield the samples in order, as many at a time as the cache may hold: bounds memory, never changes a result."""
     size = 2 * 4 * model.layers * model.width  # bytes of a token: a key and a value, float32
     group: list[Sample] = []
-    kept = read = 0
+    cache_bytes = prompt_tokens = 0
     for sample in samples:
         prompt = min(len(sample.framed), model.max_length)
         need = size * min(prompt + sample.limit, model.max_length)
-        if group and (kept + need > KEPT or read + prompt > TOKENS):
+        if group and (cache_bytes + need > CACHE_BYTES or prompt_tokens + prompt > TOKENS):
             yield group
-            group, kept, read = [], 0, 0
+            group, cache_bytes, prompt_tokens = [], 0, 0
         group.append(sample)
-        kept, read = kept + need, read + prompt
+        cache_bytes, prompt_tokens = cache_bytes + need, prompt_tokens + prompt
     if group:
         yield group

@@ -1,9 +1,9 @@
-"""What an answer behind a text is worth to a causal model: the log-probability of its tokens, and ways to compare it.
+"""Log-likelihood of answers after a text under a causal model, and rules to compare answers.
 
-Text and answer are encoded together, and the answer is what lies behind the tokens that they share with the text alone:
-byte-level BPE joins a space to the word behind it, so spaces at the end of the text belong to the answer too.
+Text and answer are encoded together, and the answer begins after the tokens shared with the text alone: byte-level BPE
+joins a space to the word behind it, so spaces at the end of the text belong to the answer too.
 
-Rules to compare answers of different lengths by:
+Rules to compare answers of different lengths:
 
     tokens           the mean log-probability of a token; GPT-3's usual one (section 2.4)
     sum              of the whole answer; lm-evaluation-harness calls its accuracy acc
@@ -22,11 +22,11 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.inference.model import LoadedModel
-from etude.inference.perplexity import judged_at
+from etude.inference.perplexity import score_targets
 from etude.tasks.base import by_length
 
 Rule = Literal["tokens", "sum", "characters", "bytes", "unconditional"]
-Rated = dict[Rule, np.ndarray]  # (answers,) by rule: the highest is chosen
+RuleScores = dict[Rule, np.ndarray]  # (answers,) by rule: the highest is chosen
 
 
 @dataclass(frozen=True)
@@ -34,96 +34,98 @@ class Answers:
     """A text with each of its possible answers, as tokens."""
 
     sequences: list[np.ndarray]  # text and answer; the last token is predicted, not read
-    firsts: list[int]  # the place of the answer's first token in each
+    firsts: list[int]  # the position of the answer's first token in each
     cut: bool  # whether the beginning of the text was lost
 
 
 @dataclass(frozen=True)
-class Worth:
-    """Of the answers of one text, (answers,) each."""
+class AnswerScores:
+    """Scores of the answers of one text, (answers,) each."""
 
     nats: np.ndarray
     tokens: np.ndarray
-    likeliest: np.ndarray  # bool: every token is the one that the model would write
+    likeliest: np.ndarray  # bool: every token is the argmax, so greedy decoding would generate the answer
 
 
-def spelled(loaded: LoadedModel, text: str, answers: Sequence[str]) -> Answers:
+def encode_answers(loaded: LoadedModel, text: str, answers: Sequence[str]) -> Answers:
+    """Encode a text with each of its possible answers, cut at the left to the context."""
     bare = text.rstrip(" ")
-    ids = [one.ids for one in loaded.tokenizer.encode_batch([bare, *(text + answer for answer in answers)])]
+    ids = [encoding.ids for encoding in loaded.tokenizer.encode_batch([bare, *(text + answer for answer in answers)])]
     before, whole = ids[0], ids[1:]
     framed = loaded.objective.frame(before, None)
     markers = framed[: len(framed) - len(before)]
     sequences, firsts, cut = [], [], False
     for answer, tokens in zip(answers, whole, strict=True):
-        shared = _shared(before, tokens)
+        shared = _common_prefix(before, tokens)
         shared -= shared == len(tokens)  # an answer that ends in the text's last token has at least that one
         if shared < 0 or not answer.strip():
             raise UserError(f"The tokenizer leaves nothing of the answer '{answer.strip()}'. Choose other words.")
         if not len(markers) + shared:
             raise UserError(f"Nothing stands before the answer '{answer.strip()}': lengthen the template.")
         sequence, first = np.concatenate([markers, tokens]).astype(np.int64), len(markers) + shared
-        over = max(0, len(sequence) - 1 - loaded.model.max_length)
-        if over >= first:
+        overflow = max(0, len(sequence) - 1 - loaded.model.max_length)
+        if overflow >= first:
             raise UserError(
                 f"The answer '{answer.strip()[:40]}' leaves no room before it: "
                 f"the model sees {loaded.model.max_length} tokens."
             )
-        sequences.append(sequence[over:])
-        firsts.append(first - over)
-        cut = cut or over > 0
+        sequences.append(sequence[overflow:])
+        firsts.append(first - overflow)
+        cut = cut or overflow > 0
     return Answers(sequences, firsts, cut)
 
 
-def _shared(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two sequences have in common from their beginning."""
-    least = min(len(one), len(other))
-    differ = np.flatnonzero(one[:least] != other[:least])
-    return int(differ[0]) if len(differ) else least
+def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
+    """Return the length of the common prefix of two sequences."""
+    shorter = min(len(left), len(right))
+    differ = np.flatnonzero(left[:shorter] != right[:shorter])
+    return int(differ[0]) if len(differ) else shorter
 
 
-def weigh(loaded: LoadedModel, group: Sequence[Answers]) -> list[Worth]:
-    """Of each text's answers. What several answers read, such as a text before answers of one token, is read once."""
-    read: dict[bytes, int] = {}
+def score_answers(loaded: LoadedModel, group: Sequence[Answers]) -> list[AnswerScores]:
+    """Score the answers of each text; an input shared by several answers (of one token each) is read once."""
+    input_numbers: dict[bytes, int] = {}
     inputs: list[np.ndarray] = []
-    wanted: list[list[tuple[int, int, np.ndarray]]] = []  # of each input: (answer, the place before it, its tokens)
+    targets: list[list[tuple[int, int, np.ndarray]]] = []  # of each input: (answer, the place before it, its tokens)
     total = 0
-    for one in group:
-        for sequence, first in zip(one.sequences, one.firsts, strict=True):
+    for encoded in group:
+        for sequence, first in zip(encoded.sequences, encoded.firsts, strict=True):
             key = sequence[:-1].tobytes()
-            if key not in read:
-                read[key] = len(inputs)
+            if key not in input_numbers:
+                input_numbers[key] = len(inputs)
                 inputs.append(sequence[:-1])
-                wanted.append([])
-            wanted[read[key]].append((total, first - 1, sequence[first:]))
+                targets.append([])
+            targets[input_numbers[key]].append((total, first - 1, sequence[first:]))
             total += 1
     nats, tokens, missed = np.zeros(total), np.zeros(total, np.int64), np.zeros(total, np.int64)
-    for numbers in by_length([len(one) for one in inputs]):
-        (packed,) = loaded.packed([inputs[number] for number in numbers])
-        asked = [
+    for numbers in by_length([len(encoded) for encoded in inputs]):
+        (packed,) = loaded.pack_batches([inputs[number] for number in numbers])
+        spans = [
             (answer, start + place, ids)
             for start, number in zip(packed.layout.host[:-1].tolist(), numbers, strict=True)
-            for answer, place, ids in wanted[number]
+            for answer, place, ids in targets[number]
         ]
-        index = np.concatenate([np.arange(place, place + len(ids)) for _, place, ids in asked])
-        owner = np.repeat([answer for answer, _, _ in asked], [len(ids) for _, _, ids in asked])
-        found, likeliest = judged_at(loaded, packed, index, np.concatenate([ids for _, _, ids in asked]))
-        np.add.at(nats, owner, found.double().numpy())
+        index = np.concatenate([np.arange(place, place + len(ids)) for _, place, ids in spans])
+        owner = np.repeat([answer for answer, _, _ in spans], [len(ids) for _, _, ids in spans])
+        target_nats, likeliest = score_targets(loaded, packed, index, np.concatenate([ids for _, _, ids in spans]))
+        np.add.at(nats, owner, target_nats.double().numpy())
         np.add.at(tokens, owner, 1)
         np.add.at(missed, owner, ~likeliest.numpy())
-    ends = np.cumsum([len(one.sequences) for one in group])[:-1]
+    ends = np.cumsum([len(encoded.sequences) for encoded in group])[:-1]
     return [
-        Worth(*parts) for parts in zip(*(np.split(all_of, ends) for all_of in (nats, tokens, missed == 0)), strict=True)
+        AnswerScores(*parts)
+        for parts in zip(*(np.split(all_of, ends) for all_of in (nats, tokens, missed == 0)), strict=True)
     ]
 
 
-def by_rules(worth: Worth, words: Sequence[str], unasked: Worth | None) -> Rated:
-    """What answers of these words are worth under each rule; `unasked`, behind what stands before any answer."""
-    found: Rated = {
-        "tokens": -worth.nats / worth.tokens,
-        "sum": -worth.nats,
-        "characters": -worth.nats / [max(1, len(word)) for word in words],
-        "bytes": -worth.nats / [max(1, len(word.encode())) for word in words],
+def score_by_rule(answer_scores: AnswerScores, words: Sequence[str], unconditional: AnswerScores | None) -> RuleScores:
+    """Score answers of these words under each rule; `unconditional` are their scores without the question."""
+    scores: RuleScores = {
+        "tokens": -answer_scores.nats / answer_scores.tokens,
+        "sum": -answer_scores.nats,
+        "characters": -answer_scores.nats / [max(1, len(word)) for word in words],
+        "bytes": -answer_scores.nats / [max(1, len(word.encode())) for word in words],
     }
-    if unasked is not None:
-        found["unconditional"] = unasked.nats - worth.nats
-    return found
+    if unconditional is not None:
+        scores["unconditional"] = unconditional.nats - answer_scores.nats
+    return scores

@@ -1,4 +1,4 @@
-"""A trained model in use: `etude.load(...)` gives states, vectors, logits, filled blanks and written text."""
+"""The trained model that `etude.load` returns: states, vectors, logits, fill-mask, generation, perplexity."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from etude.text.corpus.corpus import Corpus
 
 
 class LoadedModel(InferenceModel):
-    """A model with everything it can do: arrays, blanks filled, texts continued and scored."""
+    """A trained model for inference: hidden states, logits, fill-mask, generation, perplexity."""
 
     def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
-        """The likeliest tokens for each [MASK]; a list of guesses, or one such list a blank where there are several."""
+        """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
         return fill_mask.fill(self, text, top)
 
     def generate(
@@ -37,14 +37,14 @@ class LoadedModel(InferenceModel):
         past_end: bool = False,
         overflow: Overflow = "slide",
     ) -> Continuation | list[Continuation]:
-        """Goes on with a prompt, or with each of a list; see etude.inference.generation. Temperature 0 takes the likeliest.
+        """Continue a prompt, or each of a list; temperature 0 is greedy decoding. See etude.inference.generation.
 
         One prompt and one sample give one Continuation (`str` of it is the whole text); otherwise a list of them, the
         samples of the first prompt first.
         """
         sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
-        found = generation.generate(self, [prompts] if isinstance(prompts, str) else prompts, sampling, samples)
-        return found[0] if isinstance(prompts, str) and samples == 1 else found
+        texts = generation.generate(self, [prompts] if isinstance(prompts, str) else prompts, sampling, samples)
+        return texts[0] if isinstance(prompts, str) and samples == 1 else texts
 
     def stream(
         self,
@@ -61,19 +61,19 @@ class LoadedModel(InferenceModel):
         past_end: bool = False,
         overflow: Overflow = "slide",
     ) -> Iterator[str]:
-        """The text of `generate`'s sample number `sample`, piece by piece; no piece ends inside a character."""
+        """Yield the text of `generate`'s sample number `sample` piece by piece; no piece ends inside a character."""
         sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
-        writing = generation.Sample(self, prompt, sampling, sample)
-        return (piece for _, piece in generation.write(self, [writing], sampling))
+        text = generation.Sample(self, prompt, sampling, sample)
+        return (piece for _, piece in generation.write(self, [text], sampling))
 
     def search(
         self, prompt: str, tokens: int = 40, *, beams: int = 4, penalty: float = 0.6, stop: Sequence[str] = ()
     ) -> list[Continuation]:
-        """The best texts of a beam search, best first; see etude.inference.beam_search. The defaults are GPT-3's."""
+        """Return the texts of a beam search, best first; the defaults are GPT-3's. See etude.inference.beam_search."""
         return beam_search.search(self, prompt, tokens, beams=beams, penalty=penalty, stop=stop)
 
     def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:
-        """How well the model predicts a text or a part of a corpus; see etude.inference.perplexity."""
+        """Measure the perplexity of a text or a part of a corpus. See etude.inference.perplexity."""
         return perplexities.perplexity(self, source, stride)
 
 

@@ -1,4 +1,4 @@
-"""Opening a run, or a folder in the published form: its model and objective with their weights."""
+"""Opening a run, or a folder in the published form, as a model with its weights."""
 
 from __future__ import annotations
 

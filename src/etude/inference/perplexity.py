@@ -1,10 +1,10 @@
-"""Perplexity by a sliding window: how well a causal model predicts a text, every token of it exactly once.
+"""Perplexity by a sliding window: every token of a text is scored exactly once.
 
-A text longer than the context is seen through windows that begin at multiples of the stride. A token is scored in
-the first window that reaches it, so behind the first window every token sees at least `context - stride + 1` tokens
+A text longer than the context is read in windows that begin at multiples of the stride. A token is scored in
+the first window that reaches it, so after the first window every token sees at least `context - stride + 1` tokens
 of its past; a small stride sees more and costs more. The first token follows end-of-text, or a start token
 (`objective.start`), as documents do in pre-training; where the tokenizer has none (GPT-1), it cannot be scored and is
-counted as such.
+counted as `unscored`.
 
 In a corpus the documents are read as the model read them in pre-training: end-of-text behind each, which is scored
 too, and one stream of them all, or each document alone (`objective.documents`).
@@ -12,8 +12,8 @@ too, and one stream of them all, or each document alone (`objective.documents`).
 Nats a token depend on the tokenizer; nats a word and bits a byte compare models with different ones (GPT-2, section
 3.1, rescales to a data set's own unit in the same way).
 
-A masked model has no such likelihood. `pseudo_perplexity` masks one token at a time and asks for it from both of its
-sides (Salazar et al. 2020): for masked models among themselves, and not comparable with a causal model's number.
+A masked model has no such likelihood. `pseudo_perplexity` masks one token at a time and predicts it from both
+sides (Salazar et al. 2020): it compares masked models, and is not comparable with the perplexity of a causal model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,9 +44,11 @@ COPIES = 64  # of a text, each with another token masked, made at once
 
 @dataclass(frozen=True)
 class Perplexity:
+    """The negative log-likelihood of a text with the counts it is divided by."""
+
     nats: float  # of all scored tokens together
     tokens: int  # scored, end-of-text behind documents among them
-    words: int  # runs of letters and digits, and single symbols (text/tokenizer/characters.py); in a corpus, its word starts
+    words: int  # runs of letters and digits, and symbols (text/tokenizer/characters.py); in a corpus, its word starts
     bytes: int  # of the text in UTF-8
     unknown: int  # scored tokens that stand for letters the tokenizer does not know: their letters cost nothing
     unscored: int  # tokens with nothing before them
@@ -76,7 +78,7 @@ class Perplexity:
 
 
 class Tokens(Protocol):
-    """Ids behind one another that can be read anywhere; the first is context alone."""
+    """A sequence of ids with random access; the first is context only and is not scored."""
 
     @property
     def total(self) -> int: ...
@@ -85,8 +87,8 @@ class Tokens(Protocol):
 
 
 @dataclass
-class Held:
-    """Ids in memory."""
+class IdArray:
+    """Ids in memory, as `Tokens`."""
 
     ids: np.ndarray
 
@@ -99,8 +101,8 @@ class Held:
 
 
 @dataclass
-class Joined:
-    """All documents of a corpus as one stream: the end-of-text that is also its last token, then all of it."""
+class DocumentStream:
+    """All documents of a corpus as one stream, with its last token (end-of-text) repeated before the first."""
 
     stream: Stream
 
@@ -116,13 +118,13 @@ class Joined:
 def perplexity(
     loaded: InferenceModel, source: str | Corpus, stride: int | None = None, context: int | None = None
 ) -> Perplexity:
-    """Of a text, or of a part of a corpus. The stride is half the context unless given."""
+    """Measure the perplexity of a text or of a part of a corpus; the stride is half the context by default."""
     if not loaded.model.causal:
         raise UserError(
             "This model does not predict a text from left to right, so it has no perplexity. "
             "Of a masked model there is a pseudo-perplexity."
         )
-    loaded.must_speak()
+    loaded.require_trained_head()
     context = loaded.model.max_length if context is None else context
     if not 1 <= context <= loaded.model.max_length:
         raise UserError(f"context={context}: the model sees from 1 to {loaded.model.max_length} tokens.")
@@ -135,7 +137,7 @@ def perplexity(
             "This model's tokenizer has no end-of-text token to stand between documents: give a text, not a corpus."
         )
     total, count, unknown, unscored = 0.0, 0, 0, 0
-    for nats, targets in scored(loaded, _pieces(loaded, source, end), context, stride):
+    for nats, targets in score_windows(loaded, _read_pieces(loaded, source, end), context, stride):
         total += float(nats.double().sum())
         count += len(targets)
         unknown += int((targets == loaded.tokenizer.special.unknown).sum())
@@ -143,28 +145,29 @@ def perplexity(
         unscored = 1
     if not count:
         raise UserError("The text has no tokens to score.")
-    words, size = _measured(source)
+    words, size = _count_words_and_bytes(source)
     return Perplexity(total, count, words, size, unknown, unscored, context, stride)
 
 
-def _pieces(loaded: InferenceModel, source: str | Corpus, end: int | None) -> Iterator[Tokens]:
-    """What is read from its own beginning: a text, a stream of documents, or each document alone."""
-    own = loaded.objective.start_token
-    first = end if own is None else own  # what a text stands behind
+def _read_pieces(loaded: InferenceModel, source: str | Corpus, end: int | None) -> Iterator[Tokens]:
+    """Yield what is scored separately: a text, a stream of documents, or each document alone."""
+    start_token = loaded.objective.start_token
+    first = end if start_token is None else start_token  # the context of a text's first token
     if isinstance(source, str):
         ids = loaded.tokenizer.encode(source).ids
-        yield Held(ids if first is None else np.concatenate([[first], ids]))
+        yield IdArray(ids if first is None else np.concatenate([[first], ids]))
         return
-    _same_tokenizer(loaded, source)
-    stream = Stream(source, start=own is not None)
+    _check_same_tokenizer(loaded, source)
+    stream = Stream(source, start=start_token is not None)
     if not loaded.objective.splits_documents:
-        yield Joined(stream)
+        yield DocumentStream(stream)
         return
     for start, stop in _documents(source):
-        yield Held(np.concatenate([[first], source.tokens(start, stop), stream.markers]))
+        yield IdArray(np.concatenate([[first], source.tokens(start, stop), stream.markers]))
 
 
 def _documents(corpus: Corpus) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each document in tokens."""
     start = 0
     for number in range(len(corpus.documents)):
         stop = corpus.documents[number + 1]
@@ -172,15 +175,15 @@ def _documents(corpus: Corpus) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _same_tokenizer(loaded: InferenceModel, corpus: Corpus) -> None:
+def _check_same_tokenizer(loaded: InferenceModel, corpus: Corpus) -> None:
     if corpus.tokenizer.fingerprint != loaded.tokenizer.fingerprint:
         raise UserError(
             "The corpus was made with another tokenizer than the model's: prepare the text with the model's."
         )
 
 
-def _measured(source: str | Corpus) -> tuple[int, int]:
-    """Words and bytes."""
+def _count_words_and_bytes(source: str | Corpus) -> tuple[int, int]:
+    """Return the numbers of words and of UTF-8 bytes."""
     if isinstance(source, Corpus):
         block = 1 << 20
         starts = range(0, source.total, block)
@@ -195,13 +198,15 @@ def _measured(source: str | Corpus) -> tuple[int, int]:
 
 @dataclass
 class Window:
+    """A stretch of tokens that fits the context, and the targets that it scores."""
+
     inputs: np.ndarray  # (n,) int64
     targets: np.ndarray  # (n,) the token behind each
-    first: int  # the first place whose target no window before has scored
+    first: int  # the first position whose target no earlier window has scored
 
 
 def windows(tokens: Tokens, context: int, stride: int) -> Iterator[Window]:
-    """Every token but the first is the target of exactly one window."""
+    """Yield windows in which every token but the first is a scored target exactly once."""
     done = 1
     while done < tokens.total:
         start = window_start(done, context, stride)
@@ -210,43 +215,47 @@ def windows(tokens: Tokens, context: int, stride: int) -> Iterator[Window]:
         done = start + len(ids)
 
 
-def scored(
+def score_windows(
     loaded: InferenceModel, pieces: Iterable[Tokens], context: int, stride: int
 ) -> Iterator[tuple[Tensor, np.ndarray]]:
-    """Nats and ids of the scored tokens, in order, as many windows at a time as memory allows."""
-    kept: list[Window] = []  # what `packed` has taken and not yet given back
+    """Yield nats and ids of the scored tokens, in order, as many windows at a time as memory allows."""
+    pending: list[Window] = []  # read by `pack_batches` and not yet scored
 
-    def inputs() -> Iterator[Any]:
+    def inputs() -> Iterator[np.ndarray]:
         for piece in pieces:
             for window in windows(piece, context, stride):
-                kept.append(window)
+                pending.append(window)
                 yield window.inputs
 
-    for packed in loaded.packed(inputs()):
+    for packed in loaded.pack_batches(inputs()):
         count = len(packed.layout.lengths)
-        group, kept[:] = kept[:count], kept[count:]
+        group, pending[:] = pending[:count], pending[count:]
         starts = packed.layout.host[:-1].astype(np.int64)
-        index = [np.arange(at + one.first, at + len(one.inputs)) for at, one in zip(starts, group, strict=True)]
-        targets = np.concatenate([one.targets[one.first :] for one in group])
-        yield nats_at(loaded, packed, np.concatenate(index), targets), targets
+        index = [
+            np.arange(at + window.first, at + len(window.inputs)) for at, window in zip(starts, group, strict=True)
+        ]
+        targets = np.concatenate([window.targets[window.first :] for window in group])
+        yield target_nats(loaded, packed, np.concatenate(index), targets), targets
 
 
-def nats_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray) -> Tensor:
-    """(M,) the nats of some tokens at some places."""
-    return judged_at(loaded, packed, index, targets)[0]
+def target_nats(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray) -> Tensor:
+    """Return the nats (M,) of target tokens at positions `index` of a packed batch."""
+    return score_targets(loaded, packed, index, targets)[0]
 
 
 @torch.no_grad()
-def judged_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
-    """(M,) the nats of some tokens at some places, and whether each is the likeliest; a chunk of scores at a time."""
+def score_targets(
+    loaded: InferenceModel, packed: Packed, index: np.ndarray, targets: np.ndarray
+) -> tuple[Tensor, Tensor]:
+    """Return the nats (M,) of target tokens and whether each is the likeliest; a chunk of logits at a time."""
     states = loaded.objective.hidden_for_logits(loaded.model, packed)
     chunk = choose_chunk_size(loaded.model.vocab)
     nats, likeliest = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)]
     for start in range(0, len(index), chunk):
         place, target = (torch.from_numpy(part[start : start + chunk]).to(loaded.device) for part in (index, targets))
-        scores = loaded.objective.logits(loaded.model, replace(states, last=states.last.index_select(0, place)))
-        nats.append(F.cross_entropy(upcast(scores), target, reduction="none").cpu())
-        likeliest.append((scores.argmax(-1) == target).cpu())
+        logits = loaded.objective.logits(loaded.model, replace(states, last=states.last.index_select(0, place)))
+        nats.append(F.cross_entropy(upcast(logits), target, reduction="none").cpu())
+        likeliest.append((logits.argmax(-1) == target).cpu())
     return torch.cat(nats), torch.cat(likeliest)
 
 
@@ -254,40 +263,41 @@ def judged_at(loaded: InferenceModel, packed: Packed, index: np.ndarray, targets
 
 
 def pseudo_perplexity(loaded: InferenceModel, source: str | Corpus) -> Perplexity:
-    """Of a masked model: each token from both of its sides, masked alone. Not comparable with `perplexity`.
+    """Measure the pseudo-perplexity of a masked model: each token masked alone. Not comparable with `perplexity`.
 
     A text, or each document of a corpus, is cut into stretches that fill the context; a token sees its stretch.
     """
     mask = loaded.tokenizer.special.mask
     if loaded.objective.predicts_next or mask is None:
-        raise UserError("This model has no mask to ask through: a causal model has a true likelihood, use perplexity.")
-    loaded.must_speak()
+        raise UserError("This model has no mask token. A causal model has a true likelihood: use perplexity.")
+    loaded.require_trained_head()
     room = loaded.model.max_length - len(loaded.objective.frame(np.zeros(0, np.int64), None))
     total, count, unknown = 0.0, 0, 0
-    for ids in _stretches(loaded, source, room):
+    for ids in _split_to_context(loaded, source, room):
         framed = loaded.frame(ids)
         before = (len(framed) - len(ids)) // 2  # a marker on each side, or none
         for start in range(0, len(ids), COPIES):
             places = np.arange(start, min(start + COPIES, len(ids)))
             copies = np.tile(framed, (len(places), 1))
             copies[np.arange(len(places)), before + places] = mask
-            for packed in loaded.packed(copies):
-                some, places = np.split(places, [len(packed.layout.lengths)])
-                index = packed.layout.host[:-1].astype(np.int64) + before + some
-                total += float(nats_at(loaded, packed, index, ids[some]).double().sum())
+            for packed in loaded.pack_batches(copies):
+                group, places = np.split(places, [len(packed.layout.lengths)])
+                index = packed.layout.host[:-1].astype(np.int64) + before + group
+                total += float(target_nats(loaded, packed, index, ids[group]).double().sum())
         count += len(ids)
         unknown += int((ids == loaded.tokenizer.special.unknown).sum())
     if not count:
         raise UserError("The text has no tokens to score.")
-    words, size = _measured(source)
+    words, size = _count_words_and_bytes(source)
     return Perplexity(total, count, words, size, unknown, 0, loaded.model.max_length, room, pseudo=True)
 
 
-def _stretches(loaded: InferenceModel, source: str | Corpus, room: int) -> Iterator[np.ndarray]:
+def _split_to_context(loaded: InferenceModel, source: str | Corpus, room: int) -> Iterator[np.ndarray]:
+    """Yield the ids of a text, or of each document of a corpus, `room` tokens at a time."""
     if isinstance(source, str):
         texts: Iterator[np.ndarray] = iter([loaded.tokenizer.encode(source).ids])
     else:
-        _same_tokenizer(loaded, source)
+        _check_same_tokenizer(loaded, source)
         texts = (source.tokens(start, stop) for start, stop in _documents(source))
     for ids in texts:
         for start in range(0, len(ids), room):

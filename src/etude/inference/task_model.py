@@ -1,4 +1,4 @@
-"""A transferred run in use: predictions and scores, whatever the task."""
+"""Fine-tuned models for inference: predictions and scores, whatever the task."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
 
 @dataclass(frozen=True)
 class TaskModel:
+    """A fine-tuned model with its task, opened from a run."""
+
     folder: Path
     plan: Plan
     model: Model
@@ -40,6 +42,7 @@ class TaskModel:
 
     @classmethod
     def open(cls, folder: str | Path, device: str | None = None) -> TaskModel:
+        """Open a finished run, or the last checkpoint of an unfinished one."""
         run = Run.open(folder)
         plan = Plan.read(run.folder)
         model, task = plan.build(run.recipe.build_model(), run.tokenizer)
@@ -57,7 +60,7 @@ class TaskModel:
         return cls(run.folder, plan, model, task, run.tokenizer)
 
     def with_columns(self, columns: Mapping[str, str]) -> TaskModel:
-        """The same, reading other columns."""
+        """Return the same model, reading other columns."""
         return replace(self, plan=replace(self.plan, columns=self.plan.columns | dict(columns)))
 
     # --- scores -------------------------------------------------------------------------------------
@@ -65,12 +68,12 @@ class TaskModel:
     def read(
         self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
     ) -> Examples[Any]:
-        """A file of examples; columns are those of training unless others are named."""
-        found = self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
-        return admit_examples(self.task, found, True)[0] if skip_bad and labelled else found
+        """Read a file of examples; columns are those of training unless others are named."""
+        examples = self.plan.module.read(path, self.plan.columns | dict(columns or {}), skip_bad, labelled)
+        return admit_examples(self.task, examples, True)[0] if skip_bad and labelled else examples
 
-    def must_answer(self) -> None:
-        """Refuses to use a head that was never trained."""
+    def require_trained_head(self) -> None:
+        """Raise UserError where the task head was never trained."""
         if self.plan.distill is not None and not self.plan.distill.answers:
             raise UserError(
                 f"{self.folder} has learnt what is inside its teacher, and its head nothing yet. Go on with: "
@@ -78,33 +81,34 @@ class TaskModel:
             )
 
     def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
-        self.must_answer()
-        found = examples if isinstance(examples, Examples) else self.read(examples)
-        return self.task.evaluate(self.model, found, intervals)
+        """Score the model on examples, or on a file of them, with bootstrap intervals."""
+        self.require_trained_head()
+        dataset = examples if isinstance(examples, Examples) else self.read(examples)
+        return self.task.evaluate(self.model, dataset, intervals)
 
     # --- predictions --------------------------------------------------------------------------------
 
     def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
-        """One answer an input, in their order: texts, the fields of records, or examples that were read."""
-        self.must_answer()
+        """Return one answer an input, in order; inputs are texts, mappings of fields, or examples."""
+        self.require_trained_head()
         if isinstance(inputs, str):
             raise UserError("predict takes a list of inputs: write predict([text]).")
         if isinstance(inputs, Examples):
             return self.task.predict(self.model, inputs)
         items, places = [], []
-        for number, one in enumerate(inputs, 1):
+        for number, value in enumerate(inputs, 1):
             where = f"input {number}"
-            record = self._record(one) if isinstance(one, str) else dict(one)
+            record = self._record(value) if isinstance(value, str) else dict(value)
             items.append(self.plan.module.parse(record, self.plan.columns, where, False))
             places.append(where)
         return self.task.predict(self.model, Examples(items, "the inputs", places)) if items else []
 
     def write(self, answers: Answers, path: str | Path) -> None:
-        """Answers of `predict` as a file: JSON lines, or what the task's official scorer reads where it has one."""
+        """Write answers of `predict` as JSON lines, or as .json in the format of the task's official scorer."""
         path = Path(path)
         files = self.task.official_files(answers) if path.suffix == ".json" else {}
         if files:
-            for ending, content in files.items():  # the first is the file that was asked for
+            for ending, content in files.items():  # the first is the requested file
                 text = json.dumps(content, ensure_ascii=False)
                 checkpoint.write_text(path.with_name(f"{path.stem}{ending}.json"), text)
         else:
@@ -112,16 +116,16 @@ class TaskModel:
             checkpoint.write_text(path, lines)
 
     def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
-        """Answers to lines as they come: texts, or JSON objects with the fields of an example.
+        """Yield answers to lines as they arrive: texts, or JSON objects with the fields of an example.
 
-        What has arrived is answered together, like lengths side by side, so a person who types gets each answer at
-        once and a long pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
+        Lines that have arrived are answered as one batch, so a person who types gets each answer at once and a long
+        pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
         """
-        self.must_answer()
-        for chunk in arrived(lines):
+        self.require_trained_head()
+        for chunk in batch_arriving_lines(lines):
             answers: list[dict[str, Any] | None] = []
             items, places = [], []
-            wrong: UserError | None = None
+            error: UserError | None = None
             for number, line in chunk:
                 where = f"{source}:{number}"
                 try:
@@ -129,14 +133,14 @@ class TaskModel:
                     places.append(where)
                     answers.append(None)
                 except UserError as problem:
-                    wrong = problem
-                    if not skip_bad:  # told behind the answers to the lines before it
+                    error = problem
+                    if not skip_bad:  # raised after the answers to the lines before it
                         break
                     answers.append({"error": str(problem)})
-            found = iter(self.task.predict(self.model, Examples(items, source, places)) if items else [])
-            yield from (next(found) if answer is None else answer for answer in answers)
-            if wrong is not None and not skip_bad:
-                raise wrong
+            predictions = iter(self.task.predict(self.model, Examples(items, source, places)) if items else [])
+            yield from (next(predictions) if answer is None else answer for answer in answers)
+            if error is not None and not skip_bad:
+                raise error
 
     def _parse(self, line: str, where: str) -> Any:
         line = line.removesuffix("\n").removesuffix("\r")
@@ -150,12 +154,12 @@ class TaskModel:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """The parts of a plain line by their roles, and the columns they are read from; none where it takes JSON."""
+        """The parts of a plain line by role, with their columns; empty where a line must be JSON."""
         module = self.plan.module
         return {role: self.plan.columns.get(role, module.COLUMNS[role][0]) for role in module.INPUTS}
 
     def _record(self, line: str) -> dict[str, Any]:
-        """A plain line as the fields of an example: one text, or several with tabs between them."""
+        """Split a plain line into the fields of an example: one text, or several with tabs between them."""
         module, names = self.plan.module, list(self.inputs.values())
         if not names:
             example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
@@ -171,12 +175,12 @@ class TaskModel:
 
 
 def holds_lines(path: Path) -> bool:
-    """Whether a file is answered line by line as it is read; a table, or what is squeezed, holds examples."""
+    """Whether a file is answered line by line as it is read; tables and compressed files are read whole."""
     return path.suffix == ".jsonl" or path.suffix not in {*COMPRESSED, *FILES, ".conll", ".conllu"}
 
 
-def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
-    """Numbered lines in the groups in which they come in, none waiting for the next; what reading raises is raised."""
+def batch_arriving_lines(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
+    """Yield numbered lines in groups as they arrive, without waiting to fill a group; re-raise errors of reading."""
     waiting: queue.Queue[tuple[int, str] | BaseException | None] = queue.Queue(2 * LARGEST_CHUNK)
 
     def read() -> None:
@@ -188,16 +192,16 @@ def arrived(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
             waiting.put(problem)
 
     threading.Thread(target=read, daemon=True, name="etude-reader").start()
-    over: BaseException | bool | None = False
-    while over is False:
+    end: BaseException | bool | None = False
+    while end is False:
         group: list[tuple[int, str]] = []
         while len(group) < LARGEST_CHUNK and (not group or not waiting.empty()):
-            one = waiting.get()
-            if not isinstance(one, tuple):
-                over = one
+            entry = waiting.get()
+            if not isinstance(entry, tuple):
+                end = entry
                 break
-            group.append(one)
+            group.append(entry)
         if group:
             yield group
-    if isinstance(over, BaseException):
-        raise over
+    if isinstance(end, BaseException):
+        raise end

@@ -74,8 +74,8 @@ class Stream:
         special = corpus.tokenizer.special
         if special.end is None:
             raise UserError(
-                f"{corpus_name(corpus)}: the {corpus.tokenizer.kind} tokenizer of this corpus has no end-of-text token, "
-                "which a causal model needs between documents. Prepare the text with a tokenizer that has one; "
+                f"{corpus_name(corpus)}: the {corpus.tokenizer.kind} tokenizer of this corpus has no end-of-text "
+                "token, which a causal model needs between documents. Prepare the text with a tokenizer that has one; "
                 "those that `etude prepare` trains do."
             )
         self.corpus = corpus

@@ -4,10 +4,11 @@ Pennington et al. 2014, section 3, as the released program does it [code]:
 
     J = sum over X_ij > 0 of f(X_ij) (w_i . w~_j + b_i + b~_j - log X_ij)^2,    f(x) = min(1, (x / x_max)^alpha)
 
-Counting comes first (`etude.text.corpus.cooccurrence`), once for a corpus and a way of counting; the result is kept in the
-folder of the corpus. A row is a stretch of its entries, and what budgets and speeds call tokens are entries. Two
+Counting comes first (`etude.text.corpus.cooccurrence`), once for a corpus and its settings; the counts are stored in
+the folder of the corpus. A row is a stretch of its entries, and what budgets and speeds call tokens are entries. Two
 tables of equal rights are learnt; their sum is a word's vector (model.result: sum). AdaGrad is the objective's own:
-`adagrad: code` squares the step, `paper` the gradient (see objectives/word_vectors/kernels/glove_compiled.py). train.lr is its eta.
+`adagrad: code` squares the step, `paper` the gradient (see objectives/word_vectors/kernels/glove_compiled.py).
+train.lr is its eta.
 
 Engines are those of `windows.py`: one entry after another on a CPU, blocks on a GPU.
 """

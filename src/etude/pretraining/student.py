@@ -112,7 +112,7 @@ def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], st
     if not isinstance(loaded.objective, Masked):
         raise UserError(not_masked)
     model = require(loaded.model, Transformer, not_masked)
-    loaded.must_speak()
+    loaded.require_trained_head()
     if loaded.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
             f"{place} and the corpus have different tokenizers: a token would mean two things. "

@@ -40,6 +40,7 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
     shape = ", ".join(
         f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
     )
+    options = ", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)
     taught, command, beside = "", "pretrain recipe.yaml CORPUS", ""
     if teacher is not None:
         taught, command = f"| teacher | {teacher} |\n", "distill recipe.yaml CORPUS --teacher TEACHER"
@@ -52,7 +53,7 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
 |---|---|
 | paper | {recipe.paper or "none"} |
 | model | {recipe.model_kind}: {shape} |
-| objective | {recipe.objective_kind}: {", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)} |
+| objective | {recipe.objective_kind}: {options} |
 | text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
 | tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
 | trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |

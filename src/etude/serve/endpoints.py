@@ -93,7 +93,7 @@ class Served:
         every: dict[str, tuple[type[Strict], Callable[[Any], dict[str, Any]], Callable[[], object]]] = {
             "fill": (Fill, lambda asked: _fill(model, asked), lambda: model.fill("[MASK]", 1)),
             "generate": (Generate, lambda asked: _generate(model, asked), lambda: _must_write(model)),
-            "predict": (Predict, lambda asked: _predict(tuned, asked), lambda: _must_answer(tuned)),
+            "predict": (Predict, lambda asked: _predict(tuned, asked), lambda: _require_task_head(tuned)),
             "attention": (Look, lambda asked: _look(model, asked), lambda: _must_attend(model)),
             "encode": (Encode, lambda asked: _encode(model, asked), lambda: model.encode(["a"])),
         }
@@ -121,13 +121,13 @@ def _system(place: str | Path) -> str:
 def _must_write(model: LoadedModel) -> None:
     if not model.model.causal:
         raise UserError("This model predicts what is left out, not what follows.")
-    model.must_speak()
+    model.require_trained_head()
 
 
-def _must_answer(tuned: TaskModel | None) -> None:
+def _require_task_head(tuned: TaskModel | None) -> None:
     if tuned is None:
         raise UserError("This run was not fine-tuned.")
-    tuned.must_answer()
+    tuned.require_trained_head()
 
 
 def _must_attend(model: LoadedModel) -> None:

@@ -82,7 +82,7 @@ class Exchange:
     def __init__(self, model: LoadedModel, rules: Rules, vectors: WordVectors | None = None) -> None:
         if not isinstance(model.objective, Masked):
             raise UserError("A masked model is wanted that says what could stand in a word's place (BERT, ALBERT).")
-        model.must_speak()
+        model.require_trained_head()
         self.model, self.rules, self.vectors = model, rules, vectors
         self.frame = model.model.frame(model.tokenizer.special)
 

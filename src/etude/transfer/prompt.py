@@ -27,7 +27,7 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.inference.likelihood import Answers, Worth, by_rules, spelled, weigh
+from etude.inference.likelihood import Answers, AnswerScores, encode_answers, score_answers, score_by_rule
 from etude.inference.model import LoadedModel, load
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_mean
@@ -137,7 +137,7 @@ def _load_causal(source: str | Path | LoadedModel, device: str | None) -> Loaded
             "This model does not go on with a text: only a causal Transformer (the GPTs) can be prompted. "
             "Fine-tune a masked model: etude finetune."
         )
-    loaded.must_speak()
+    loaded.require_trained_head()
     return loaded
 
 
@@ -218,7 +218,7 @@ class PromptTask:
 
     def weigh_options(
         self, count: int, report: Callable[[int], None]
-    ) -> Iterator[tuple[Worth, Worth | None, bool, int]]:
+    ) -> Iterator[tuple[AnswerScores, AnswerScores | None, bool, int]]:
         """Of each example: its answers' worth, the same without a question where that is asked for, whether it was cut,
         and the shots that fitted."""
         for start in range(0, len(self.examples), GROUP):
@@ -230,12 +230,14 @@ class PromptTask:
                 answers = [self.file.delimiter + option for option in self.options(number)]
                 room = self.loaded.model.max_length - max(map(self._cached_length, answers))
                 text, fit = self.context(number, count, room)
-                group.append(spelled(self.loaded, text, answers))
+                group.append(encode_answers(self.loaded, text, answers))
                 fits.append(fit)
                 if self.file.compared == "unconditional":
-                    alone.append(spelled(self.loaded, self.file.answer_context, answers))
-            unconditional = weigh(self.loaded, alone) if alone else [None] * len(group)
-            for options, worth, free, fit in zip(group, weigh(self.loaded, group), unconditional, fits, strict=True):
+                    alone.append(encode_answers(self.loaded, self.file.answer_context, answers))
+            unconditional = score_answers(self.loaded, alone) if alone else [None] * len(group)
+            for options, worth, free, fit in zip(
+                group, score_answers(self.loaded, group), unconditional, fits, strict=True
+            ):
                 yield worth, free, options.cut, fit
             report(numbers.stop)
 
@@ -243,7 +245,7 @@ class PromptTask:
         """The likeliest of the options is the answer."""
         rated, cuts, fits = [], [], []
         for number, (worth, unconditional, cut, fit) in enumerate(self.weigh_options(count, report)):
-            rated.append(by_rules(worth, self.options(number), unconditional))
+            rated.append(score_by_rule(worth, self.options(number), unconditional))
             cuts.append(cut)
             fits.append(fit)
         choices = {rule: np.array([int(scores[rule].argmax()) for scores in rated]) for rule in rated[0]}

@@ -26,7 +26,7 @@ def load_teacher(distill: TaskDistillSettings, kind: str, tokenizer: Tokenizer) 
     if not (place / FILE).is_file():
         raise UserError(f"{place} is no teacher: a run that 'etude finetune' made for the task {kind} is wanted.")
     tuned = TaskModel.open(place, device="cpu")
-    tuned.must_answer()
+    tuned.require_trained_head()
     if tuned.plan.kind != kind:
         raise UserError(f"{place} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
     if tuned.tokenizer.fingerprint != tokenizer.fingerprint:

@@ -54,7 +54,6 @@ def _best(vectors: WordVectors, scores: np.ndarray, without: Sequence[int | None
 def _known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -> None:
     for word in words:
         if unknown == "refuse" and vectors.find_row(word) is None:
-            ways = " --unknown subwords makes a vector of its n-grams." if vectors.grams else ""
-            raise UserError(
-                f"'{word}' is not among the {len(vectors.words):,} words.{suggest_name(word, vectors.words[:50_000])}{ways}"
-            )
+            hint = " --unknown subwords makes a vector of its n-grams." if vectors.grams else ""
+            suggestion = suggest_name(word, vectors.words[:50_000])
+            raise UserError(f"'{word}' is not among the {len(vectors.words):,} words.{suggestion}{hint}")

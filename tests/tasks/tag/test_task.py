@@ -183,7 +183,8 @@ def test_constraints(tokenizer: Tokenizer) -> None:
 
 
 def parts_of_speech() -> Examples[TaggedSentence]:
-    items = [TaggedSentence(["the", "bank", "saw"], ["DET", "NOUN", "VERB"], False), TaggedSentence(["Kim"], ["PROPN"], False),
+    items = [TaggedSentence(["the", "bank", "saw"], ["DET", "NOUN", "VERB"], False),
+             TaggedSentence(["Kim"], ["PROPN"], False),
              TaggedSentence(["the", "Seoul", "bank"], ["DET", "NOUN", "NOUN"], False)]  # fmt: skip
     return Examples(items, "pos.conllu", ["pos.conllu:1", "pos.conllu:5", "pos.conllu:7"])
 

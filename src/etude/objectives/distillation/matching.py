@@ -1,4 +1,4 @@
-"""The hidden layers of a student are matched to those of its teacher (TinyBERT: Jiao et al. 2020, section 3.1; equations 7 to 9).
+"""Matching a student's hidden layers to its teacher's (TinyBERT: Jiao et al. 2020, section 3.1, equations 7 to 9).
 
     attention   its scores before the softmax, head by head                        a mean over heads and pairs of tokens
     hidden      its states behind each layer, the student's through a projection   a mean over tokens and their numbers

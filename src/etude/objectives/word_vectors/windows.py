@@ -5,8 +5,8 @@ so windows reach further), then each centre draws an effective window of 1..wind
 f with sqrt(t/f) + t/f, the paper with sqrt(t/f): `keep`. Windows end with their row and their document.
 
 Every draw is a hash of (seed, step, row, position), so the windows and the noise of a row do not depend on its
-company. A batch holds windows, not pairs: the loops that learn from them (`etude.objectives.word_vectors.kernels`, `batched.py`) make the
-pairs as they go.
+company. A batch holds windows, not pairs: the loops that learn from them make the pairs as they go
+(`etude.objectives.word_vectors.kernels`, `batched.py`).
 
 Three ways to learn, `engine`:
 
