@@ -1,11 +1,13 @@
-"""Is a change faster on a CPU? Steps of two source trees in turns, on a machine whose speed moves by the second.
+"""Steps of two source trees in turns: is a change faster, on a machine whose speed moves by the second?
 
     git worktree add ../before HEAD~1
-    python benchmarks/step_turns.py --against ../before/src                    # BERT 4 x 256, length 128
-    python benchmarks/step_turns.py --against ../before/src --dropout 0.1 --precision float32 --rounds 40
+    python benchmarks/step_turns.py --against ../before                    # BERT 4 x 256, length 128, on a CPU
+    python benchmarks/step_turns.py --against ../before --dropout 0.1 --precision float32 --rounds 40
+    python benchmarks/step_turns.py --against ../before --work bert-128 --device cuda --steps 20
 
-Two processes, each with its own tree, train the same model; one takes two steps, then the other, and only one is at
-work at a time. What counts is the median over turns of the ratio of neighbours, with its quartiles.
+Two processes, each with its own tree and that tree's train_speed.py, train the same model; one takes its steps, then
+the other, and only one is at work at a time. What counts is the median over turns of the ratio of neighbours, with its
+quartiles.
 """
 
 from __future__ import annotations
@@ -20,44 +22,50 @@ from pathlib import Path
 
 import numpy as np
 
-STEPS = 2  # of a turn, behind one that settles
-OWN = Path(__file__).resolve().parent.parent / "src"
+OWN = Path(__file__).resolve().parent.parent
+WARM_UP = {"cpu": 3, "cuda": 12}  # steps before the first turn: compiling and recording graphs
 
 
-def worker(asked: argparse.Namespace) -> None:
-    """Takes a turn for every line it reads, and answers with the seconds of a step."""
+def work_turns(arguments: argparse.Namespace) -> None:
+    """Take a turn for every line of the input, and answer with the seconds of a step."""
     import torch
-    from train_speed import SMALL, etude_loop
+    from train_speed import PUBLISHED, SMALL, etude_loop
 
-    from etude.train import peak
-
-    device = torch.device("cpu")
-    precision = asked.precision or peak.resolve_precision("auto", device)
+    device = torch.device(arguments.device)
+    work = next(work for work in (*SMALL, *PUBLISHED) if work.name == arguments.work)
     with tempfile.TemporaryDirectory() as folder:
-        loop = etude_loop(SMALL[0], asked.dropout, device, precision, Path(folder))
+        loop = etude_loop(work, arguments.dropout, device, arguments.precision, Path(folder))
         batches = loop.loader.steps(0, 10**6)
-        for _ in range(3):
-            loop.advance(next(batches))
-        print(f"ready {precision}", flush=True)
-        for _ in sys.stdin:
-            loop.advance(next(batches))
-            begun = time.perf_counter()
-            for _ in range(STEPS):
+
+        def seconds_of(steps: int) -> float:
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(steps):
                 loop.advance(next(batches))
-            print((time.perf_counter() - begun) / STEPS, flush=True)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            return time.perf_counter() - start
+
+        seconds_of(WARM_UP[device.type])
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            seconds_of(1)  # settles
+            print(seconds_of(arguments.steps) / arguments.steps, flush=True)
 
 
-def started(source: Path, asked: argparse.Namespace) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--worker", "--dropout", str(asked.dropout)]
-    command += ["--precision", asked.precision] if asked.precision else []
-    paths = [str(source), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+def start_worker(tree: Path, arguments: argparse.Namespace) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", __file__, "--worker"]  # -P: train_speed.py of the tree, not ours
+    for name in ("work", "device", "precision", "dropout", "steps"):
+        command += [f"--{name}", str(getattr(arguments, name))]
+    paths = [str(tree / "src"), str(tree / "benchmarks"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def answer(process: subprocess.Popen[str], ask: bool = True) -> str:
+def read_answer(process: subprocess.Popen[str], request: bool = True) -> str:
     assert process.stdin is not None and process.stdout is not None
-    if ask:
+    if request:
         process.stdin.write("\n")
         process.stdin.flush()
     line = process.stdout.readline()
@@ -66,32 +74,49 @@ def answer(process: subprocess.Popen[str], ask: bool = True) -> str:
     return line.strip()
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, default=OWN, help="the src folder of another tree; this one: the noise")
+    parser.add_argument("--against", type=Path, default=OWN, help="another tree; this one itself shows the noise")
+    parser.add_argument("--work", default="bert-small-128", help="a row of train_speed.py")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=2, help="of a turn, behind one that settles")
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--precision", default=None, help="bf16 or float32; the faster one here if not given")
+    parser.add_argument("--precision", choices=("bf16", "float32"), help="the faster one here if not given")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.worker:
-        worker(asked)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.worker:
+        work_turns(arguments)
         return
-    sides = [started(OWN, asked), started(asked.against.resolve(), asked)]
-    said = {answer(side, ask=False) for side in sides}
-    print(f"{' and '.join(sorted(said))}, dropout {asked.dropout}, {asked.rounds} turns of {STEPS} steps", flush=True)
+    if arguments.precision is None:
+        from etude.train import peak
+
+        arguments.precision = peak.resolve_precision("auto", arguments.device)
+    sides = [start_worker(tree, arguments) for tree in (OWN, arguments.against.resolve())]
+    for side in sides:
+        read_answer(side, request=False)
+    print(
+        f"{arguments.work} in {arguments.precision} on {arguments.device}, dropout {arguments.dropout}, "
+        f"{arguments.rounds} turns of {arguments.steps} steps",
+        flush=True,
+    )
     seconds: list[list[float]] = [[], []]
-    for turn in range(asked.rounds):
+    for turn in range(arguments.rounds):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            seconds[side].append(float(answer(sides[side])))
+            seconds[side].append(float(read_answer(sides[side])))
     for side in sides:
         assert side.stdin is not None
         side.stdin.close()
         side.wait()
-    ours, theirs = (np.array(one) for one in seconds)
-    for name, one in (("this tree", ours), ("the other", theirs)):
-        print(f"{name}: {1e3 * np.median(one):8.1f} ms a step, the best {1e3 * one.min():8.1f}")
-    low, middle, high = np.percentile(theirs / ours, [25, 50, 75])
+    this_tree, other_tree = (np.array(values) for values in seconds)
+    for name, values in (("this tree", this_tree), ("the other", other_tree)):
+        print(f"{name}: {1e3 * np.median(values):8.2f} ms a step, the best {1e3 * values.min():8.2f}")
+    print("ratios of the turns:", " ".join(f"{ratio:.3f}" for ratio in other_tree / this_tree))
+    low, middle, high = np.percentile(other_tree / this_tree, [25, 50, 75])
     print(f"this tree is {middle:.3f} times as fast (quartiles {low:.3f} and {high:.3f})")
 
 
