@@ -44,24 +44,24 @@ def _entry(
     error = word_bias[i] + context_bias[j] - log
     for d in range(words.shape[1]):
         error += words[i, d] * contexts[j, d]
-    slope = weight * error
+    grad = weight * error
     inside, bias_rate = rate, np.float32(1)
     if not scaled:
         inside, bias_rate = np.float32(1), rate
     outside = rate / inside
     for d in range(words.shape[1]):
-        one, other = words[i, d], contexts[j, d]
-        of_word = min(max(slope * other, -clip), clip) * inside
-        of_context = min(max(slope * one, -clip), clip) * inside
-        words[i, d] = one - outside * of_word / np.sqrt(word_squares[i, d])
-        contexts[j, d] = other - outside * of_context / np.sqrt(context_squares[j, d])
+        word, context = words[i, d], contexts[j, d]
+        of_word = min(max(grad * context, -clip), clip) * inside
+        of_context = min(max(grad * word, -clip), clip) * inside
+        words[i, d] = word - outside * of_word / np.sqrt(word_squares[i, d])
+        contexts[j, d] = context - outside * of_context / np.sqrt(context_squares[j, d])
         word_squares[i, d] += of_word * of_word
         context_squares[j, d] += of_context * of_context
-    word_bias[i] -= bias_rate * slope / np.sqrt(word_bias_squares[i])
-    context_bias[j] -= bias_rate * slope / np.sqrt(context_bias_squares[j])
-    word_bias_squares[i] += slope * slope
-    context_bias_squares[j] += slope * slope
-    return slope * error
+    word_bias[i] -= bias_rate * grad / np.sqrt(word_bias_squares[i])
+    context_bias[j] -= bias_rate * grad / np.sqrt(context_bias_squares[j])
+    word_bias_squares[i] += grad * grad
+    context_bias_squares[j] += grad * grad
+    return grad * error
 
 
 @njit(nogil=True, fastmath=ROUGHLY, error_model="numpy")

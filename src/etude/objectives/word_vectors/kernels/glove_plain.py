@@ -21,12 +21,12 @@ def glove(
         for place in [(i, j), (j, i)] if symmetric and i != j else [(i, j)]:
             old = [table[row].copy() for table, row in zip(vectors, place, strict=True)]
             error = old[0] @ old[1] + sum(bias[row] for bias, row in zip(biases, place, strict=True)) - logs[entry]
-            slope = np.float32(weights[entry] * error)
+            grad = np.float32(weights[entry] * error)
             for side, row in enumerate(place):
-                step = np.clip(slope * old[1 - side], -clip, clip) * inside
+                step = np.clip(grad * old[1 - side], -clip, clip) * inside
                 vectors[side][row] -= outside * step / np.sqrt(vector_squares[side][row])
                 vector_squares[side][row] += step * step
-                biases[side][row] -= bias_rate * slope / np.sqrt(bias_squares[side][row])
-                bias_squares[side][row] += slope * slope
-            total += float(slope * error)
+                biases[side][row] -= bias_rate * grad / np.sqrt(bias_squares[side][row])
+                bias_squares[side][row] += grad * grad
+            total += float(grad * error)
     return total

@@ -116,25 +116,25 @@ def _contrast(
     _ask_for_row(table, word)
     count, slots = 1, np.uint64(len(accept))
     for number in range(first, first + negatives):
-        drawn = _bits(key, np.uint64(number))
-        slot = np.int64(((drawn >> HALF) * slots) >> HALF)
-        other = slot if (drawn & LOWER) < accept[slot] else np.int64(alias[slot])
-        if other == word:  # skipped, not drawn again [code]
+        bits = _bits(key, np.uint64(number))
+        slot = np.int64(((bits >> HALF) * slots) >> HALF)
+        noise = slot if (bits & LOWER) < accept[slot] else np.int64(alias[slot])
+        if noise == word:  # skipped, not drawn again [code]
             continue
         again = False
         for before in range(1, count):
-            if rows[line, before] == other:
+            if rows[line, before] == noise:
                 weights[line, before] += ONE
                 again = True
         if not again:
-            rows[line, count], labels[line, count], weights[line, count] = other, ZERO, ONE
-            _ask_for_row(table, other)
+            rows[line, count], labels[line, count], weights[line, count] = noise, ZERO, ONE
+            _ask_for_row(table, noise)
             count += 1
     return count
 
 
 @njit(fastmath=ROUGHLY, error_model="numpy", inline="always")
-def _score(hidden: Any, table: Any, rows: Any, line: Any, count: Any, slopes: Any) -> None:
+def _score(hidden: Any, table: Any, rows: Any, line: Any, count: Any, grads: Any) -> None:
     """The products of the rows of a line with the hidden vector, three at a time."""
     for number in range(count, (count + 2) // 3 * 3):
         rows[line, number] = rows[line, 0]  # scored and forgotten
@@ -146,59 +146,59 @@ def _score(hidden: Any, table: Any, rows: Any, line: Any, count: Any, slopes: An
             x += value * table[a, d]
             y += value * table[b, d]
             z += value * table[c, d]
-        slopes[number], slopes[number + 1], slopes[number + 2] = x, y, z
+        grads[number], grads[number + 1], grads[number + 2] = x, y, z
 
 
 @njit(inline="always")
-def _judge(slopes: Any, labels: Any, weights: Any, line: Any, count: Any, rate: Any, hard: Any) -> Any:
+def _to_grads(grads: Any, labels: Any, weights: Any, line: Any, count: Any, rate: Any, hard: Any) -> Any:
     """Scores become steps: rate times (label - sigmoid); returns the loss.
 
     `hard`: a certain score is left alone (hierarchical softmax [code]); otherwise it pulls with full force.
     """
     loss = 0.0
     for number in range(count):
-        score, label, weight = slopes[number], labels[line, number], weights[line, number]
+        score, label, weight = grads[number], labels[line, number], weights[line, number]
         if -EDGE < score < EDGE:
             cell = np.int64((score + EDGE) * PER_CELL)
-            slopes[number] = (label - SIGMOID[cell]) * rate * weight
+            grads[number] = (label - SIGMOID[cell]) * rate * weight
             loss += weight * (LOSS[cell] if label == ONE else LOSS[CELLS - 1 - cell])
         else:
             certain = ONE if score >= EDGE else ZERO
-            slopes[number] = ZERO if hard else (label - certain) * rate * weight
+            grads[number] = ZERO if hard else (label - certain) * rate * weight
             if label != certain or score != score:
                 loss += weight * (score if label == ZERO else -score)
     return loss
 
 
 @njit(fastmath=ROUGHLY, error_model="numpy", inline="always")
-def _move(hidden: Any, change: Any, table: Any, rows: Any, line: Any, count: Any, slopes: Any) -> None:
+def _move(hidden: Any, change: Any, table: Any, rows: Any, line: Any, count: Any, grads: Any) -> None:
     """Moves the rows of a line, two at a time; `change` becomes what the hidden vector should move by."""
     for d in range(len(hidden)):
         change[d] = ZERO
     for number in range(0, count - 1, 2):
-        a, b, x, y = rows[line, number], rows[line, number + 1], slopes[number], slopes[number + 1]
+        a, b, x, y = rows[line, number], rows[line, number + 1], grads[number], grads[number + 1]
         for d in range(len(hidden)):
-            value, one, other = hidden[d], table[a, d], table[b, d]
-            change[d] += x * one + y * other
-            table[a, d] = one + x * value
-            table[b, d] = other + y * value
+            value, first, second = hidden[d], table[a, d], table[b, d]
+            change[d] += x * first + y * second
+            table[a, d] = first + x * value
+            table[b, d] = second + y * value
     for number in range(count - count % 2, count):  # one is left
-        a, x = rows[line, number], slopes[number]
+        a, x = rows[line, number], grads[number]
         for d in range(len(hidden)):
-            one = table[a, d]
-            change[d] += x * one
-            table[a, d] = one + x * hidden[d]
+            output = table[a, d]
+            change[d] += x * output
+            table[a, d] = output + x * hidden[d]
 
 
 @njit(inline="always")
 def _learn(
-    hidden: Any, change: Any, table: Any, rows: Any, labels: Any, weights: Any, line: Any, count: Any, slopes: Any,
+    hidden: Any, change: Any, table: Any, rows: Any, labels: Any, weights: Any, line: Any, count: Any, grads: Any,
     rate: Any, hard: Any,
 ) -> Any:  # fmt: skip
     """Scores the rows of a line against the hidden vector and moves them; `change` is what it should move by."""
-    _score(hidden, table, rows, line, count, slopes)
-    loss = _judge(slopes, labels, weights, line, count, rate, hard)
-    _move(hidden, change, table, rows, line, count, slopes)
+    _score(hidden, table, rows, line, count, grads)
+    loss = _to_grads(grads, labels, weights, line, count, rate, hard)
+    _move(hidden, change, table, rows, line, count, grads)
     return loss
 
 
@@ -253,20 +253,20 @@ def _skip_gram(
     rows, counts = np.zeros((2 * most, room), np.int64), np.zeros(2 * most, np.int64)
     labels, weights = np.zeros((2 * most, room), np.float32), np.ones((2 * most, room), np.float32)
     hidden, change, total = np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(width, np.float32)
-    slopes = np.zeros(room, np.float32)
+    grads = np.zeros(room, np.float32)
     loss = 0.0
     for place in range(start, stop + 1):
         if place < stop:  # look ahead: draw and ask for what the next turn needs
             _ask_for_word(words[place], sub_bounds, sub_rows, inputs)
             line = (place & 1) * most
-            for other in range(low[place], high[place]):
-                if other == place:
+            for neighbour in range(low[place], high[place]):
+                if neighbour == place:
                     continue
                 if hard:
-                    counts[line] = _path(words[other], path_bounds, nodes, node_labels, outputs, rows, labels, line)
+                    counts[line] = _path(words[neighbour], path_bounds, nodes, node_labels, outputs, rows, labels, line)
                 else:
                     counts[line] = _contrast(
-                        words[other], keys[place], (other - low[place]) * negatives, negatives, accept, alias, outputs,
+                        words[neighbour], keys[place], (neighbour - low[place]) * negatives, negatives, accept, alias, outputs,
                         rows, labels, weights, line,
                     )  # fmt: skip
                 line += 1
@@ -281,7 +281,7 @@ def _skip_gram(
             total[d] = ZERO
         begin, growth = (centre & 1) * most, sub_growth[word]
         for line in range(begin, begin + high[centre] - low[centre] - 1):
-            loss += _learn(hidden, change, outputs, rows, labels, weights, line, counts[line], slopes, rate, hard)
+            loss += _learn(hidden, change, outputs, rows, labels, weights, line, counts[line], grads, rate, hard)
             for d in range(width):
                 total[d] += change[d]
                 hidden[d] += growth * change[d]
@@ -299,7 +299,7 @@ def _cbow(
     room = _room(negatives, path_bounds)
     rows, counts = np.zeros((2, room), np.int64), np.zeros(2, np.int64)
     labels, weights = np.zeros((2, room), np.float32), np.ones((2, room), np.float32)
-    hidden, change, slopes = np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(room, np.float32)
+    hidden, change, grads = np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(room, np.float32)
     loss = 0.0
     for place in range(start, stop + 1):
         if place < stop and high[place] - low[place] > 1:
@@ -317,15 +317,15 @@ def _cbow(
         for d in range(width):
             hidden[d] = ZERO
         size = 0
-        for other in range(low[centre], high[centre]):
-            if other != centre:
-                size += _add_rows(words[other], sub_bounds, sub_rows, inputs, hidden)
+        for neighbour in range(low[centre], high[centre]):
+            if neighbour != centre:
+                size += _add_rows(words[neighbour], sub_bounds, sub_rows, inputs, hidden)
         share = ONE / np.float32(size)
         for d in range(width):
             hidden[d] *= share
         line = centre & 1
-        loss += _learn(hidden, change, outputs, rows, labels, weights, line, counts[line], slopes, rate, hard)
-        for other in range(low[centre], high[centre]):
-            if other != centre:
-                _move_rows(words[other], sub_bounds, sub_rows, inputs, change, share if divide else ONE)
+        loss += _learn(hidden, change, outputs, rows, labels, weights, line, counts[line], grads, rate, hard)
+        for neighbour in range(low[centre], high[centre]):
+            if neighbour != centre:
+                _move_rows(words[neighbour], sub_bounds, sub_rows, inputs, change, share if divide else ONE)
     return loss

@@ -25,11 +25,11 @@ def skip_gram(
         hidden = inputs[rows].mean(0)
         total = np.zeros_like(hidden)
         growth = subwords.growth[words[centre]]
-        for other in range(low[centre], high[centre]):
-            if other == centre:
+        for neighbour in range(low[centre], high[centre]):
+            if neighbour == centre:
                 continue
             targets = _targets(
-                int(words[other]), keys[centre], int(other - low[centre]) * negatives, negatives, noise, paths
+                int(words[neighbour]), keys[centre], int(neighbour - low[centre]) * negatives, negatives, noise, paths
             )
             change, added = _learn(hidden, outputs, *targets, np.float32(rate), len(paths.bounds) > 0)
             hidden += growth * change
@@ -47,7 +47,7 @@ def cbow(
     """See windows_compiled.cbow."""
     loss = 0.0
     for centre in range(start, stop):
-        around = [int(words[other]) for other in range(low[centre], high[centre]) if other != centre]
+        around = [int(words[neighbour]) for neighbour in range(low[centre], high[centre]) if neighbour != centre]
         if not around:
             continue
         rows = np.concatenate([_rows(word, subwords) for word in around])
@@ -70,12 +70,12 @@ def _targets(
     if len(paths.bounds):
         span = slice(paths.bounds[word], paths.bounds[word + 1])
         return paths.nodes[span], paths.labels[span], np.ones_like(paths.labels[span])
-    drawn = random_bits(int(key), np.arange(first, first + negatives))
-    slot = (((drawn >> np.uint64(32)) * np.uint64(len(noise.accept))) >> np.uint64(32)).astype(np.int64)
-    own = (drawn & np.uint64(0xFFFFFFFF)) < noise.accept[slot]
-    others, times = np.unique(np.where(own, slot, noise.alias[slot]), return_counts=True)
-    different = others != word  # skipped, not drawn again [code]
-    rows = np.concatenate([[word], others[different]])
+    bits = random_bits(int(key), np.arange(first, first + negatives))
+    slot = (((bits >> np.uint64(32)) * np.uint64(len(noise.accept))) >> np.uint64(32)).astype(np.int64)
+    own = (bits & np.uint64(0xFFFFFFFF)) < noise.accept[slot]
+    drawn_words, times = np.unique(np.where(own, slot, noise.alias[slot]), return_counts=True)
+    different = drawn_words != word  # skipped, not drawn again [code]
+    rows = np.concatenate([[word], drawn_words[different]])
     labels = np.zeros(len(rows), np.float32)
     labels[0] = 1
     return rows, labels, np.concatenate([[1], times[different]]).astype(np.float32)
@@ -86,14 +86,14 @@ def _learn(
     hard: bool,
 ) -> tuple[np.ndarray, float]:  # fmt: skip
     """See windows_compiled._learn."""
-    others = table[rows]  # (T, D)
-    scores = others @ hidden
+    outputs = table[rows]  # (T, D)
+    scores = outputs @ hidden
     inside = np.abs(scores) < LIMIT
     cells = np.where(inside, (scores + np.float32(LIMIT)) * np.float32(CELLS / (2 * LIMIT)), 0).astype(np.int64)
     certain = (scores >= LIMIT).astype(np.float32)
-    slopes = np.where(inside, labels - SIGMOID[cells], 0.0 if hard else labels - certain).astype(np.float32)
-    slopes *= rate * weights
+    grads = np.where(inside, labels - SIGMOID[cells], 0.0 if hard else labels - certain).astype(np.float32)
+    grads *= rate * weights
     right = np.where(labels == 1, LOSS[cells], LOSS[CELLS - 1 - cells])
     beyond = np.where((labels != certain) | np.isnan(scores), np.where(labels == 1, -scores, scores), 0)
-    table[rows] = others + slopes[:, None] * hidden
-    return slopes @ others, float((weights * np.where(inside, right, beyond)).sum(dtype=np.float64))
+    table[rows] = outputs + grads[:, None] * hidden
+    return grads @ outputs, float((weights * np.where(inside, right, beyond)).sum(dtype=np.float64))

@@ -46,13 +46,13 @@ def _contrast(  # type: ignore[no-untyped-def]
     counted = truth | ((number <= negatives) & (noise != word))
     place = outputs + row[:, None] * width + column[None, :]
     inside = counted[:, None] & (column < width)[None, :]
-    others = tl.load(place, mask=inside, other=0.0, cache_modifier=".cg")
-    scores = tl.sum(others * hidden[None, :], 1)
-    slopes = tl.where(counted, (tl.where(truth, 1.0, 0.0) - tl.sigmoid(scores)) * rate, 0.0)
-    tl.atomic_add(place, slopes[:, None] * hidden[None, :], mask=inside, sem="relaxed")
+    vectors = tl.load(place, mask=inside, other=0.0, cache_modifier=".cg")
+    scores = tl.sum(vectors * hidden[None, :], 1)
+    grads = tl.where(counted, (tl.where(truth, 1.0, 0.0) - tl.sigmoid(scores)) * rate, 0.0)
+    tl.atomic_add(place, grads[:, None] * hidden[None, :], mask=inside, sem="relaxed")
     wrong = tl.where(truth, -scores, scores)  # -log sigmoid(-wrong), without overflow
     losses = tl.maximum(wrong, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(wrong)))
-    return tl.sum(slopes[:, None] * others, 0), tl.sum(tl.where(counted, losses, 0.0), 0)
+    return tl.sum(grads[:, None] * vectors, 0), tl.sum(tl.where(counted, losses, 0.0), 0)
 
 
 @triton.jit(do_not_specialize=["count", "share"])  # they differ from step to step
@@ -87,10 +87,10 @@ def _skip_gram(  # type: ignore[no-untyped-def]
             if neighbour != centre:
                 context = tl.load(words + neighbour)
                 first = (neighbour - start) * negatives
-                change, one = _contrast(before + grown * total, context, key, first, accept, alias, vocab, outputs,
+                change, pair_loss = _contrast(before + grown * total, context, key, first, accept, alias, vocab, outputs,
                                         rate, width, column, negatives, targets)  # fmt: skip
                 total += change
-                loss += one
+                loss += pair_loss
         if spelled:
             piece, end = tl.load(bounds + word), tl.load(bounds + word + 1)
             for some in range(piece, end, parts):
@@ -123,9 +123,9 @@ def _cbow(  # type: ignore[no-untyped-def]
             pieces = inputs + row[:, None] * width + column[None, :]
             vectors = tl.load(pieces, mask=there, other=0.0, cache_modifier=".cg")
             size = (stop - start - 1).to(tl.float32)
-            change, one = _contrast(tl.sum(vectors, 0) / size, word, key, 0, accept, alias, vocab, outputs, rate, width,
+            change, pair_loss = _contrast(tl.sum(vectors, 0) / size, word, key, 0, accept, alias, vocab, outputs, rate, width,
                                     column, negatives, targets)  # fmt: skip
-            loss += one
+            loss += pair_loss
             if divide:
                 change = change / size
             changes = tl.broadcast_to(change[None, :], [parts, lanes])
