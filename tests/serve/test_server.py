@@ -26,10 +26,10 @@ from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.serve import server as module
-from etude.serve.endpoints import Served
-from etude.serve.server import Server, names_of
+from etude.serve.endpoints import ServedModel
+from etude.serve.server import Server, allowed_hosts
 from etude.text.tokenizer.tokenizer import Tokenizer
-from etude.view.attention import look
+from etude.view.attention import compute_attention
 
 TEXT = "the cat sat on the mat"
 JSON = {"Content-Type": "application/json"}
@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @contextmanager
 def served(place: Path) -> Iterator[Server]:
-    with Server(Served.open(place, "cpu"), port=0) as server:
+    with Server(ServedModel.open(place, "cpu"), port=0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -128,8 +128,8 @@ def test_answers_are_those_of_python(run: Callable[[str], Path]) -> None:
         vectors = post(server, "encode", texts=[TEXT, "a dog"], pool="first")["vectors"]
         np.testing.assert_allclose(vectors, model.encode([TEXT, "a dog"], pool="first"), atol=1e-5)
         seen = post(server, "attention", text=TEXT)
-        assert seen["tokens"] == look(model, TEXT).tokens
-        np.testing.assert_allclose(seen["weights"], look(model, TEXT).weights, atol=1e-4)
+        assert seen["tokens"] == compute_attention(model, TEXT).tokens
+        np.testing.assert_allclose(seen["weights"], compute_attention(model, TEXT).weights, atol=1e-4)
         status, page = ask(server, "GET", "/attention?text=the%20cat&second=a%20dog")
         assert status == 200 and "<h1>the cat ⏐ a dog</h1>" in page
     with served(run("gpt2-toy")) as server:
@@ -174,7 +174,7 @@ def test_wrong_requests_are_told(run: Callable[[str], Path], path: str, body: An
 def test_requests_that_are_too_large_or_of_no_length(
     run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LARGEST", 100)
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", 100)
     with served(run("bert-toy")) as server:
         assert ask(server, "POST", "/fill", {"text": "[MASK]" + "x" * 200})[0] == 400
         connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
@@ -199,8 +199,8 @@ def test_pages_of_others_do_not_get_in(run: Callable[[str], Path]) -> None:
 
 
 def test_where_it_listens() -> None:
-    assert names_of("127.0.0.1") == names_of("localhost") == frozenset({"localhost", "127.0.0.1", "[::1]"})
-    assert names_of("0.0.0.0") is None and names_of("my.machine") is None
+    assert allowed_hosts("127.0.0.1") == allowed_hosts("localhost") == frozenset({"localhost", "127.0.0.1", "[::1]"})
+    assert allowed_hosts("0.0.0.0") is None and allowed_hosts("my.machine") is None
 
 
 def test_a_fault_of_ours_is_said_and_logged(
@@ -209,7 +209,7 @@ def test_a_fault_of_ours_is_said_and_logged(
     with served(run("bert-toy")) as server:
         monkeypatch.setattr(server.served.model, "encode", lambda *_, **__: 1 / 0)
         status, text = ask(server, "POST", "/encode", {"texts": ["a"]})
-    assert status == 500 and "the log says how" in text and "ZeroDivision" not in text
+    assert status == 500 and "see its log" in text and "ZeroDivision" not in text
     assert "ZeroDivisionError" in caplog.text
 
 

@@ -22,7 +22,7 @@ from etude.inference.model import LoadedModel
 from etude.tasks import base as base_of_tasks
 from etude.tasks.data.records import records
 from etude.transfer import augment as module
-from etude.transfer.augment import Exchange, Open, Rules, augment
+from etude.transfer.augment import AugmentSettings, Replaceable, WordReplacer, augment
 
 Bases = Callable[[str], Path]
 
@@ -43,8 +43,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: LoadedModel) -> None:
     """[CLS] a [MASK] text [SEP] the text [SEP], with segments: the likeliest whole words there."""
-    exchange = Exchange(model, Rules(candidates=4))
-    [found] = exchange.candidates(["this film is very good , 3 actor"])
+    replacer = WordReplacer(model, AugmentSettings(candidates=4))
+    [found] = replacer.find_candidates(["this film is very good , 3 actor"])
     words = ["film", "good", "actor"]  # closed: this is very; no letters: , 3
     text = "this film is very good , 3 actor"
     assert [text[one.start : one.stop] for one in found] == words
@@ -64,7 +64,7 @@ def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: Loa
 
 
 def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: LoadedModel) -> None:
-    whole = Exchange(model, Rules()).whole
+    whole = WordReplacer(model, AugmentSettings()).token_words
     known = {word for word in whole if word}
     assert {"film", "good", "좋다"} <= known
     assert not known & {"?", ",", "3", "[MASK]", "[CLS]"}
@@ -81,13 +81,13 @@ def test_word_pieces(base: Bases, tmp_path: Path) -> None:
     recipe = Recipe.load("bert-toy", ["model.width=16", "model.heads=2"]).resolve(vocab=tokenizer.vocab)
     pieces = LoadedModel(*build_learner(recipe, tokenizer), tokenizer)
     vectors = WordVectors(["zqxy", "near", "far"], np.array([[1, 0], [1, 0.1], [-1, 0]], np.float32))
-    exchange = Exchange(pieces, Rules(candidates=1), vectors)
-    assert not any(word and word.startswith("##") for word in exchange.whole)
-    for number, word in enumerate(exchange.whole):
+    replacer = WordReplacer(pieces, AugmentSettings(candidates=1), vectors)
+    assert not any(word and word.startswith("##") for word in replacer.token_words)
+    for number, word in enumerate(replacer.token_words):
         assert word is None or tokenizer.token(number) == word
-    [found] = exchange.candidates(["zqxy unheard"])
+    [found] = replacer.find_candidates(["zqxy unheard"])
     assert [(one.start, one.words) for one in found] == [(0, ["near"])]
-    assert Exchange(pieces, Rules()).candidates(["zqxy"]) == [[]]
+    assert WordReplacer(pieces, AugmentSettings()).find_candidates(["zqxy"]) == [[]]
 
 
 @settings(max_examples=50, deadline=None)
@@ -97,11 +97,11 @@ def test_copies_change_open_words_alone(data: st.DataObject) -> None:
     text, spans, at = " ".join(words), [], 0
     for word in words:
         if data.draw(st.booleans()):
-            spans.append(Open(at, at + len(word), ["X", "YY"]))
+            spans.append(Replaceable(at, at + len(word), ["X", "YY"]))
         at += len(word) + 1
-    exchange = Exchange.__new__(Exchange)
-    exchange.rules = Rules(copies=8, rate=0.5)
-    copies = exchange.copies(text, spans, key=data.draw(st.integers(0, 2**32)))
+    replacer = WordReplacer.__new__(WordReplacer)
+    replacer.rules = AugmentSettings(copies=8, rate=0.5)
+    copies = replacer.make_copies(text, spans, key=data.draw(st.integers(0, 2**32)))
     assert len(set(copies)) == len(copies) <= 8 and text not in copies
     opened = {one.start for one in spans}
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
@@ -114,7 +114,7 @@ def test_every_example_comes_first_and_keeps_its_label(
     model: LoadedModel, reviews: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "more.jsonl"
-    read, written = augment(model, reviews[1], out, rules=Rules(copies=3, rate=1.0))
+    read, written = augment(model, reviews[1], out, rules=AugmentSettings(copies=3, rate=1.0))
     given_, made = lines_of(reviews[1]), lines_of(out)
     assert (read, written) == (len(given_), len(made)) and written > 2 * read
     place = 0
@@ -135,19 +135,19 @@ def test_copies_depend_on_the_example_and_the_seed_alone(
     model: LoadedModel, reviews: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(name: str, seed: int = 0) -> str:
-        augment(model, reviews[1], tmp_path / name, rules=Rules(copies=2, seed=seed))
+        augment(model, reviews[1], tmp_path / name, rules=AugmentSettings(copies=2, seed=seed))
         return (tmp_path / name).read_text(encoding="utf-8")
 
     whole = made("a.jsonl")
     assert made("b.jsonl", seed=1) != whole
-    monkeypatch.setattr(module, "EXAMPLES", 3)
+    monkeypatch.setattr(module, "GROUP_SIZE", 3)
     monkeypatch.setattr(base_of_tasks, "TOKENS", 40)
     assert made("c.jsonl") == whole
 
 
 def test_of_a_pair_one_text_changes_at_a_time(model: LoadedModel, tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.jsonl", [{"premise": "good film", "hypothesis": "bad plot", "gold_label": "no"}])
-    augment(model, file, tmp_path / "out.jsonl", task="pair", rules=Rules(copies=4, rate=1.0))
+    augment(model, file, tmp_path / "out.jsonl", task="pair", rules=AugmentSettings(copies=4, rate=1.0))
     original, *copies = lines_of(tmp_path / "out.jsonl")
     assert original == lines_of(file)[0]
     changed = [[name for name in original if copy[name] != original[name]] for copy in copies]
@@ -157,14 +157,14 @@ def test_of_a_pair_one_text_changes_at_a_time(model: LoadedModel, tmp_path: Path
 
 def test_words_behind_what_the_model_sees_stay(model: LoadedModel) -> None:
     for count in (60, 200):
-        [found] = Exchange(model, Rules()).candidates([" ".join(["film"] * count)])
+        [found] = WordReplacer(model, AugmentSettings()).find_candidates([" ".join(["film"] * count)])
         assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
 
 
 def test_the_python_interface(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     read, written = etude.augment(base("bert"), reviews[1], out=tmp_path / "a.jsonl", copies=2, seed=3)
     assert read == 40 < written <= 120
-    augment(etude.load(base("bert")), reviews[1], tmp_path / "b.jsonl", rules=Rules(copies=2, seed=3))
+    augment(etude.load(base("bert")), reviews[1], tmp_path / "b.jsonl", rules=AugmentSettings(copies=2, seed=3))
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
@@ -201,8 +201,8 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
 
 
 def test_the_wrong_model_or_rules(base: Bases) -> None:
-    with pytest.raises(UserError, match="A masked model is wanted"):
-        Exchange(etude.load(base("gpt")), Rules())
+    with pytest.raises(UserError, match="the predictions of a masked model"):
+        WordReplacer(etude.load(base("gpt")), AugmentSettings())
     for wrong in ({"copies": 0}, {"rate": 0.0}, {"rate": 1.5}, {"candidates": 0}):
         with pytest.raises(UserError, match="one copy"):
-            Rules(**wrong)  # type: ignore[arg-type]
+            AugmentSettings(**wrong)  # type: ignore[arg-type]

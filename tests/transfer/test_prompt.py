@@ -22,7 +22,7 @@ from etude.errors import UserError
 from etude.inference.model import LoadedModel
 from etude.nn.packed import pack
 from etude.transfer.prompt import PromptTask, prompt
-from etude.transfer.prompt_file import PromptFile, fields_of
+from etude.transfer.prompt_file import PromptFile, template_fields
 
 TEXTS = [
     "good film",
@@ -298,7 +298,7 @@ def test_a_masked_model_is_refused(base: Callable[[str], Path], folder: Path) ->
 @given(st.text(alphabet="{}ab! :", max_size=12))
 def test_a_template_is_read_or_refused(template: str) -> None:
     try:
-        named = fields_of(template)
+        named = template_fields(template)
     except ValueError:
         return
     assert all(name.isidentifier() for name in named)
@@ -311,7 +311,7 @@ def test_the_files_of_the_documentation_are_read(tmp_path: Path) -> None:
     for text in files:
         (tmp_path / "task.yaml").write_text(text, encoding="utf-8")
         said = PromptFile.load(tmp_path / "task.yaml")
-        assert fields_of(said.template)
+        assert template_fields(said.template)
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     assert Plan.read(out).scores["accuracy"]["value"] == max(scores)
     assert TaskModel.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
     assert [file.parent.name for file in out.rglob("model.safetensors")] == ["x"], "only the winner keeps its weights"
-    rows = trials.table(out).splitlines()
+    rows = trials.format_table(out).splitlines()
     assert rows[0].startswith("accuracy on dev, mean ± deviation of 2 seeds") and len(rows) == 3
     assert rows[1].startswith("lr 1e-09") and " ± " in rows[1] and "*" not in rows[1] and " *" in rows[2]
     assert trials.resume(out, quiet=True) == run

@@ -22,7 +22,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.view import attention_page
-from etude.view.attention import Attention, describe_head, habit_of, look, table
+from etude.view.attention import Attention, compute_attention, describe_head, habit_of, table
 from etude.view.attention_page import page
 
 TEXT = "the cat sat on the mat"
@@ -38,7 +38,7 @@ def model(recipe: str = "bert-toy", spelling: str = "wordpiece:80", **changes: A
 
 def test_weights_are_the_softmax_of_each_layer() -> None:
     opened = model()
-    found = look(opened, TEXT)
+    found = compute_attention(opened, TEXT)
     assert found.tokens[0] == "[CLS]" and found.tokens[-1] == "[SEP]"
     assert "".join(found.tokens[1:-1]) == TEXT.replace(" ", "")
     assert found.markers.tolist() == [True, *[False] * (len(found.tokens) - 2), True]
@@ -57,14 +57,14 @@ def test_weights_are_the_softmax_of_each_layer() -> None:
 
 
 def test_a_causal_model_never_looks_ahead() -> None:
-    found = look(model("gpt2-toy", "bpe:300"), TEXT)
+    found = compute_attention(model("gpt2-toy", "bpe:300"), TEXT)
     assert np.triu(found.weights, 1).max() == 0
     assert not found.markers.all()
 
 
 def test_a_pair_is_read_as_tasks_read_it() -> None:
     opened = model()
-    found = look(opened, "the cat", "a dog")
+    found = compute_attention(opened, "the cat", "a dog")
     assert [token for token, marker in zip(found.tokens, found.markers, strict=True) if marker] == [
         "[CLS]",
         "[SEP]",
@@ -73,15 +73,15 @@ def test_a_pair_is_read_as_tasks_read_it() -> None:
     assert (
         "".join(token for token, marker in zip(found.tokens, found.markers, strict=True) if not marker) == "thecatadog"
     )
-    alone = look(opened, "the cat")
+    alone = compute_attention(opened, "the cat")
     assert not np.allclose(found.weights[:, :, :2, :2].sum(), alone.weights[:, :, :2, :2].sum())
 
 
 def test_korean_and_what_is_too_long() -> None:
-    found = look(model(), "고양이가 앉았다")
+    found = compute_attention(model(), "고양이가 앉았다")
     assert "".join(found.tokens[1:-1]) == "고양이가앉았다" and not found.cut
     for second in (None, "a dog ran " * 9):
-        long = look(model(), "the cat sat " * 30, second)
+        long = compute_attention(model(), "the cat sat " * 30, second)
         assert long.cut and len(long.tokens) == 32
 
 
@@ -126,7 +126,7 @@ def test_the_page_holds_the_weights_and_fetches_nothing() -> None:
 
 
 def test_one_layer_where_all_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = look(model(), TEXT)
+    found = compute_attention(model(), TEXT)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page(found, TEXT, "x", layer=1), re.S)[1])  # type: ignore[index]
     assert (data["layers"], data["first"], len(data["habits"]["entropy"])) == (1, 1, 1)
     monkeypatch.setattr(attention_page, "LARGEST", found.weights[0].size)
@@ -148,7 +148,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         return CliRunner().invoke(app, ["show", "attention", str(folder), TEXT, *words])
 
     assert "mostly" in call().output
-    assert len(call("--layer", "0", "--head", "1").output.splitlines()) == len(look(opened, TEXT).tokens)
+    assert len(call("--layer", "0", "--head", "1").output.splitlines()) == len(compute_attention(opened, TEXT).tokens)
     assert set(json.loads(call("--json").output)) >= {"tokens", "weights", "entropy"}
     assert call("-o", str(tmp_path / "maps.html")).exit_code == 0
     assert TEXT in (tmp_path / "maps.html").read_text(encoding="utf-8")
@@ -163,6 +163,6 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_a_model_without_heads_is_refused() -> None:
     with pytest.raises(UserError, match="no attention heads"):
-        look(model("skipgram-toy", "word:30"), TEXT)
+        compute_attention(model("skipgram-toy", "word:30"), TEXT)
     with pytest.raises(UserError, match="leaves nothing"):
-        look(model(), "  ")
+        compute_attention(model(), "  ")

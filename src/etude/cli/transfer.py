@@ -49,7 +49,7 @@ def print_task_run(run: TaskRun, folder: Path) -> None:
     if not run.finished:
         exit_interrupted(f"Stopped and saved. Go on with: etude finetune --resume {folder}")
     if search.is_search(run.folder):
-        typer.echo(search.table(run.folder))
+        typer.echo(search.format_table(run.folder))
     scores = run.scores
     width = max(map(len, scores), default=0)
     for name, score in scores.items():
@@ -59,11 +59,11 @@ def print_task_run(run: TaskRun, folder: Path) -> None:
 
 
 def print_suite(run: SuiteRun) -> None:
-    from etude.transfer.suite import table
+    from etude.transfer.suite import format_table
 
     if run.results is None:
         exit_interrupted("Stopped and saved. The same command goes on.")
-    typer.echo(table(run.results))
+    typer.echo(format_table(run.results))
 
 
 def present_augment(call: Call[AugmentCounts], *, quiet: bool = False) -> None:

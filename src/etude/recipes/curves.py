@@ -5,9 +5,9 @@ A file `curves/<recipe>.json` holds two runs of the recipe, each with the text, 
     short   a few steps on a little text, a second on a CPU: repeated by every run of the tests
     whole   the recipe as it stands on some megabytes, minutes on a CPU: loss against tokens, and what it must beat
 
-and how they were made (command, commit, versions, hardware, date). `Curve.find_deviations` says where another run leaves
-the stored one by more than its tolerance, downwards too: a loss that is far too low sees what it should predict. Files are
-written by `benchmarks/reference_curves.py`, which also says where the tolerances come from.
+and how they were made (command, commit, versions, hardware, date). `Curve.find_deviations` lists where another run
+leaves the stored one by more than its tolerance, downwards too: a loss that is far too low sees what it should predict.
+Files are written by `benchmarks/reference_curves.py`, which also says where the tolerances come from.
 """
 
 from __future__ import annotations

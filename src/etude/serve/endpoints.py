@@ -1,4 +1,4 @@
-"""What a run can do when it is asked over HTTP: JSON in, JSON out.
+"""The endpoints that a run has over HTTP: JSON in, JSON out.
 
     fill        a masked model            {"text": "The [MASK] sat.", "top": 5}
     generate    a causal model            {"text": "Once upon", "tokens": 40, "temperature": 1.0, "seed": 0}
@@ -6,7 +6,8 @@
     attention   a Transformer             {"text": "The cat sat.", "second": null}
     encode      any                       {"texts": ["one vector", "for each"], "pool": "mean"}
 
-Which of them a run has is found out by trying each once. Answers are those of the Python interface.
+Each endpoint is tried once when the run is opened, and those that raise UserError are left out. Answers are those of
+the Python interface.
 """
 
 from __future__ import annotations
@@ -27,98 +28,105 @@ from etude.recipes.schema import validate_settings
 from etude.runs import task_plan as plan
 from etude.runs.run import Run
 from etude.settings import Strict
-from etude.view.attention import look
+from etude.view.attention import compute_attention
 
-MOST = 1024  # tokens that are written, inputs that are answered, in one request
+MAX_ITEMS = 1024  # generated tokens, or inputs, of one request
 
 
-class Fill(Strict):
+class FillRequest(Strict):
     text: str = Field(min_length=1)
     top: int = Field(default=5, ge=1, le=100)
 
 
-class Generate(Strict):
+class GenerateRequest(Strict):
     text: str
-    tokens: int = Field(default=40, ge=1, le=MOST)
+    tokens: int = Field(default=40, ge=1, le=MAX_ITEMS)
     temperature: float = Field(default=1.0, ge=0)
     top_k: int | None = Field(default=None, ge=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int = 0
 
 
-class Predict(Strict):
-    inputs: list[str | dict[str, Any]] = Field(min_length=1, max_length=MOST)
+class PredictRequest(Strict):
+    inputs: list[str | dict[str, Any]] = Field(min_length=1, max_length=MAX_ITEMS)
 
 
-class Look(Strict):
+class AttentionRequest(Strict):
     text: str = Field(min_length=1)
     second: str | None = None
 
 
-class Encode(Strict):
-    texts: list[str] = Field(min_length=1, max_length=MOST)
+class EncodeRequest(Strict):
+    texts: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
     pool: Literal["mean", "max", "first", "last"] = "mean"
 
 
 @dataclass(frozen=True)
-class Ability:
+class Endpoint:
+    """The fields of a request, and the function that answers it."""
+
     request: type[Strict]
     answer: Callable[[Any], dict[str, Any]]
 
-    def checked(self, values: Any) -> Strict:
-        """A request, or UserError with what is wrong with it."""
+    def validate(self, values: object) -> Strict:
+        """Return the request; raise UserError where a field is missing, unknown or wrong."""
         if not isinstance(values, dict):
             raise UserError("A request is a JSON object.")
-        found: Strict = validate_settings(self.request, values, Document(), "request")
-        return found
+        return validate_settings(self.request, values, Document(), "request")
 
 
 @dataclass(frozen=True)
-class Served:
-    """A run that is loaded, and what it can do."""
+class ServedModel:
+    """A loaded run with its endpoints."""
 
     name: str
     system: str
-    abilities: dict[str, Ability]
+    abilities: dict[str, Endpoint]
     model: LoadedModel
     inputs: dict[str, str] = field(default_factory=dict)  # of a fine-tuned run: the parts of an input, their columns
 
     @classmethod
-    def open(cls, place: str | Path, device: str | None = None) -> Served:
-        model = load(place, device)
+    def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
+        """Load a run and try each endpoint once."""
+        model = load(folder, device)
         tuned, inputs = None, {}
-        if (Path(place) / plan.FILE).is_file():
-            tuned = TaskModel.open(place, model.device)
+        if (Path(folder) / plan.FILE).is_file():
+            tuned = TaskModel.open(folder, model.device)
             inputs = tuned.inputs
-        every: dict[str, tuple[type[Strict], Callable[[Any], dict[str, Any]], Callable[[], object]]] = {
-            "fill": (Fill, lambda asked: _fill(model, asked), lambda: model.fill("[MASK]", 1)),
-            "generate": (Generate, lambda asked: _generate(model, asked), lambda: _must_write(model)),
-            "predict": (Predict, lambda asked: _predict(tuned, asked), lambda: _require_task_head(tuned)),
-            "attention": (Look, lambda asked: _look(model, asked), lambda: _must_attend(model)),
-            "encode": (Encode, lambda asked: _encode(model, asked), lambda: model.encode(["a"])),
+        candidates: dict[str, tuple[type[Strict], Callable[[Any], dict[str, Any]], Callable[[], object]]] = {
+            "fill": (FillRequest, lambda values: _fill(model, values), lambda: model.fill("[MASK]", 1)),
+            "generate": (GenerateRequest, lambda values: _generate(model, values), lambda: _require_causal(model)),
+            "predict": (PredictRequest, lambda values: _predict(tuned, values), lambda: _require_task_head(tuned)),
+            "attention": (
+                AttentionRequest,
+                lambda values: _attention(model, values),
+                lambda: _require_attention(model),
+            ),
+            "encode": (EncodeRequest, lambda values: _encode(model, values), lambda: model.encode(["a"])),
         }
-        found = {}
-        for name, (request, answer, tried) in every.items():
+        endpoints = {}
+        for name, (request, answer, probe) in candidates.items():
             try:
-                tried()
+                probe()
             except UserError:
                 continue
-            found[name] = Ability(request, answer)
-        if not found:
-            raise UserError(f"{place} can do nothing that is served.")
-        return cls(Path(place).name, _system(place), found, model, inputs)
+            endpoints[name] = Endpoint(request, answer)
+        if not endpoints:
+            raise UserError(f"{folder} has no endpoint that could be served.")
+        return cls(Path(folder).name, _system(folder), endpoints, model, inputs)
 
-    def about(self) -> dict[str, Any]:
-        fields = {name: one.request.model_json_schema()["properties"] for name, one in self.abilities.items()}
+    def describe(self) -> dict[str, Any]:
+        """Return what GET /about answers: the name, the endpoints and the fields of their requests."""
+        fields = {name: endpoint.request.model_json_schema()["properties"] for name, endpoint in self.abilities.items()}
         parts, columns = list(self.inputs), list(self.inputs.values())
         return {"name": self.name, "system": self.system, "abilities": fields, "inputs": parts, "columns": columns}
 
 
-def _system(place: str | Path) -> str:
-    return Run.open(place).recipe.system if (Path(place) / "recipe.yaml").is_file() else ""
+def _system(folder: str | Path) -> str:
+    return Run.open(folder).recipe.system if (Path(folder) / "recipe.yaml").is_file() else ""
 
 
-def _must_write(model: LoadedModel) -> None:
+def _require_causal(model: LoadedModel) -> None:
     if not model.model.causal:
         raise UserError("This model predicts what is left out, not what follows.")
     model.require_trained_head()
@@ -130,38 +138,38 @@ def _require_task_head(tuned: TaskModel | None) -> None:
     tuned.require_trained_head()
 
 
-def _must_attend(model: LoadedModel) -> None:
+def _require_attention(model: LoadedModel) -> None:
     if not model.model.has_attention_weights:
         raise UserError("This model has no attention heads.")
 
 
-def _fill(model: LoadedModel, asked: Fill) -> dict[str, Any]:
-    found: Sequence[Any] = model.fill(asked.text, asked.top)
-    blanks = [found] if isinstance(found[0], Guess) else found
+def _fill(model: LoadedModel, request: FillRequest) -> dict[str, Any]:
+    result: Sequence[Any] = model.fill(request.text, request.top)
+    blanks = [result] if isinstance(result[0], Guess) else result
     return {"blanks": [[vars(guess) for guess in guesses] for guesses in blanks]}
 
 
-def _generate(model: LoadedModel, asked: Generate) -> dict[str, Any]:
-    way = asked.model_dump(exclude={"text"})
-    written: Any = model.generate(asked.text, **way)
-    return {"text": written.text, "ended": written.ended}
+def _generate(model: LoadedModel, request: GenerateRequest) -> dict[str, Any]:
+    sampling = request.model_dump(exclude={"text"})
+    continuation: Any = model.generate(request.text, **sampling)
+    return {"text": continuation.text, "ended": continuation.ended}
 
 
-def _predict(tuned: TaskModel | None, asked: Predict) -> dict[str, Any]:
+def _predict(tuned: TaskModel | None, request: PredictRequest) -> dict[str, Any]:
     assert tuned is not None
-    return {"answers": tuned.predict(asked.inputs)}
+    return {"answers": tuned.predict(request.inputs)}
 
 
-def _look(model: LoadedModel, asked: Look) -> dict[str, Any]:
-    found = look(model, asked.text, asked.second)
-    habits = {name: values.tolist() for name, values in found.habits().items()}
+def _attention(model: LoadedModel, request: AttentionRequest) -> dict[str, Any]:
+    attention = compute_attention(model, request.text, request.second)
+    habits = {name: values.tolist() for name, values in attention.habits().items()}
     return {
-        "tokens": found.tokens,
-        "weights": found.weights.astype(float).round(4).tolist(),
-        "cut": found.cut,
+        "tokens": attention.tokens,
+        "weights": attention.weights.astype(float).round(4).tolist(),
+        "cut": attention.cut,
         "habits": habits,
     }
 
 
-def _encode(model: LoadedModel, asked: Encode) -> dict[str, Any]:
-    return {"vectors": model.encode(asked.texts, pool=asked.pool).tolist()}
+def _encode(model: LoadedModel, request: EncodeRequest) -> dict[str, Any]:
+    return {"vectors": model.encode(request.texts, pool=request.pool).tolist()}

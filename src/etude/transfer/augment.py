@@ -1,17 +1,17 @@
-"""More examples from few: copies of which some words were exchanged (TinyBERT: Jiao et al. 2020, algorithm 1).
+"""Data augmentation by word replacement (TinyBERT: Jiao et al. 2020, algorithm 1).
 
-What could stand in a word's place is said
+The candidates that may replace a word come from
 
-    of a word of one piece     by a masked model: the word is masked, and the text as it was stands behind it
-    of a word of several       by word vectors, where some are given: its nearest words
+    a word of one piece      a masked model: the word is masked, with the original text as the second segment
+    a word of several        word vectors, where some are given: its nearest neighbours
 
-In a copy each word is exchanged with a chance of `rate`, for one of its `candidates`, each as likely. Words of closed
-classes stay (text/function_words.py), and so does all that is not letters. An example comes first as it is; then up to
-`copies` for each of its texts, none twice. Labels are those of the example: a copy may mean something else, so what its
-label is, a teacher has to say (tasks/distilled_task.py).
+In a copy each word is replaced with probability `rate` by one of its `candidates`, uniformly. Function words stay
+(text/function_words.py), and so does all that is not letters. An example comes first as it is; then up to `copies` for
+each of its texts, none twice. Labels are those of the example: a copy may mean something else, so a teacher should
+label it again (tasks/distilled_task.py).
 
-Where this is not the released code: candidates are that many words, where the code drops pieces of words from so many
-pieces; of a pair one text is exchanged and the other as it was, where the code keeps the last copy of the first.
+Differences from the released code: `candidates` counts words, where the code takes so many pieces and drops those
+inside words; of a pair one text is replaced and the other kept, where the code keeps the last copy of the first.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ from etude.train import checkpoint
 from etude.view.neighbours import neighbours
 
 WORD = re.compile(r"[^\W\d_]+")  # letters of any script
-EXAMPLES = 256  # that are looked at together
+GROUP_SIZE = 256  # examples read at once
 
 
 @dataclass(frozen=True)
-class Rules:
-    copies: int = 20
-    rate: float = 0.4
-    candidates: int = 15
+class AugmentSettings:
+    """Settings of word replacement; the defaults are TinyBERT's."""
+
+    copies: int = 20  # of each text, at most
+    rate: float = 0.4  # the probability that a word is replaced
+    candidates: int = 15  # of each word
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,16 +60,16 @@ class Rules:
             raise UserError("Say one copy and one candidate at least, and a rate above 0 and up to 1.")
 
 
-class Open(NamedTuple):
-    """A word that may be exchanged, and for what."""
+class Replaceable(NamedTuple):
+    """A word that may be replaced, with its candidates."""
 
     start: int  # in the characters of its text
     stop: int
     words: list[str]
 
 
-class _Asked(NamedTuple):
-    """One masked word in its text."""
+class _MaskedWord(NamedTuple):
+    """A masked word in its text."""
 
     text: int
     start: int
@@ -76,92 +78,102 @@ class _Asked(NamedTuple):
     place: int  # of the mask in the sequence
 
 
-class Exchange:
-    """Finds what may be exchanged for what, and makes copies."""
+class WordReplacer:
+    """Finds candidates for the words of a text, and makes copies with some words replaced."""
 
-    def __init__(self, model: LoadedModel, rules: Rules, vectors: WordVectors | None = None) -> None:
+    def __init__(self, model: LoadedModel, rules: AugmentSettings, vectors: WordVectors | None = None) -> None:
         if not isinstance(model.objective, Masked):
-            raise UserError("A masked model is wanted that says what could stand in a word's place (BERT, ALBERT).")
+            raise UserError("Words are replaced by the predictions of a masked model: name one (BERT, ALBERT).")
         model.require_trained_head()
         self.model, self.rules, self.vectors = model, rules, vectors
         self.frame = model.model.frame(model.tokenizer.special)
 
     @cached_property
-    def whole(self) -> list[str | None]:
-        """(V,) the word that a token is, None where it is a part of one, a sign or a number."""
+    def token_words(self) -> list[str | None]:
+        """The word that each token of the vocabulary is; None for parts of words, signs and numbers."""
         tokenizer, vocab = self.model.tokenizer, int(self.model.model.vocab)
         written = [tokenizer.decode([number]).strip() if number < tokenizer.vocab else "" for number in range(vocab)]
-        letters = [number for number, text in enumerate(written) if WORD.fullmatch(text)]
+        word_tokens = [number for number, text in enumerate(written) if WORD.fullmatch(text)]
         # as it stands in a text, behind another word
-        found = tokenizer.encode_batch([f"a {written[number]}" for number in letters])
-        ahead = len(tokenizer.encode("a").ids)
-        alone = {n for n, one in zip(letters, found, strict=True) if one.ids[ahead:].tolist() == [n]}
-        return [text if number in alone else None for number, text in enumerate(written)]
+        encodings = tokenizer.encode_batch([f"a {written[number]}" for number in word_tokens])
+        offset = len(tokenizer.encode("a").ids)
+        word_ids = {
+            n for n, encoding in zip(word_tokens, encodings, strict=True) if encoding.ids[offset:].tolist() == [n]
+        }
+        return [text if number in word_ids else None for number, text in enumerate(written)]
 
-    def candidates(self, texts: Sequence[str]) -> list[list[Open]]:
-        """Of each text, in the order of its words."""
-        found: list[list[Open]] = [[] for _ in texts]
-        asked: list[_Asked] = []
+    def find_candidates(self, texts: Sequence[str]) -> list[list[Replaceable]]:
+        """Return the replaceable words of each text, in order."""
+        replaceable: list[list[Replaceable]] = [[] for _ in texts]
+        masked: list[_MaskedWord] = []
         mask = self.model.tokenizer.special.mask
         for number, (text, encoding) in enumerate(zip(texts, self.model.tokenizer.encode_batch(texts), strict=True)):
             for word in WORD.finditer(text):
                 if word.group().lower() in FUNCTION_WORDS:
                     continue
                 pieces = np.flatnonzero((encoding.offsets[:, 1] > word.start()) & (encoding.offsets[:, 0] < word.end()))
-                if len(pieces) == 1 and self.whole[int(encoding.ids[pieces[0]])] is not None:
+                if len(pieces) == 1 and self.token_words[int(encoding.ids[pieces[0]])] is not None:
                     ids = encoding.ids.copy()
                     ids[pieces[0]] = mask
                     framed, place = self.frame.join([ids, encoding.ids]), len(self.frame.before) + int(pieces[0])
                     if place < len(framed.tokens) and framed.tokens[place] == mask:  # else the text was cut before it
-                        asked.append(_Asked(number, word.start(), word.end(), framed, place))
-                elif (near := self._near(word.group())) is not None:
-                    found[number].append(Open(word.start(), word.end(), near))
-        for one, words in zip(asked, self._said(asked), strict=True):
-            found[one.text].append(Open(one.start, one.stop, words))
-        return [sorted(one) for one in found]
+                        masked.append(_MaskedWord(number, word.start(), word.end(), framed, place))
+                elif (near := self._nearest_words(word.group())) is not None:
+                    replaceable[number].append(Replaceable(word.start(), word.end(), near))
+        for masked_word, words in zip(masked, self._predict_masked(masked), strict=True):
+            replaceable[masked_word.text].append(Replaceable(masked_word.start, masked_word.stop, words))
+        return [sorted(masked_word) for masked_word in replaceable]
 
-    def _near(self, word: str) -> list[str] | None:
-        """The nearest words, where there are vectors and one of this word."""
+    def _nearest_words(self, word: str) -> list[str] | None:
+        """Return the nearest words by their vectors; None where this word has no vector."""
         if self.vectors is None:
             return None
-        known = next((one for one in (word, word.lower()) if self.vectors.find_row(one) is not None), None)
+        known = next(
+            (candidate for candidate in (word, word.lower()) if self.vectors.find_row(candidate) is not None), None
+        )
         if known is None:
             return None
-        near = [one for one, _ in neighbours(self.vectors, known, self.rules.candidates) if WORD.fullmatch(one)]
+        near = [
+            candidate
+            for candidate, _ in neighbours(self.vectors, known, self.rules.candidates)
+            if WORD.fullmatch(candidate)
+        ]
         return near or None
 
-    def _said(self, asked: Sequence[_Asked]) -> list[list[str]]:
-        """The likeliest words at each mask."""
+    def _predict_masked(self, masked: Sequence[_MaskedWord]) -> list[list[str]]:
+        """Return the likeliest words at each mask."""
         model, device = self.model, self.model.device
-        lacking = torch.tensor([word is None for word in self.whole], device=device)
-        most = min(self.rules.candidates, int((~lacking).sum()))
-        found: list[list[str]] = [[] for _ in asked]
-        for group in by_length([len(one.framed.tokens) for one in asked]):
-            some = [asked[number] for number in group]
-            packed = pack([one.framed.tokens for one in some])
+        is_no_word = torch.tensor([word is None for word in self.token_words], device=device)
+        top_k = min(self.rules.candidates, int((~is_no_word).sum()))
+        predictions: list[list[str]] = [[] for _ in masked]
+        for group in by_length([len(masked_word.framed.tokens) for masked_word in masked]):
+            batch = [masked[number] for number in group]
+            packed = pack([masked_word.framed.tokens for masked_word in batch])
             if self.frame.segments:
-                packed.segments = torch.from_numpy(np.concatenate([one.framed.segments for one in some])).long()
-            places = packed.layout.host[:-1].astype(np.int64) + [one.place for one in some]
+                packed.segments = torch.from_numpy(
+                    np.concatenate([masked_word.framed.segments for masked_word in batch])
+                ).long()
+            places = packed.layout.host[:-1].astype(np.int64) + [masked_word.place for masked_word in batch]
             with torch.no_grad():
                 states = model.model(packed.to(device), only=torch.from_numpy(places).to(device))
-                scores = model.objective.logits(model.model, states).float().masked_fill(lacking, -torch.inf)
-            for number, row in zip(group, scores.topk(most).indices.tolist(), strict=True):
-                found[number] = [str(self.whole[token]) for token in row]
-        return found
+                logits = model.objective.logits(model.model, states).float().masked_fill(is_no_word, -torch.inf)
+            for number, row in zip(group, logits.topk(top_k).indices.tolist(), strict=True):
+                predictions[number] = [str(self.token_words[token]) for token in row]
+        return predictions
 
-    def copies(self, text: str, found: Sequence[Open], key: int) -> list[str]:
-        """Of one text; `key` says which draws are its own."""
-        made: dict[str, None] = {}
-        for copy in range(self.rules.copies if found else 0):
+    def make_copies(self, text: str, replaceable: Sequence[Replaceable], key: int) -> list[str]:
+        """Return different copies of a text; `key` seeds its random draws."""
+        copies: dict[str, None] = {}
+        for copy in range(self.rules.copies if replaceable else 0):
             draw = np.random.default_rng(fold(key, copy))
             parts, end = [], 0
-            for one, exchanged in zip(found, draw.random(len(found)) < self.rules.rate, strict=True):
+            for word, exchanged in zip(replaceable, draw.random(len(replaceable)) < self.rules.rate, strict=True):
                 if exchanged:
-                    parts += [text[end : one.start], one.words[draw.integers(len(one.words))]]
-                    end = one.stop
-            made["".join([*parts, text[end:]])] = None
-        made.pop(text, None)
-        return list(made)
+                    parts += [text[end : word.start], word.words[draw.integers(len(word.words))]]
+                    end = word.stop
+            copies["".join([*parts, text[end:]])] = None
+        copies.pop(text, None)
+        return list(copies)
 
 
 def augment(
@@ -171,12 +183,12 @@ def augment(
     *,
     task: str = "classify",
     columns: dict[str, str] | None = None,
-    rules: Rules | None = None,
+    rules: AugmentSettings | None = None,
     vectors: WordVectors | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Writes every example of a file and its copies as JSON lines; how many were read, and how many written."""
-    out, module, named = Path(out), task_module(task), columns or {}
+    """Write every example of a file and its copies as JSON lines; return how many were read and written."""
+    out, module, column_names = Path(out), task_module(task), columns or {}
     roles: Sequence[str] = module.TEXTS
     if out.suffix != ".jsonl":
         raise UserError(f"{out}: examples are written as JSON lines. Name a file that ends with .jsonl.")
@@ -184,42 +196,42 @@ def augment(
         raise UserError(f"{out} exists already. Remove it, or name another with -o.")
     if not roles:
         raise UserError(f"An example of the task {task} is no plain text, so its words cannot be exchanged.")
-    exchange = Exchange(model, rules or Rules(), vectors)
+    replacer = WordReplacer(model, rules or AugmentSettings(), vectors)
     lines: list[str] = []
-    read = 0
-    for group in _examples(file):
+    example_count = 0
+    for group in _read_groups(file):
         texts: dict[str, list[str]] = {}  # of each role
         names: dict[str, list[str]] = {}  # of its column
         for role in roles:
-            names[role] = [column_of(record, role, named, module.COLUMNS[role]) for _, record in group]
+            names[role] = [column_of(record, role, column_names, module.COLUMNS[role]) for _, record in group]
             texts[role] = [
                 model.tokenizer.normalise(text_of(record, column, where))
                 for (where, record), column in zip(group, names[role], strict=True)
             ]
-        open_words = {role: exchange.candidates(texts[role]) for role in roles}
+        open_words = {role: replacer.find_candidates(texts[role]) for role in roles}
         for number, (_, record) in enumerate(group):
             lines.append(json.dumps(record, ensure_ascii=False) + "\n")
             for role in roles:
-                key = fold(exchange.rules.seed, read + number, role)
-                for copy in exchange.copies(texts[role][number], open_words[role][number], key):
+                key = fold(replacer.rules.seed, example_count + number, role)
+                for copy in replacer.make_copies(texts[role][number], open_words[role][number], key):
                     lines.append(json.dumps(record | {names[role][number]: copy}, ensure_ascii=False) + "\n")
-        read += len(group)
-        if tell is not None:
-            tell(read, len(lines))
-    if not read:
+        example_count += len(group)
+        if on_progress is not None:
+            on_progress(example_count, len(lines))
+    if not example_count:
         raise UserError(f"{file} holds no examples.")
     checkpoint.write_text(out, "".join(lines))
-    return read, len(lines)
+    return example_count, len(lines)
 
 
-def _examples(file: str | Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """(place, record) in groups."""
+def _read_groups(file: str | Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Yield (place, record) in groups."""
     group: list[tuple[str, dict[str, Any]]] = []
     for where, record in records(file):
         if isinstance(record, UserError):
             raise record
         group.append((where, dict(record)))
-        if len(group) == EXAMPLES:
+        if len(group) == GROUP_SIZE:
             yield group
             group = []
     if group:

@@ -1,6 +1,6 @@
-"""A small HTML page on the answers to a labelled file: scores, the confusion matrix, the worst errors.
+"""An HTML error report: scores, the confusion matrix and the worst errors on labelled examples.
 
-One file with nothing to load from elsewhere. "Worst" is by the loss of an example: wrong, and sure of it.
+One file that loads nothing from elsewhere. The worst errors are those with the highest loss: confident and wrong.
 """
 
 from __future__ import annotations
@@ -38,65 +38,78 @@ def write_report(
     errors: Sequence[ErrorExample],
     confusion: tuple[str, Counter[tuple[str, str]]] | None = None,
 ) -> None:
+    """Write the report; `confusion` is the unit that is counted and the counts of (gold, predicted)."""
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p>{html.escape(Path(examples.source).name)}, {len(examples):,} examples",
     ]
     if examples.bad:
         parts.append(f"; {len(examples.bad):,} bad ones left out")
-    parts += ["</p>", _scores(scores), _confusion(confusion), _worst(errors, examples)]
+    parts += ["</p>", _score_table(scores), _confusion_table(confusion), _error_table(errors, examples)]
     page = (
         f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style>{''.join(parts)}"
     )
     checkpoint.write_text(Path(path), page)
 
 
-def _row(cells: Sequence[str], head: bool = False) -> str:
+def _table_row(cells: Sequence[str], head: bool = False) -> str:
     tag = "th" if head else "td"
     return "<tr>" + "".join(cell if cell.startswith("<td") else f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"
 
 
-def _number(text: str, shade: float = 0.0) -> str:
+def _number_cell(text: str, shade: float = 0.0) -> str:
     style = f' style="background: rgba(70, 130, 220, {shade:.2f})"' if shade else ""
     return f'<td class="n"{style}>{text}</td>'
 
 
-def _scores(scores: Mapping[str, Score]) -> str:
+def _score_table(scores: Mapping[str, Score]) -> str:
     rows = []
-    for name, one in scores.items():
-        values = [_number(f"{value:.4f}") for value in (one.value, one.low, one.high)]
-        rows.append(_row([name.replace("_", " "), *values, _number(f"{one.count:,}")]))
-    return "<table>" + _row(["score", "value", "95 % from", "to", "examples"], head=True) + "".join(rows) + "</table>"
+    for name, score in scores.items():
+        values = [_number_cell(f"{value:.4f}") for value in (score.value, score.low, score.high)]
+        rows.append(_table_row([name.replace("_", " "), *values, _number_cell(f"{score.count:,}")]))
+    return (
+        "<table>"
+        + _table_row(["score", "value", "95 % from", "to", "examples"], head=True)
+        + "".join(rows)
+        + "</table>"
+    )
 
 
-def _confusion(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> str:
-    """Gold in rows, predicted in columns; a cell's shade is its share of the row."""
+def _confusion_table(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> str:
+    """Format the confusion matrix, gold in rows, predicted in columns; a cell's shade is its share of the row."""
     if confusion is None:
         return ""
-    what, counts = confusion
+    unit, counts = confusion
     names = sorted({name for pair in counts for name in pair})
     if len(names) > LABELS:
         return f"<p>{len(names)} labels: too many for a matrix.</p>"
     rows = []
     for gold in names:
         total = sum(counts[gold, name] for name in names)
-        cells = [_number(f"{counts[gold, name]:,}", counts[gold, name] / max(1, total)) for name in names]
-        rows.append(_row([html.escape(gold), *cells]))
-    head = _row(["gold \\ predicted", *map(html.escape, names)], head=True)
-    return f"<h2>Confusion ({what})</h2><table>{head}{''.join(rows)}</table>"
+        cells = [_number_cell(f"{counts[gold, name]:,}", counts[gold, name] / max(1, total)) for name in names]
+        rows.append(_table_row([html.escape(gold), *cells]))
+    head = _table_row(["gold \\ predicted", *map(html.escape, names)], head=True)
+    return f"<h2>Confusion ({unit})</h2><table>{head}{''.join(rows)}</table>"
 
 
-def _worst(errors: Sequence[ErrorExample], examples: Examples[Any]) -> str:
+def _error_table(errors: Sequence[ErrorExample], examples: Examples[Any]) -> str:
     pairs = zip(errors, examples.places, strict=True) if errors else ()
     wrong = [(error, where) for error, where in pairs if not error.correct]
     if not wrong:
         return "<p>No errors.</p>" if errors else ""
     wrong.sort(key=lambda pair: -pair[0].loss)
     rows = [
-        _row([html.escape(Path(where).name), f'<td class="text">{html.escape(one.text)}</td>', html.escape(one.gold),
-              html.escape(one.predicted), _number(f"{one.loss:.2f}")])
-        for one, where in wrong[:WORST]
-    ]  # fmt: skip
-    head = _row(["where", "example", "gold", "predicted", "loss"], head=True)
-    shown = f"the worst {len(rows)} of {len(wrong):,}" if len(wrong) > len(rows) else f"all {len(wrong):,}"
-    return f"<h2>Errors ({shown})</h2><table>{head}{''.join(rows)}</table>"
+        _table_row(
+            [
+                html.escape(Path(where).name),
+                f'<td class="text">{html.escape(error.text)}</td>',
+                html.escape(error.gold),
+                html.escape(error.predicted),
+                _number_cell(f"{error.loss:.2f}"),
+            ]
+        )
+        for error, where in wrong[:WORST]
+    ]
+    head = _table_row(["where", "example", "gold", "predicted", "loss"], head=True)
+    selection = f"the worst {len(rows)} of {len(wrong):,}" if len(wrong) > len(rows) else f"all {len(wrong):,}"
+    return f"<h2>Errors ({selection})</h2><table>{head}{''.join(rows)}</table>"

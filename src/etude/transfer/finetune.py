@@ -47,7 +47,7 @@ from etude.train.settings import Settings as TrainSettings
 from etude.transfer import task_teacher as teachers
 from etude.transfer import vector_init
 from etude.transfer.gradual_unfreezing import ThawingLoop
-from etude.transfer.model_card import card as model_card
+from etude.transfer.model_card import format_model_card
 
 
 @dataclass
@@ -278,7 +278,7 @@ def finish(run: Run, transfer: Transfer, outcome: TrainResult) -> None:
         scores = {name: score.json() for name, score in task.evaluate(model, dev).items()}
     plan = replace(plan, facts=task.facts(), score=task.score, scores=scores)
     checkpoint.write_text(run.folder / TASK, plan.dump())
-    checkpoint.write_text(run.folder / MODEL_CARD, model_card(run, plan, outcome))
+    checkpoint.write_text(run.folder / MODEL_CARD, format_model_card(run, plan, outcome))
     recipe = run.recipe
     config = {"model_type": f"etude-{recipe.model_kind}-{plan.kind}", "etude": recipe.model.model_dump(mode="json")}
     checkpoint.write_text(run.folder / "config.json", json.dumps(config, indent=1))

@@ -1,4 +1,4 @@
-"""Gradual unfreezing: layers thaw from above as steps go by (Howard & Ruder 2018, ULMFiT, section 3.3)."""
+"""Gradual unfreezing: layers are unfrozen from the top, one after the other (Howard & Ruder 2018, section 3.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etude.train.loop import Loop
 
 
 class ThawingLoop(Loop):
-    """The loop, with layers that thaw from above: which of them learn is a function of the step alone."""
+    """A training loop whose layers are unfrozen from the top; which are frozen is a function of the step alone."""
 
     model: Model
     thaw_every = 0  # steps from one layer to the next; 0: all learn from the start
@@ -20,7 +20,7 @@ class ThawingLoop(Loop):
         super().advance(step)
 
     def thaw(self, every: int) -> None:
-        """Starts with all layers frozen, one more to learn every so many steps; called before `run`."""
+        """Start with all layers frozen and unfreeze one every `every` steps; called before `run`."""
         check_layers(self.model, "gradual", 0)
         names = [name.removeprefix("model.") for name, _ in self.named if name.startswith("model.")]
         self.depths = {name: self.model.parameter_depth(name) for name in names}

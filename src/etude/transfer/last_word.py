@@ -1,6 +1,6 @@
-"""The last word of a text (LAMBADA, Paperno et al. 2016): a `context` and the `target` that follows it.
+"""Examples of last-word prediction (LAMBADA, Paperno et al. 2016): a `context` and its `target` word.
 
-Prompts ask for it (`kind: word`); it is no task to fine-tune.
+Only prompts use them (`kind: word`); there is no such task to fine-tune.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def parse(record: Record, columns: Mapping[str, str], where: str) -> LastWord:
 def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
 ) -> Examples[LastWord]:
-    """`labelled` is there for the sake of tasks, which have it: a text without its last word asks nothing."""
+    """Read a file of examples; `labelled` is in the signature of every task, and ignored here."""
     return gather(records(path), lambda record, where: parse(record, columns or {}, where), path, skip_bad)

@@ -1,4 +1,4 @@
-"""The model card of a transferred run."""
+"""The model card of a fine-tuned run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from etude.runs.task_plan import Plan
 from etude.train.run_state import TrainResult
 
 
-def card(run: Run, plan: Plan, result: TrainResult) -> str:
-    state, way = result.state, plan.transfer
-    reads = way.layers if isinstance(way.layers, str) else ", ".join(map(str, way.layers))
-    manner = "features: the model is frozen" if way.frozen else "fine-tuned"
+def format_model_card(run: Run, plan: Plan, result: TrainResult) -> str:
+    """Return the model card in Markdown."""
+    state, transfer = result.state, plan.transfer
+    reads = transfer.layers if isinstance(transfer.layers, str) else ", ".join(map(str, transfer.layers))
+    manner = "features: the model is frozen" if transfer.frozen else "fine-tuned"
     if plan.distill is not None:
-        ways = plan.distill.model_dump(mode="json", exclude={"teacher"})
-        told = ", ".join(f"{name} {value}" for name, value in ways.items() if value)
-        manner = f"learnt from {Path(plan.distill.teacher).name} (`{plan.teacher[:16]}`): {told}"
-    if way.freeze is not None:
-        manner += f", the embedding and {way.freeze} layers frozen"
+        distill_settings = plan.distill.model_dump(mode="json", exclude={"teacher"})
+        distill_text = ", ".join(f"{name} {value}" for name, value in distill_settings.items() if value)
+        manner = f"learnt from {Path(plan.distill.teacher).name} (`{plan.teacher[:16]}`): {distill_text}"
+    if transfer.freeze is not None:
+        manner += f", the embedding and {transfer.freeze} layers frozen"
     scores = "\n".join(
-        f"| {name.replace('_', ' ')} | {one['value']:.4f} | {one['low']:.4f} – {one['high']:.4f} | {one['count']:,} |"
-        for name, one in plan.scores.items()
+        f"| {name.replace('_', ' ')} | {score['value']:.4f} | {score['low']:.4f} – {score['high']:.4f} "
+        f"| {score['count']:,} |"
+        for name, score in plan.scores.items()
     )
     settings = ", ".join(f"{name} {value}" for name, value in plan.settings.model_dump(mode="json").items() if value)
     labels = plan.facts.get("labels")

@@ -1,9 +1,8 @@
-"""Zero, one and few shots: a causal model does a task by going on with a text. No weight changes (GPT-3, section 2).
+"""Zero-, one- and few-shot evaluation of causal models: tasks as prompts, without training (GPT-3, section 2).
 
-Before every example that is asked, K others are shown with their answers, drawn at random from the training examples
-(GPT-3 draws anew for each; so does this, by a hash of the seed and the example's number, and fewer shots are the first
-of more). Shots that do not fit into the context are left out; only where none fits is what is asked cut, at its
-beginning. A result says how often.
+K demonstrations are shown before every question, drawn at random from the training examples (anew for each question,
+as in GPT-3, by a hash of the seed and the example's number; fewer shots are the first of more). Shots that do not fit
+into the context are left out; only where none fits is the question truncated, at its beginning. A result counts both.
 
     classify, pair    each label has words; the likeliest of them is the answer (inference/likelihood.py)
     choice            the example brings its answers
@@ -40,8 +39,8 @@ from etude.tasks.span import answers as span_answers
 from etude.transfer.prompt_file import PromptFile
 
 METRICS = ("accuracy", "macro_f1", "mcc")  # of labels; where there are two also f1, of the second as in GLUE
-GROUP = 256  # examples put at once: bounds what is held, never changes a result
-Progress = Callable[[int, int], None]  # receives how many of how many questions have been asked
+GROUP = 256  # examples scored at once: bounds memory, never changes a result
+Progress = Callable[[int, int], None]  # receives the questions done and their total
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,8 @@ class ShotResult:
 
 @dataclass(frozen=True)
 class PromptResult:
+    """The results for all numbers of shots, and a baseline."""
+
     results: list[ShotResult]
     baseline: tuple[str, float] | None  # a baseline without a model: its name, and its accuracy
 
@@ -90,7 +91,7 @@ def prompt(
     device: str | None = None,
     on_progress: Progress | None = None,
 ) -> PromptResult:
-    """Score a task, as a prompt file describes it, for each number of shots; `limit` asks only the first examples."""
+    """Score a task, as a prompt file describes it, for each number of shots; `limit`: only the first examples."""
     description = PromptFile.load(file)
     _check_numbers(shots, limit)
     folder = Path(file).parent
@@ -143,7 +144,7 @@ def _load_causal(source: str | Path | LoadedModel, device: str | None) -> Loaded
 
 @dataclass
 class PromptTask:
-    """The examples of a prompt file, put to a model."""
+    """A model, a prompt file and its examples."""
 
     loaded: LoadedModel
     file: PromptFile
@@ -155,7 +156,7 @@ class PromptTask:
     lengths: dict[str, int] = field(default_factory=dict)  # tokens of what comes again: shown examples, labels' words
 
     def run(self, count: int, report: Callable[[int], None]) -> ShotResult:
-        """The result with `count` shots; `report` receives how many examples have been asked."""
+        """Evaluate with `count` shots; `report` receives the number of examples done."""
         if isinstance(self.file.form, WritePrompt):
             return self.write_answers(self.file.form, count, report)
         if isinstance(self.file.form, WordPrompt):
@@ -165,7 +166,7 @@ class PromptTask:
     # --- the text before an answer ------------------------------------------------------------------
 
     def draw_shots(self, number: int, count: int) -> list[int]:
-        """The examples of the pool that are shown before example `number`."""
+        """Return the numbers of the demonstrations shown before example `number`."""
         if not count:
             return []
         assert self.pool is not None
@@ -174,7 +175,7 @@ class PromptTask:
         return [drawn + (self.same and drawn >= number) for drawn in numbers]
 
     def context(self, number: int, count: int, room: int) -> tuple[str, int]:
-        """The text before the answer of an example, with as many shots as fit into `room` tokens; how many do."""
+        """Return the text before the answer, with as many shots as fit into `room` tokens, and their number."""
         question = self.file.question(self.examples[number])
         drawn = self.draw_shots(number, count)
         fit, left = 0, room - self._length(self._join([], question))
@@ -208,7 +209,7 @@ class PromptTask:
     # --- answers to choose from ---------------------------------------------------------------------
 
     def options(self, number: int) -> list[str]:
-        """The answers of an example, without the delimiter."""
+        """Return the possible answers of an example, without the delimiter."""
         form, example = self.file.form, self.examples[number]
         if isinstance(form, WordPrompt):
             return [form.word(example)]
@@ -216,11 +217,11 @@ class PromptTask:
             return list(form.choices(example))
         return [self.file.words(label) for label in self.labels]
 
-    def weigh_options(
+    def score_options(
         self, count: int, report: Callable[[int], None]
     ) -> Iterator[tuple[AnswerScores, AnswerScores | None, bool, int]]:
-        """Of each example: its answers' worth, the same without a question where that is asked for, whether it was cut,
-        and the shots that fitted."""
+        """Yield for each example: the scores of its answers, those without the question where the rule needs them,
+        whether it was truncated, and the shots that fitted."""
         for start in range(0, len(self.examples), GROUP):
             numbers = range(start, min(start + GROUP, len(self.examples)))
             group: list[Answers] = []
@@ -235,20 +236,20 @@ class PromptTask:
                 if self.file.compared == "unconditional":
                     alone.append(encode_answers(self.loaded, self.file.answer_context, answers))
             unconditional = score_answers(self.loaded, alone) if alone else [None] * len(group)
-            for options, worth, free, fit in zip(
+            for options, answer_scores, unconditional_scores, fit in zip(
                 group, score_answers(self.loaded, group), unconditional, fits, strict=True
             ):
-                yield worth, free, options.cut, fit
+                yield answer_scores, unconditional_scores, options.cut, fit
             report(numbers.stop)
 
     def choose_answers(self, count: int, report: Callable[[int], None]) -> ShotResult:
-        """The likeliest of the options is the answer."""
-        rated, cuts, fits = [], [], []
-        for number, (worth, unconditional, cut, fit) in enumerate(self.weigh_options(count, report)):
-            rated.append(score_by_rule(worth, self.options(number), unconditional))
+        """Answer every example with the likeliest of its options, and score the answers."""
+        rule_scores, cuts, fits = [], [], []
+        for number, (answer_scores, unconditional, cut, fit) in enumerate(self.score_options(count, report)):
+            rule_scores.append(score_by_rule(answer_scores, self.options(number), unconditional))
             cuts.append(cut)
             fits.append(fit)
-        choices = {rule: np.array([int(scores[rule].argmax()) for scores in rated]) for rule in rated[0]}
+        choices = {rule: np.array([int(scores[rule].argmax()) for scores in rule_scores]) for rule in rule_scores[0]}
         gold, chosen = self._gold(), choices[self.file.compared]
         accuracy_by: dict[str, float] = {
             rule: float((choice == gold).mean()) for rule, choice in choices.items() if rule != self.file.compared
@@ -265,7 +266,7 @@ class PromptTask:
                 **({"label": self.labels[place]} if self.labels else {"choice": place}),
                 "log_probabilities": by_rule["sum"].tolist(),
             }
-            for number, (by_rule, place) in enumerate(zip(rated, chosen.tolist(), strict=True))
+            for number, (by_rule, place) in enumerate(zip(rule_scores, chosen.tolist(), strict=True))
         ]
         return ShotResult(count, scores, self.file.compared, accuracy_by, float(np.mean(fits)), sum(cuts), answers)
 
@@ -279,11 +280,11 @@ class PromptTask:
     # --- answers that are written -------------------------------------------------------------------
 
     def predict_words(self, count: int, report: Callable[[int], None]) -> ShotResult:
-        """Whether the model would write the word that follows, token after token, and its perplexity."""
+        """Predict the last word: accuracy of greedy decoding, and the perplexity of the word."""
         correct, nats, cuts, fits = [], [], [], []
-        for worth, _, cut, fit in self.weigh_options(count, report):
-            correct.append(bool(worth.likeliest[0]))
-            nats.append(float(worth.nats[0]))
+        for answer_scores, _, cut, fit in self.score_options(count, report):
+            correct.append(bool(answer_scores.likeliest[0]))
+            nats.append(float(answer_scores.nats[0]))
             cuts.append(cut)
             fits.append(fit)
         surprise = np.array(nats)
@@ -296,7 +297,7 @@ class PromptTask:
         return ShotResult(count, scores, "written", {}, float(np.mean(fits)), sum(cuts), answers)
 
     def write_answers(self, form: WritePrompt[Any], count: int, report: Callable[[int], None]) -> ShotResult:
-        """The model writes an answer by beam search, up to the end of the line."""
+        """Generate an answer by beam search, up to the end of the line, and score it."""
         file, room = self.file, self.loaded.model.max_length - self.file.tokens
         if room < 1:
             raise UserError(f"tokens={file.tokens}: the model sees {self.loaded.model.max_length}. Leave room to ask.")
@@ -320,7 +321,7 @@ class PromptTask:
     # --- without a model ----------------------------------------------------------------------------
 
     def baseline(self) -> tuple[str, float] | None:
-        """A guess among choices, or the most frequent label of the pool: its name and its accuracy."""
+        """Return a baseline without a model, its name and accuracy: a random choice, or the majority label."""
         form = self.file.form
         if isinstance(form, ChoicePrompt):
             return "a guess", float(np.mean([1 / len(form.choices(example)) for example in self.examples]))

@@ -1,4 +1,4 @@
-"""How a task is put to a language model in words: a YAML file (GPT-3, section 2.4 and appendix G).
+"""Prompt files: a task as text for a language model, in YAML (GPT-3, section 2.4 and appendix G).
 
     kind: classify                          # or pair, choice, span: files are read as these tasks read them; or word
     train: train.tsv                        # where examples to show come from
@@ -35,20 +35,23 @@ LAST_WORD = "word"  # a kind that only prompts have
 
 
 class PromptKind(Protocol):
-    """What a prompt needs of a kind of task."""
+    """The part of a task kind that prompts need."""
 
     @property
     def PROMPT(self) -> PromptForm[Any] | None: ...
 
     def read(self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False) -> Examples[Any]:
-        """All examples of a file."""
+        """Read all examples of a file."""
 
 
 def prompt_kind(kind: str) -> PromptKind:
+    """Return the module of a kind of task, or of last-word prediction."""
     return last_word if kind == LAST_WORD else task_module(kind)
 
 
 class PromptFile(Strict):
+    """The settings of a prompt file."""
+
     kind: str = Field(description="a task that can be put in words, or word: the last word of a text")
     train: str | None = Field(default=None, description="examples to show; needed for one or more")
     test: str = Field(description="examples to ask")
@@ -73,7 +76,7 @@ class PromptFile(Strict):
             raise ValueError(
                 f"kind: the examples of a {self.kind} task cannot be put in words; fine-tune a model on them"
             )
-        names = fields_of(self.template)
+        names = template_fields(self.template)
         fields = self.form.fields
         unknown = [name for name in names if name not in fields]
         if unknown:
@@ -105,7 +108,7 @@ class PromptFile(Strict):
         return prompt_kind(self.kind).read(path, self.columns, skip_bad)
 
     def labels(self, *parts: Examples[Any]) -> list[str]:
-        """The labels of a classification in their usual order, each with words of its own; [] of another form."""
+        """Return the labels of a classification in their usual order; [] for other forms. Their words must differ."""
         form = self.form
         if not isinstance(form, LabelPrompt):
             return []
@@ -133,17 +136,17 @@ class PromptFile(Strict):
     # --- an example in words ------------------------------------------------------------------------
 
     def question(self, example: Any) -> str:
-        """The template with an example's fields, up to its answer."""
+        """Fill the template with an example's fields, up to its answer."""
         values = self.form.values(example)
         parts = string.Formatter().parse(self.template)
         return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in parts)
 
     def demonstration(self, example: Any) -> str:
-        """An example with its answer."""
+        """Return an example with its answer."""
         return self.question(example) + self.delimiter + self.gold_answer(example)
 
     def gold_answer(self, example: Any) -> str:
-        """The words of the correct answer; of a question without one, none."""
+        """Return the words of the correct answer; empty for a question without one."""
         form = self.form
         if isinstance(form, LabelPrompt):
             return self.words(form.label(example))
@@ -155,8 +158,8 @@ class PromptFile(Strict):
         return form.word(example)
 
 
-def fields_of(template: str) -> list[str]:
-    """The names in braces; a brace itself is written twice."""
+def template_fields(template: str) -> list[str]:
+    """Return the field names of a template; a literal brace is written twice."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as problem:

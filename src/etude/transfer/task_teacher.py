@@ -1,4 +1,4 @@
-"""The teacher of a fine-tuning (tasks/distilled_task.py): loaded, checked, and recorded by a hash of its weights."""
+"""The teacher of a distilled task: loading it, checking it, recording its fingerprint (tasks/distilled_task.py)."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 
 
 def load_teacher(distill: TaskDistillSettings, kind: str, tokenizer: Tokenizer) -> tuple[Teacher[Task], str]:
-    """The teacher of a task, and the fingerprint of its weights."""
-    place = Path(distill.teacher)
-    if not (place / FILE).is_file():
-        raise UserError(f"{place} is no teacher: a run that 'etude finetune' made for the task {kind} is wanted.")
-    tuned = TaskModel.open(place, device="cpu")
+    """Load the teacher of a task; return it with the fingerprint of its weights."""
+    folder = Path(distill.teacher)
+    if not (folder / FILE).is_file():
+        raise UserError(f"{folder} is no teacher: a run that 'etude finetune' made for the task {kind} is wanted.")
+    tuned = TaskModel.open(folder, device="cpu")
     tuned.require_trained_head()
     if tuned.plan.kind != kind:
-        raise UserError(f"{place} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
+        raise UserError(f"{folder} does the task {tuned.plan.kind}, and {kind} is to be learnt.")
     if tuned.tokenizer.fingerprint != tokenizer.fingerprint:
-        raise UserError(f"{place} and the run to be taught have different tokenizers: a token would mean two things.")
+        raise UserError(f"{folder} and the run to be taught have different tokenizers: a token would mean two things.")
     model = require(tuned.model, Transformer, WHOLE_TRANSFORMERS)
     return Teacher(model, tuned.task), fingerprint_weights(model, tuned.task)
 
 
 def take_labels(facts: dict[str, Any], distill: TaskDistillSettings, teacher: Teacher[Task]) -> dict[str, Any]:
-    """The facts of a task with the teacher's labels in their order: some may be missing in the examples at hand."""
+    """Return the facts of a task with the teacher's labels in their order: the examples may lack some of them."""
     if not isinstance(teacher.objective, LabelTask) or not distill.answers:
         return facts
     known = teacher.objective.labels
-    strange = [label for label in facts["labels"] if label not in known]
-    if strange:
-        raise UserError(f"The examples have the label {strange[0]!r}, and the teacher {distill.teacher} knows {known}.")
+    unknown = [label for label in facts["labels"] if label not in known]
+    if unknown:
+        raise UserError(f"The examples have the label {unknown[0]!r}, and the teacher {distill.teacher} knows {known}.")
     return facts | {"labels": list(known)}
 
 
 def record_teacher(plan: Plan, distill: TaskDistillSettings, fingerprint: str) -> Plan:
-    """The plan that remembers its teacher."""
-    place = str(Path(distill.teacher).resolve())
-    return replace(plan, distill=distill.model_copy(update={"teacher": place}), teacher=fingerprint)
+    """Return the plan with its teacher and the fingerprint recorded."""
+    folder = str(Path(distill.teacher).resolve())
+    return replace(plan, distill=distill.model_copy(update={"teacher": folder}), teacher=fingerprint)
 
 
 def build_objective(plan: Plan, task: Task, model: Model, tokenizer: Tokenizer) -> Objective[Any, Any, Any]:
-    """What a run of this plan learns: its task, or its task from its teacher."""
+    """Return the training objective of a plan: its task, or the task learnt from its teacher."""
     if plan.distill is None:
         return task
     teacher, fingerprint = load_teacher(plan.distill, plan.kind, tokenizer)

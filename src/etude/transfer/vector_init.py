@@ -1,7 +1,7 @@
-"""Word vectors that a tagger's own network starts from (`task.network.vectors`): a run of word vectors.
+"""Initialising a tagger's word vectors from a run of word vectors (`task.network.vectors`).
 
-The network knows the words of its training examples and the frequent ones of the vectors, so that words it meets only
-later have theirs too. They are taken over once, when training begins; then they are the tagger's own and are trained.
+The vocabulary of the network is that of its training examples and the frequent words of the vectors, so that words
+outside the training examples have vectors too. They are copied once, when training starts, and then trained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from etude.tasks.tag.word_features import Tables
 
 
 def add_vector_words(facts: dict[str, Any], settings: Strict) -> dict[str, Any]:
-    """The facts of a task, its tables of words extended by those of the vectors that its network starts from."""
+    """Return the facts of a task with its vocabulary extended by the words of the pre-trained vectors."""
     network = settings.network if isinstance(settings, tag.Settings) else None
     if network is None or network.vectors is None:
         return facts
@@ -36,15 +36,15 @@ def add_vector_words(facts: dict[str, Any], settings: Strict) -> dict[str, Any]:
 
 def init_word_vectors(task: Task) -> None:
     """Initialise the network's word vectors; called when training starts, not when it resumes."""
-    own = task.own if isinstance(task, tag.Tagger) else None
-    if own is None or own.settings.vectors is None:
+    tagger = task.own if isinstance(task, tag.Tagger) else None
+    if tagger is None or tagger.settings.vectors is None:
         return
-    loaded = _load_vectors(own.settings.vectors, own.settings.words)
-    words, unknown = own.tables.words, loaded.tokenizer.special.unknown
+    loaded = _load_vectors(tagger.settings.vectors, tagger.settings.words)
+    words, unknown = tagger.tables.words, loaded.tokenizer.special.unknown
     vectors = loaded.states([words], layers="last")[0]  # (words, width)
     ids = [encoding.ids for encoding in loaded.tokenizer.encode_batch(words)]
-    given = np.array([len(tokens) == 1 and tokens[0] != unknown for tokens in ids])
-    own.network.start_from(torch.from_numpy(vectors), torch.from_numpy(given))
+    is_known = np.array([len(tokens) == 1 and tokens[0] != unknown for tokens in ids])
+    tagger.network.start_from(torch.from_numpy(vectors), torch.from_numpy(is_known))
 
 
 def _load_vectors(path: str, width: int) -> InferenceModel:

@@ -37,14 +37,14 @@ def serve(
 
     if not 0 <= port <= 65535:
         raise UserError(f"port={port}: a port is a number from 0 to 65535.")
-    from etude.serve.endpoints import Served
+    from etude.serve.endpoints import ServedModel
     from etude.serve.server import Server
 
     if not quiet:
         log = logging.getLogger("etude")
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
-    with Server(Served.open(run, device), host, port) as server:
+    with Server(ServedModel.open(run, device), host, port) as server:
         if on_start is not None:
             on_start(server)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -41,10 +41,10 @@ def attention(
             f"{page_file}: the maps are a page. Name a file that ends with .html, in a folder that is there."
         )
     from etude.inference.model import load
-    from etude.view.attention import look
+    from etude.view.attention import compute_attention
 
     model = load(run, device) if isinstance(run, (str, Path)) else run
-    result = look(model, text, second)
+    result = compute_attention(model, text, second)
     if page_file is not None:
         from etude.train.checkpoint import write_text
         from etude.view.attention_page import page

@@ -67,7 +67,7 @@ def finetune(
     overrides = dict(settings or {})
     if teacher is not None:
         overrides["distill.teacher"] = str(teacher)
-    varied: dict[str, Sequence[object]] = dict(search.WAYS) if compare_poolings else {}
+    varied: dict[str, Sequence[object]] = dict(search.POOLING_GRID) if compare_poolings else {}
     if lr:
         varied["train.lr"] = lr
     varied.update(vary or {})
@@ -184,7 +184,7 @@ def augment(
     from etude.recipes.datasets import resolve_dataset
     from etude.transfer import augment as augmentation
 
-    rules = augmentation.Rules(copies, rate, candidates, seed)
+    rules = augmentation.AugmentSettings(copies, rate, candidates, seed)
     word_vectors = None if vectors is None else open_vectors(vectors)
     counts = augmentation.augment(
         run if isinstance(run, LoadedModel) else load(run, device),
@@ -194,7 +194,7 @@ def augment(
         columns=name_columns(columns, text=text),
         rules=rules,
         vectors=word_vectors,
-        tell=on_progress,
+        on_progress=on_progress,
     )
     return AugmentCounts(*counts)
 

@@ -94,7 +94,7 @@ def describe_head(attention: Attention, layer: int, head: int, top: int) -> str:
 
 
 @torch.no_grad()
-def look(model: LoadedModel, text: str, second: str | None = None) -> Attention:
+def compute_attention(model: LoadedModel, text: str, second: str | None = None) -> Attention:
     """The attention weights of one text as in pre-training, or of two as a pair."""
     if not model.model.has_attention_weights:
         raise UserError(
