@@ -266,7 +266,8 @@ def _skip_gram(
                     counts[line] = _path(words[neighbour], path_bounds, nodes, node_labels, outputs, rows, labels, line)
                 else:
                     counts[line] = _contrast(
-                        words[neighbour], keys[place], (neighbour - low[place]) * negatives, negatives, accept, alias, outputs,
+                        words[neighbour], keys[place], (neighbour - low[place]) * negatives, negatives, accept,
+                        alias, outputs,
                         rows, labels, weights, line,
                     )  # fmt: skip
                 line += 1

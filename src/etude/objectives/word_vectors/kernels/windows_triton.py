@@ -87,10 +87,10 @@ def _skip_gram(  # type: ignore[no-untyped-def]
             if neighbour != centre:
                 context = tl.load(words + neighbour)
                 first = (neighbour - start) * negatives
-                change, pair_loss = _contrast(before + grown * total, context, key, first, accept, alias, vocab, outputs,
+                change, pair = _contrast(before + grown * total, context, key, first, accept, alias, vocab, outputs,
                                         rate, width, column, negatives, targets)  # fmt: skip
                 total += change
-                loss += pair_loss
+                loss += pair
         if spelled:
             piece, end = tl.load(bounds + word), tl.load(bounds + word + 1)
             for some in range(piece, end, parts):
@@ -123,9 +123,9 @@ def _cbow(  # type: ignore[no-untyped-def]
             pieces = inputs + row[:, None] * width + column[None, :]
             vectors = tl.load(pieces, mask=there, other=0.0, cache_modifier=".cg")
             size = (stop - start - 1).to(tl.float32)
-            change, pair_loss = _contrast(tl.sum(vectors, 0) / size, word, key, 0, accept, alias, vocab, outputs, rate, width,
+            change, new = _contrast(tl.sum(vectors, 0) / size, word, key, 0, accept, alias, vocab, outputs, rate, width,
                                     column, negatives, targets)  # fmt: skip
-            loss += pair_loss
+            loss += new
             if divide:
                 change = change / size
             changes = tl.broadcast_to(change[None, :], [parts, lanes])
