@@ -66,6 +66,14 @@ def test_paths_that_a_page_names_exist(page: str) -> None:
             assert (ROOT / name).exists() or (ROOT / "src/etude" / name).exists(), f"{page} names {name}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_files_that_a_page_names_exist(page: Path) -> None:
+    """In text and in commands, whole or from the package on: modules move, and pages must move along."""
+    for name in re.findall(r"(?<![\w/.-])((?:\w+/)+\w+\.py)\b", page.read_text(encoding="utf-8")):
+        if not re.search(r"[A-Z]{2}|^my_", name):
+            assert (ROOT / name).exists() or (ROOT / "src/etude" / name).exists(), f"{page} names {name}"
+
+
 def test_make_check_and_the_hooks_run_the_same_programs() -> None:
     hooks = [hook for repo in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"] for hook in repo["hooks"]]
     assert all(hook["language"] == "system" and hook["entry"].startswith(".venv/bin/") for hook in hooks)
