@@ -13,7 +13,7 @@ import pytest
 import etude
 from etude.cli.main import main
 from etude.errors import UserError
-from etude.study.budget import parsed
+from etude.study.budget import parse_budget
 
 STUDY = """
 name: small
@@ -36,7 +36,7 @@ def typed(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("etude.study.budget.TRIAL", 0.02)
+    monkeypatch.setattr("etude.study.budget.TRIAL_SECONDS", 0.02)
     path = tmp_path / "small.yaml"
     path.write_text(STUDY, encoding="utf-8")
     return path
@@ -78,10 +78,16 @@ def test_a_mistake_is_one_message(
 
 
 def test_budgets_as_people_say_them() -> None:
-    assert parsed("90s") == {"minutes": 1.5} and parsed("10m") == {"minutes": 10} and parsed("2h") == {"minutes": 120}
-    assert parsed("1e12") == parsed("1e12 FLOPs") == {"flops": 1e12} and parsed("5e6tokens") == {"tokens": 5e6}
+    assert (
+        parse_budget("90s") == {"minutes": 1.5}
+        and parse_budget("10m") == {"minutes": 10}
+        and parse_budget("2h") == {"minutes": 120}
+    )
+    assert parse_budget("1e12") == parse_budget("1e12 FLOPs") == {"flops": 1e12} and parse_budget("5e6tokens") == {
+        "tokens": 5e6
+    }
     with pytest.raises(UserError):
-        parsed("10 parsecs")
+        parse_budget("10 parsecs")
 
 
 def test_the_package_is_the_verb(file: Path) -> None:

@@ -16,7 +16,7 @@ from tests.study.tiny_study import tiny
 @pytest.fixture(scope="session", autouse=True)
 def _short_trials() -> None:
     """Speeds are only estimates here."""
-    budget.TRIAL = 0.05
+    budget.TRIAL_SECONDS = 0.05
     bootstrap.ROUNDS = 20  # of the interval on dev, which a study does not look at
 
 

@@ -14,9 +14,9 @@ from etude.study import altered_corpus as remade
 from etude.study import plan as plans
 from etude.study import results
 from etude.study.budget import Machine
-from etude.study.report.page import page
+from etude.study.report.page import render_page
 from etude.study.settings import Study, Text
-from etude.study.text_source import Source
+from etude.study.text_source import TextSource
 from etude.text.corpus.corpus import Corpus
 from tests.study.tiny_study import tiny
 
@@ -30,7 +30,7 @@ def document(corpus: Corpus, number: int) -> np.ndarray:
 @pytest.mark.parametrize("tokenizer", KINDS)
 def test_a_share_of_the_documents(tokenizer: str, prepared: Callable[[str], Path], tmp_path: Path) -> None:
     whole = Corpus.open(prepared(tokenizer))
-    half = Source(Text(corpus=str(whole.folder), share=0.5), tmp_path).corpus(tokenizer)
+    half = TextSource(Text(corpus=str(whole.folder), share=0.5), tmp_path).open_corpus(tokenizer)
     half = Corpus.open(half.folder, verify=True)
     assert 0.3 < len(half.documents) / len(whole.documents) < 0.7 and half.tokenizer.vocab == whole.tokenizer.vocab
     every = {document(whole, number).tobytes() for number in range(len(whole.documents))}
@@ -44,7 +44,7 @@ def test_a_share_of_the_documents(tokenizer: str, prepared: Callable[[str], Path
 @pytest.mark.parametrize("tokenizer", KINDS)
 def test_words_in_any_order(tokenizer: str, prepared: Callable[[str], Path], tmp_path: Path) -> None:
     whole = Corpus.open(prepared(tokenizer))
-    noisy = Source(Text(corpus=str(whole.folder), noise=0.5), tmp_path).corpus(tokenizer)
+    noisy = TextSource(Text(corpus=str(whole.folder), noise=0.5), tmp_path).open_corpus(tokenizer)
     noisy = Corpus.open(noisy.folder, verify=True)
     assert len(noisy.documents) == len(whole.documents) and len(noisy.sentences) == len(whole.sentences)
     moved = 0
@@ -63,19 +63,19 @@ def test_words_in_any_order(tokenizer: str, prepared: Callable[[str], Path], tmp
 
 
 def test_pseudo_words(prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remade, "FIRST", 5)  # the town has few words
+    monkeypatch.setattr(remade, "FIRST_RANK", 5)  # the town has few words
     whole = Corpus.open(prepared("wordpiece:600"))
-    source = Source(Text(corpus=str(whole.folder), pseudo_words=4), tmp_path)
-    pairs = remade.pseudo_words(whole, 4)
+    source = TextSource(Text(corpus=str(whole.folder), pseudo_words=4), tmp_path)
+    pairs = remade.choose_pseudo_words(whole, 4)
     assert len(pairs) == 4 and not set(pairs) & set(pairs.values())
-    merged = source.corpus("wordpiece:600")
+    merged = source.open_corpus("wordpiece:600")
     starts = whole.word_starts(0, whole.total)
     alone = starts & np.append(starts[1:], True)
     old, new = whole.tokens(0, whole.total), merged.tokens(0, merged.total)
     second = alone & np.isin(old, list(pairs))
     assert second.any() and (new[~second] == old[~second]).all()
     assert new[second].tolist() == [pairs[token] for token in old[second].tolist()]
-    found = list(source.senses("wordpiece:600"))
+    found = list(source.label_senses("wordpiece:600"))
     shown, asked = Counter[str](), Counter[str]()
     for record in found:
         for word, tag in zip(record["tokens"], record["tags"], strict=True):
@@ -87,12 +87,12 @@ def test_pseudo_words(prepared: Callable[[str], Path], tmp_path: Path, monkeypat
     seconds = {f"B-{whole.tokenizer.token(token)}" for token in pairs}
     assert set(asked) & seconds and set(asked) - seconds <= {f"B-{name}" for name in names}
     with pytest.raises(UserError, match="one token, and 2005 are needed"):
-        remade.pseudo_words(whole, 1000)
+        remade.choose_pseudo_words(whole, 1000)
 
 
 def test_a_study_of_texts(prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A contender's text without a source is the study's, whatever that becomes."""
-    monkeypatch.setattr(Machine, "speed", lambda self, recipe, corpus: 1e4)
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, recipe, corpus: 1e4)
     small = {"model.layers": 1, "model.width": 16, "model.heads": 2, "train.batch_tokens": 256}
     contenders = {
         "clean": {"recipe": "bert-toy", "set": small, "text": {"share": 0.5}},
@@ -102,7 +102,7 @@ def test_a_study_of_texts(prepared: Callable[[str], Path], tmp_path: Path, monke
     study = tiny(contenders=contenders, claims=[], **{"text.world": None, "text.corpus": corpus})
     texts = [contender.text for contender in study.contenders.values()]
     assert [(text.corpus, text.share, text.noise) for text in texts if text] == [(corpus, 0.5, 0.0), (corpus, 1.0, 0.5)]
-    planned = plans.make(study, tmp_path / "dry", dry=True)
+    planned = plans.make_plan(study, tmp_path / "dry", dry=True)
     assert planned.exact and len({planned.bases[name, 0] for name in contenders}) == 2, "two texts, two cells"
     passes = [row.length.epochs for row in planned.rows if row.length]
     assert passes[0] == pytest.approx(2 * passes[1], rel=0.1)
@@ -111,15 +111,15 @@ def test_a_study_of_texts(prepared: Callable[[str], Path], tmp_path: Path, monke
 def test_the_results_say_what_was_read(
     prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Machine, "speed", lambda self, recipe, corpus: 1e4)
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, recipe, corpus: 1e4)
     corpus = prepared("wordpiece:600")
     changes = {"text.world": None, "text.corpus": str(corpus), "text.share": 0.5}
-    found = results.collect(plans.make(tiny(claims=[], **changes), tmp_path), {}, {"date": ""})
+    found = results.collect(plans.make_plan(tiny(claims=[], **changes), tmp_path), {}, {"date": ""})
     row = found["rows"][0]
     assert not any(str(corpus.parent) in line for cell in found["cells"] for line in cell["commands"])
     assert row["tokenizer"] == "wordpiece:600", "that of the corpus, not the one the recipe names"
     assert row["text"]["share"] == 0.5 and 0.3 < row["text"]["tokens"] / Corpus.open(corpus).total < 0.7
-    assert "50 % of the documents" in page(found) and "문서의 50 %" in page(found)
+    assert "50 % of the documents" in render_page(found) and "문서의 50 %" in render_page(found)
 
 
 def test_what_the_world_has_not() -> None:

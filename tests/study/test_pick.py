@@ -11,8 +11,8 @@ import pytest
 from etude.errors import UserError
 from etude.inference.task_model import TaskModel
 from etude.study import pick as picking
-from etude.study.pick import _Log, _parts, _rounds, pick
-from etude.study.report.page import page
+from etude.study.pick import _PickLog, _plan_rounds, _split_files, pick
+from etude.study.report.page import render_page
 from etude.study.runner import Report
 from etude.world import World
 
@@ -33,12 +33,12 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rounds() -> None:
-    assert _rounds(7) == [4, 2, 1] and _rounds(3) == [2, 1] and _rounds(2) == [1]
+    assert _plan_rounds(7) == [4, 2, 1] and _plan_rounds(3) == [2, 1] and _plan_rounds(2) == [1]
 
 
 def test_parts_share_nothing(labelled: Path, tmp_path: Path) -> None:
     parts = {name: Path(path).read_text().splitlines() for name, path in
-             _parts(tmp_path / "parts", "classify", labelled, None, None).items()}  # fmt: skip
+             _split_files(tmp_path / "parts", "classify", labelled, None, None).items()}  # fmt: skip
     assert sum(map(len, parts.values())) == 160 and len(set().union(*map(set, parts.values()))) == len(
         set(labelled.read_text().splitlines())
     )
@@ -47,18 +47,18 @@ def test_parts_share_nothing(labelled: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.jsonl"
     few.write_text(labelled.read_text().splitlines()[0] + "\n")
     with pytest.raises(UserError, match="too few examples"):
-        _parts(tmp_path / "none", "classify", few, None, None)
+        _split_files(tmp_path / "none", "classify", few, None, None)
 
 
 def test_what_was_decided_is_remembered(tmp_path: Path) -> None:
-    log = _Log(tmp_path / "pick.json", {"task": "classify"})
+    log = _PickLog(tmp_path / "pick.json", {"task": "classify"})
     log.begin(0, ["a", "b"], 0.5)
     log.end(0, {"a": 0.1, "b": 0.2}, ["b"])
-    again = _Log(tmp_path / "pick.json", {"task": "classify"})
+    again = _PickLog(tmp_path / "pick.json", {"task": "classify"})
     assert again.round(0) == {"names": ["a", "b"], "minutes": 0.5, "dev": {"a": 0.1, "b": 0.2}, "kept": ["b"]}
     assert again.round(1) is None
     with pytest.raises(UserError, match="another pick"):
-        _Log(tmp_path / "pick.json", {"task": "tag"})
+        _PickLog(tmp_path / "pick.json", {"task": "tag"})
 
 
 @pytest.mark.slow
@@ -96,7 +96,9 @@ def test_the_best_is_taken_home(
 
     # where not pre-training is best on dev, that is what is said and taken home
     scores = {"bert": 0.2, "gpt": 0.1, "no pre-training": 0.3}
-    beaten = picking._finish(tmp_path / "picked", found.report, scores, _Log(tmp_path / "picked" / "pick.json", {}))
+    beaten = picking._write_result(
+        tmp_path / "picked", found.report, scores, _PickLog(tmp_path / "picked" / "pick.json", {})
+    )
     assert not beaten.pays and beaten.winner == "no pre-training" and TaskModel.open(beaten.model)
     assert json.loads((tmp_path / "picked" / "results.json").read_text())["pays"] is False
-    assert page(beaten.report.results)
+    assert render_page(beaten.report.results)

@@ -14,8 +14,8 @@ from etude.errors import UserError
 from etude.runs.run import Run
 from etude.study import plan as plans
 from etude.study import results
-from etude.study.leaderboard import plan_words
-from etude.study.runner import Report, chosen, run
+from etude.study.leaderboard import summarize_plan
+from etude.study.runner import Report, run, select_cells
 from etude.study.settings import Study
 from tests.study.tiny_study import tiny
 
@@ -73,21 +73,21 @@ def test_only_what_is_new_is_done(report: Report, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_tells_cost_and_what_is_cached(report: Report, study: Study, tmp_path: Path) -> None:
-    there = plans.make(study, report.folder, dry=True)
-    assert there.exact and not there.waiting()
-    assert "12 cells, 12 of them cached" in plan_words(there)
-    fresh = plans.make(study, tmp_path, dry=True)
-    assert not fresh.exact and len(fresh.waiting()) == 12 and not (tmp_path / "corpora").exists()
+    there = plans.make_plan(study, report.folder, dry=True)
+    assert there.exact and not there.pending_cells()
+    assert "12 cells, 12 of them cached" in summarize_plan(there)
+    fresh = plans.make_plan(study, tmp_path, dry=True)
+    assert not fresh.exact and len(fresh.pending_cells()) == 12 and not (tmp_path / "corpora").exists()
     assert all(cell.seconds > 0 for cell in fresh.cells.values())
     assert sum(cell.flops for cell in fresh.cells.values()) > 2 * 1.2e9
-    words = plan_words(fresh)
+    words = summarize_plan(fresh)
     assert "12 cells, 0 of them cached" in words and "1.2 × 10⁹ FLOPs for every contender" in words
 
 
 def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(report.folder, folder)
-    plan = plans.make(study, folder)
+    plan = plans.make_plan(study, folder)
     shutil.rmtree(folder / "cells" / plan.trials["gpt", "topic@16", 0, (0, 1)])
     said: list[str] = []
     cut = run(study, folder, work=False, say=said.append)
@@ -100,17 +100,17 @@ def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_p
 
 
 def test_when_a_transfer_saves_is_no_part_of_its_key(study: Study, report: Report) -> None:
-    often = plans.make(tiny(**{"transfer.train.save_every": 1}), report.folder, dry=True)
-    usual = plans.make(study, report.folder, dry=True)
+    often = plans.make_plan(tiny(**{"transfer.train.save_every": 1}), report.folder, dry=True)
+    usual = plans.make_plan(study, report.folder, dry=True)
     assert list(often.cells) == list(usual.cells)
     for cell in usual.cells.values():
         if cell.kind == "transfer":
-            assert cell.order["settings"]["train.save_every"] == cell.order["settings"]["train.eval_every"]
+            assert cell.arguments["settings"]["train.save_every"] == cell.arguments["settings"]["train.eval_every"]
 
 
 def test_a_study_may_ask_for_a_precision(study: Study, report: Report) -> None:
-    asked = plans.make(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
-    found = {cell.order["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}
+    asked = plans.make_plan(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
+    found = {cell.arguments["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}
     assert found == {"bf16"} and asked.machine.precision == "float32"
     assert results.collect(asked, {}, {})["precision"] == "bf16, float32", "as the cells are, not as the machine would"
     assert report.results["precision"] == "float32"
@@ -184,7 +184,7 @@ def test_processes_give_the_same(report: Report, study: Study, tmp_path: Path, m
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "processes"
     shutil.copytree(report.folder, folder)
-    plan = plans.make(study, folder)
+    plan = plans.make_plan(study, folder)
     doomed = list(plan.trials.values())[:3]
     for key in [*doomed, plan.bases["gpt", 0]]:
         shutil.rmtree(folder / "cells" / key)
@@ -215,7 +215,7 @@ def test_on_a_local_ray(report: Report, study: Study, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'etude[ray]'")
     folder = tmp_path / "ray"
     shutil.copytree(report.folder, folder)
-    plan = plans.make(study, folder)
+    plan = plans.make_plan(study, folder)
     for key in [plan.bases["bert", 0], *list(plan.trials.values())[:2]]:
         shutil.rmtree(folder / "cells" / key)
     said: list[str] = []
@@ -225,12 +225,12 @@ def test_on_a_local_ray(report: Report, study: Study, tmp_path: Path) -> None:
 
 
 def test_one_cell_and_a_second_process(report: Report, study: Study, tmp_path: Path) -> None:
-    plan = plans.make(study, report.folder)
-    key = next(key for key, cell in plan.cells.items() if cell.after)
-    assert [cell.key for cell in chosen(plan, key[:8])] == [plan.cells[key].after, key]
+    plan = plans.make_plan(study, report.folder)
+    key = next(key for key, cell in plan.cells.items() if cell.depends_on)
+    assert [cell.key for cell in select_cells(plan, key[:8])] == [plan.cells[key].depends_on, key]
     with pytest.raises(UserError, match="no cell"):
-        chosen(plan, "zz")
-    from etude.study.runner import _alone
+        select_cells(plan, "zz")
+    from etude.study.runner import _lock_folder
 
-    with _alone(report.folder), pytest.raises(UserError, match="another process"):
+    with _lock_folder(report.folder), pytest.raises(UserError, match="another process"):
         run(study, report.folder)

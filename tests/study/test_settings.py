@@ -18,7 +18,7 @@ STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"
 
 def test_the_grid(study: Study) -> None:
     assert [entry.name for entry in study.entries()] == ["bert", "gpt"]
-    assert study.fields() == [("topic", 16)]
+    assert study.scored_tasks() == [("topic", 16)]
     assert study.budget.kind == "flops" and study.budget.amounts == [1.2e9]
     assert study.controls() == {"no pre-training": "bert"}
     both = tiny(control={"of": "all"}, claims=[])
@@ -35,11 +35,15 @@ def test_every_value_that_is_varied_is_an_entry_of_its_own() -> None:
 
 def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
     document = parse(TINY + "gpu:\n  budget: {minutes: 2}\n  seeds: {pretrain: 5}\n", "s.yaml")
-    assert Study.of(document).budget.kind == "flops"
-    on_gpu = Study.of(document, gpu=True)
-    assert on_gpu.budget.minutes == 2 and on_gpu.seeds.pretrain == 5 and on_gpu.tasks == Study.of(document).tasks
+    assert Study.from_document(document).budget.kind == "flops"
+    on_gpu = Study.from_document(document, gpu=True)
+    assert (
+        on_gpu.budget.minutes == 2
+        and on_gpu.seeds.pretrain == 5
+        and on_gpu.tasks == Study.from_document(document).tasks
+    )
     with pytest.raises(UserError, match="no section 'gpu'"):
-        Study.of(parse(TINY, "s.yaml"), gpu=True)
+        Study.from_document(parse(TINY, "s.yaml"), gpu=True)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(old: str, new: str, words: str) -> None:
     with pytest.raises(UserError) as told:
-        Study.of(parse(TINY.replace(old, new, 1), "tiny.yaml"))
+        Study.from_document(parse(TINY.replace(old, new, 1), "tiny.yaml"))
     line = 1 + TINY[: TINY.index(old)].count("\n")
     assert words.format(line) in str(told.value), str(told.value)
 

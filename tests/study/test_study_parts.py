@@ -11,10 +11,10 @@ import pytest
 
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
-from etude.study.budget import Cost, cost, length, stretched
-from etude.study.label_splits import apart, draw
-from etude.study.plan import power
-from etude.study.text_source import pairs
+from etude.study.budget import Cost, compute_cost, compute_length, stretch_schedule
+from etude.study.label_splits import draw_examples, split_by_hash
+from etude.study.plan import format_scientific
+from etude.study.text_source import make_sentence_pairs
 from etude.text.corpus.corpus import Corpus
 from etude.world import World
 
@@ -29,7 +29,7 @@ def costing(**values: float) -> Cost:
         "parameters": 1,
         "head_parameters": 0,
     }
-    return Cost(**{**facts, "own_update": False, **values})  # type: ignore[arg-type]
+    return Cost(**{**facts, "updates_itself": False, **values})  # type: ignore[arg-type]
 
 
 # --- budgets ----------------------------------------------------------------------------------------
@@ -38,36 +38,36 @@ def costing(**values: float) -> Cost:
 def test_a_budget_becomes_steps(prepared: Callable[[str], Path]) -> None:
     corpus = Corpus.open(prepared("wordpiece:600"))
     recipe = Recipe.load("bert-toy", TOY).resolve(vocab=corpus.tokenizer.vocab)
-    found = cost(recipe, corpus)
-    assert found == cost(recipe, corpus), "a pure function"
-    by_flops = length(recipe, found, "flops", 1e9, 100, None)
+    found = compute_cost(recipe, corpus)
+    assert found == compute_cost(recipe, corpus), "a pure function"
+    by_flops = compute_length(recipe, found, "flops", 1e9, 100, None)
     step = by_flops.flops / by_flops.steps
     assert abs(by_flops.flops - 1e9) <= step / 2 and not by_flops.capped
-    by_tokens = length(recipe, found, "tokens", by_flops.tokens, 100, None)
+    by_tokens = compute_length(recipe, found, "tokens", by_flops.tokens, 100, None)
     assert by_tokens.steps == by_flops.steps
-    by_clock = length(recipe, found, "minutes", 0.5, 100, speed=by_flops.tokens / 30)
+    by_clock = compute_length(recipe, found, "minutes", 0.5, 100, speed=by_flops.tokens / 30)
     assert by_clock.steps == by_flops.steps
-    capped = length(recipe, found, "flops", 1e15, 2, None)
+    capped = compute_length(recipe, found, "flops", 1e15, 2, None)
     assert capped.capped and capped.epochs <= 2 and capped.epochs > 1.9
 
 
 def test_schedules_stretch() -> None:
     recipe = Recipe.load("bert-base").resolve(vocab=1000)  # about a million steps, 10,000 of them warm-up
     assert recipe.train.steps is not None and recipe.train.warmup > 1
-    found = length(recipe, costing(row_tokens=512), "tokens", 512 * 256 * 500, 10_000, None)
-    short = stretched(recipe, costing(row_tokens=512), found, curve=10)
+    found = compute_length(recipe, costing(row_tokens=512), "tokens", 512 * 256 * 500, 10_000, None)
+    short = stretch_schedule(recipe, costing(row_tokens=512), found, curve=10)
     assert short.train.steps == found.steps and short.train.warmup == recipe.train.warmup / recipe.train.steps
     assert short.train.eval_every == -(-found.steps // 10)
     growing = Recipe.load("gpt3-toy").resolve(vocab=1000)
     own = growing.train.batch_ramp
     assert own is not None and growing.train.tokens is not None
-    twice = length(growing, costing(row_tokens=512), "tokens", 2 * growing.train.tokens, 1000, None)
-    ramp = stretched(growing, costing(row_tokens=512), twice, 4).train.batch_ramp
+    twice = compute_length(growing, costing(row_tokens=512), "tokens", 2 * growing.train.tokens, 1000, None)
+    ramp = stretch_schedule(growing, costing(row_tokens=512), twice, 4).train.batch_ramp
     assert ramp is not None and ramp.over_tokens == pytest.approx(2 * own.over_tokens, rel=0.02)
 
 
 def test_numbers_as_people_write_them() -> None:
-    assert [power(value) for value in (0, 12.5, 1e11, 2.34e11, 1.5e-7)] == [
+    assert [format_scientific(value) for value in (0, 12.5, 1e11, 2.34e11, 1.5e-7)] == [
         "0",
         "12.5",
         "10¹¹",
@@ -82,36 +82,36 @@ def test_numbers_as_people_write_them() -> None:
 def test_labels_are_drawn_evenly_and_by_the_seed() -> None:
     pool = [{"text": str(n), "label": "abc"[n % 3]} for n in range(90)]
     labels = [frozenset([str(one["label"])]) for one in pool]
-    first, again, other = (draw(labels, pool, 12, key) for key in (1, 1, 2))
+    first, again, other = (draw_examples(labels, pool, 12, key) for key in (1, 1, 2))
     assert first == again and first != other
     assert Counter(one["label"] for one in first) == {"a": 4, "b": 4, "c": 4}
     with pytest.raises(UserError, match="fewer than the 3 classes"):
-        draw(labels, pool, 2, 1)
+        draw_examples(labels, pool, 2, 1)
 
 
 def test_every_tag_is_among_the_drawn() -> None:
     pool = [{"tags": ["O", "B-X" if n == 57 else "O"]} for n in range(60)]
-    drawn = draw([frozenset(one["tags"]) for one in pool], pool, 5, key=0)
+    drawn = draw_examples([frozenset(one["tags"]) for one in pool], pool, 5, key=0)
     assert len(drawn) == 5 and {"O", "B-X"} == {tag for one in drawn for tag in one["tags"]}
-    free = draw([frozenset()] * 60, pool, 5, key=0)
+    free = draw_examples([frozenset()] * 60, pool, 5, key=0)
     assert len(free) == 5
 
 
 def test_equal_examples_fall_on_the_same_side() -> None:
     examples = [{"id": n, "text": f"t{n % 50}"} for n in range(200)]
-    one, other = apart(examples, lambda tenth: tenth < 7)
+    one, other = split_by_hash(examples, lambda tenth: tenth < 7)
     assert not {e["text"] for e in one} & {e["text"] for e in other} and len(one) > 2 * len(other) > 0
 
 
 def test_pairs_of_sentences_of_unseen_documents() -> None:
     documents = [document.sentences for document, _ in zip(World().documents(10**6), range(300), strict=False)]
-    order = pairs(iter(documents), "order", 100)
+    order = make_sentence_pairs(iter(documents), "order", 100)
     assert Counter(one["label"] for one in order) == {"yes": 50, "no": 50}
     following = {(a, b) for sentences in documents for a, b in pairwise(sentences)}
     assert all(((one["text_a"], one["text_b"]) in following) == (one["label"] == "yes") for one in order)
     assert all(((one["text_b"], one["text_a"]) in following) == (one["label"] == "no") for one in order)
-    after = pairs(iter(documents), "next", 100)
+    after = make_sentence_pairs(iter(documents), "next", 100)
     assert all((one["text_a"], one["text_b"]) in following for one in after if one["label"] == "yes")
     assert sum((one["text_a"], one["text_b"]) in following for one in after if one["label"] == "no") <= 1
     with pytest.raises(UserError, match="only"):
-        pairs(iter(documents), "next", 10_000)
+        make_sentence_pairs(iter(documents), "next", 10_000)

@@ -12,22 +12,22 @@ from etude.study.cells import Cell
 
 FORKS = """
 import multiprocessing
-from etude.study import work, worker
+from etude.study import execute, worker
 
 def forks(cell, folder):
     child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
     child.join(20)
-    return work.Done(cell.key, "hangs" if child.is_alive() else f"ended with {child.exitcode}")
+    return execute.CellResult(cell.key, "hangs" if child.is_alive() else f"ended with {child.exitcode}")
 
-work.do = forks
+execute.run_cell = forks
 worker.main()
 """
 
 
 def test_a_cell_may_fork_while_its_process_listens(tmp_path: Path) -> None:
     """As the loader of a GPU run does: its children once waited for ever for the lock of the input."""
-    cell = Cell(key="abc", kind="guess", title="a guess", order={}, place={})
+    cell = Cell(key="abc", kind="guess", title="a guess", arguments={}, position={})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [sys.executable, "-c", FORKS, str(tmp_path)],

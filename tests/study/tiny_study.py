@@ -34,4 +34,4 @@ claims:
 
 
 def tiny(**changes: object) -> Study:
-    return Study.of(parse(TINY, "tiny.yaml"), changes=changes)
+    return Study.from_document(parse(TINY, "tiny.yaml"), changes=changes)

@@ -29,12 +29,12 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
         typer.echo(f"Planning {call.words[0] if call.words else ''}".rstrip(), err=True)
     arguments = call.arguments
     if dry_run:
-        from etude.study.leaderboard import plan_table, plan_words
+        from etude.study.leaderboard import build_plan_table, summarize_plan
 
         names = ("file", "settings", "out", "budget", "gpu", "text", "data", "device", "cell")
         plan, cells = verbs.plan_study(**{name: arguments[name] for name in names})
-        console.print(plan_table(plan, cells))
-        console.print(plan_words(plan, arguments["workers"] or 1))
+        console.print(build_plan_table(plan, cells))
+        console.print(summarize_plan(plan, arguments["workers"] or 1))
         return
     folder = f" (-o {arguments['out']})" if arguments["out"] else ""
     with interruptible(f"Stopped and saved. The same command goes on{folder}."):
@@ -71,9 +71,9 @@ def present_demo(call: Call[Report]) -> None:
         report = call(on_progress=lambda line: _print_dim(console, line))
     console.print()
     _print_leaderboard(report, console)
-    from etude.study.demo import gain
+    from etude.study.demo import best_gain
 
-    best = gain(report)
+    best = best_gain(report)
     if best is not None:
         console.print(f"\n{best[0]}: {best[1]:+.1f} points over no pre-training, with the same few labels.")
     console.print(f"Report: {report.page}")
@@ -100,14 +100,14 @@ def _print_leaderboard(report: Report, console: Console) -> None:
 def _print_claims(results: dict[str, Any], console: Console) -> None:
     from rich.text import Text
 
-    from etude.study.leaderboard import VERDICTS, percent
-    from etude.study.settings import in_language
+    from etude.study.leaderboard import VERDICTS, format_points
+    from etude.study.settings import localize
 
     styles = {"holds": "green", "fails": "red"}
     for claim in results["claims"]:
-        line = f"{VERDICTS[claim['verdict']]}: {in_language(claim['claim'], 'en')}"
+        line = f"{VERDICTS[claim['verdict']]}: {localize(claim['claim'], 'en')}"
         if "mean" in claim:
-            line += f" ({percent(claim['mean'], sign=True)}, {percent(claim['low'])} … {percent(claim['high'])})"
+            line += f" ({format_points(claim['mean'], sign=True)}, {format_points(claim['low'])} … {format_points(claim['high'])})"
         console.print(Text(line, style=styles.get(claim["verdict"], "")))
 
 

@@ -20,9 +20,9 @@ def exit_interrupted(message: str) -> NoReturn:
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
     """A study that is stopped, or Ctrl-C, ends the command with the message."""
-    from etude.study.execute import Stopped
+    from etude.study.execute import Interrupted
 
     try:
         yield
-    except (Stopped, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         exit_interrupted(message)

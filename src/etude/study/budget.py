@@ -25,18 +25,18 @@ from etude.pretraining.setup import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus
-from etude.study.text_source import digest
+from etude.study.text_source import hash_json
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.train import checkpoint, peak, schedule
 from etude.train.device import resolve_device
 from etude.train.loader import Loader
 
-SAMPLE = 16  # steps whose FLOPs are counted: batches differ by about 1 % in what is predicted
-TRIAL = 1.0  # seconds of a measurement of speed
+SAMPLE_STEPS = 16  # steps whose FLOPs are counted: batches differ by about 1 % in what is predicted
+TRIAL_SECONDS = 1.0  # seconds of a measurement of speed
 UNITS = {"s": ("minutes", 1 / 60), "m": ("minutes", 1.0), "min": ("minutes", 1.0), "h": ("minutes", 60.0),
          "": ("flops", 1.0), "flops": ("flops", 1.0), "tokens": ("tokens", 1.0), "tok": ("tokens", 1.0)}  # fmt: skip
-WORDS = 4_000  # of the made-up text, where the real one is not there yet
+PLACEHOLDER_WORDS = 4_000  # of the made-up text, where the real one is not there yet
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Cost:
     epoch_tokens: int  # of one pass over the text
     parameters: int
     head_parameters: int  # thrown away after pre-training
-    own_update: bool  # word vectors: no gradients, hardly any FLOPs
+    updates_itself: bool  # word vectors: no gradients, hardly any FLOPs
 
 
-def cost(recipe: Recipe, corpus: Corpus) -> Cost:
+def compute_cost(recipe: Recipe, corpus: Corpus) -> Cost:
     """What a resolved recipe costs on a corpus: a pure function, so that a plan made again is the same plan."""
     with torch.device("meta"):
         model = recipe.build_model()
@@ -62,7 +62,7 @@ def cost(recipe: Recipe, corpus: Corpus) -> Cost:
         micro_tokens=settings.micro_tokens, workers=0,
     )  # fmt: skip
     flops, tokens = 0, 0
-    for number in range(SAMPLE):
+    for number in range(SAMPLE_STEPS):
         for batch in loader.step(number).batches:
             flops, tokens = flops + objective.flops(model, batch), tokens + batch.size
     own = sum(parameter.numel() for parameter in model.parameters())
@@ -71,17 +71,17 @@ def cost(recipe: Recipe, corpus: Corpus) -> Cost:
         row_tokens=rows.row_tokens or 1,
         epoch_tokens=len(rows) * (rows.row_tokens or 1),
         parameters=own,
-        head_parameters=_unshared(objective),
-        own_update=objective.updates_itself,
+        head_parameters=_count_parameters(objective),
+        updates_itself=objective.updates_itself,
     )
 
 
-def _unshared(objective: Objective) -> int:
+def _count_parameters(objective: Objective) -> int:
     return sum(parameter.numel() for parameter in objective.parameters())
 
 
 @dataclass(frozen=True)
-class Length:
+class TrainingLength:
     """How long a contender trains."""
 
     steps: int
@@ -92,7 +92,9 @@ class Length:
     by_clock: bool  # word vectors among others: wall-clock in place of the budget
 
 
-def length(recipe: Recipe, cost: Cost, kind: str, amount: float, epochs: float, speed: float | None) -> Length:
+def compute_length(
+    recipe: Recipe, cost: Cost, kind: str, amount: float, epochs: float, speed: float | None
+) -> TrainingLength:
     """Steps under a budget; `speed` in tokens a second where the budget is one of time."""
     if kind == "minutes":
         assert speed is not None
@@ -102,7 +104,7 @@ def length(recipe: Recipe, cost: Cost, kind: str, amount: float, epochs: float, 
     most = epochs * cost.epoch_tokens
     capped = tokens > most
     # the ramp of a growing batch is stretched with the run (`stretched`), so sizes are counted after that
-    settings = _ramp(recipe, min(tokens, most)).train
+    settings = _scale_batch_ramp(recipe, min(tokens, most)).train
     wanted = min(tokens, most)
 
     def read_after(steps: int) -> int:
@@ -113,17 +115,17 @@ def length(recipe: Recipe, cost: Cost, kind: str, amount: float, epochs: float, 
     if not capped and read_after(steps + 1) - wanted < wanted - read_after(steps):
         steps += 1
     read = read_after(steps)
-    return Length(
+    return TrainingLength(
         steps,
         read,
         read * cost.flops_per_token,
         read / cost.epoch_tokens,
         capped,
-        kind == "minutes" and cost.own_update,
+        kind == "minutes" and cost.updates_itself,
     )
 
 
-def stretched(recipe: Recipe, cost: Cost, length: Length, curve: int) -> Recipe:
+def stretch_schedule(recipe: Recipe, cost: Cost, length: TrainingLength, curve: int) -> Recipe:
     """The recipe for so many steps: its schedule keeps its shape, whatever length it was written for.
 
     Warm-up in steps becomes the share it was of the recipe's own run, a growing batch grows over the same share.
@@ -131,20 +133,20 @@ def stretched(recipe: Recipe, cost: Cost, length: Length, curve: int) -> Recipe:
     settings = recipe.train
     changes: dict[str, Any] = {"train.steps": length.steps}
     if settings.warmup >= 1:
-        own = _own_steps(recipe, cost)
+        own = _recipe_steps(recipe, cost)
         changes["train.warmup"] = min(0.5, settings.warmup / own) if own else 0.1
     changes["train.eval_every"] = max(1, -(-length.steps // curve))
     changes["train.save_every"] = max(1, min(settings.save_every or length.steps, -(-length.steps // 8)))
-    return _ramp(recipe, length.tokens).with_settings(changes)
+    return _scale_batch_ramp(recipe, length.tokens).with_settings(changes)
 
 
-def _own_steps(recipe: Recipe, cost: Cost) -> int | None:
+def _recipe_steps(recipe: Recipe, cost: Cost) -> int | None:
     if recipe.train.minutes is not None or recipe.train.epochs is not None:
         return None
     return schedule.total_steps(recipe.train, cost.row_tokens, cost.flops_per_token)
 
 
-def _ramp(recipe: Recipe, tokens: float) -> Recipe:
+def _scale_batch_ramp(recipe: Recipe, tokens: float) -> Recipe:
     ramp = recipe.train.batch_ramp
     if ramp is None:
         return recipe
@@ -170,7 +172,7 @@ class Machine:
         self.precision: str = known.get("precision") or peak.resolve_precision("auto", self.device)
         self.speeds: dict[str, float] = known.get("speeds", {})
 
-    def recipe(self, recipe: Recipe) -> Recipe:
+    def fit_recipe(self, recipe: Recipe) -> Recipe:
         """With the device and the precision of this machine, unless the recipe names its own."""
         changes: dict[str, Any] = {}
         if recipe.train.device is None:
@@ -179,14 +181,14 @@ class Machine:
             changes["train.precision"] = self.precision
         return recipe.with_settings(changes) if changes else recipe
 
-    def speed(self, recipe: Recipe, corpus: Corpus | None) -> float:
+    def tokens_per_second(self, recipe: Recipe, corpus: Corpus | None) -> float:
         """Tokens a second, by a short trial; of a made-up text where there is no corpus yet."""
         shape = recipe.with_settings({"train.steps": 1_000, "train.seed": 0})
-        key = digest([shape.dump(), corpus is None, torch.get_num_threads()])
+        key = hash_json([shape.dump(), corpus is None, torch.get_num_threads()])
         if key not in self.speeds:
-            text = corpus or invented(recipe)
+            text = corpus or make_placeholder_corpus(recipe)
             device = resolve_device(recipe.train.device)
-            self.speeds[key] = measure_speed(shape, text, device, seconds=TRIAL).tokens_per_second
+            self.speeds[key] = measure_speed(shape, text, device, seconds=TRIAL_SECONDS).tokens_per_second
             self.save()
         return self.speeds[key]
 
@@ -197,13 +199,13 @@ class Machine:
             checkpoint.write_text(self.path, json.dumps(facts, indent=1))
 
 
-def invented(recipe: Recipe) -> Corpus:
-    vocab = recipe.model.vocab or WORDS
+def make_placeholder_corpus(recipe: Recipe) -> Corpus:
+    vocab = recipe.model.vocab or PLACEHOLDER_WORDS
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
-    return synthetic_corpus(tokens, words=min(WORDS, vocab - len(TRAINED_SPECIALS)))
+    return synthetic_corpus(tokens, words=min(PLACEHOLDER_WORDS, vocab - len(TRAINED_SPECIALS)))
 
 
-def clock(seconds: Callable[[], list[float]], amount: float, kind: str) -> float:
+def resolve_minutes(seconds: Callable[[], list[float]], amount: float, kind: str) -> float:
     """The minutes a model that updates itself may take: what the others take on average, or the budget of time."""
     if kind == "minutes":
         return amount
@@ -211,7 +213,7 @@ def clock(seconds: Callable[[], list[float]], amount: float, kind: str) -> float
     return fmean(others) / 60 if others else amount
 
 
-def parsed(budget: str) -> dict[str, float]:
+def parse_budget(budget: str) -> dict[str, float]:
     """`10m` as {"minutes": 10}."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
     if not found or found[2] not in UNITS:

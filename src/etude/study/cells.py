@@ -30,9 +30,9 @@ class Cell:
     key: str
     kind: Kind
     title: str  # for people
-    order: dict[str, Any]  # all that is needed to do it, JSON-ready
-    place: dict[str, Any]  # where in the grid it belongs
-    after: str | None = None  # the cell whose run it starts from
+    arguments: dict[str, Any]  # all that is needed to do it, JSON-ready
+    position: dict[str, Any]  # where in the grid it belongs
+    depends_on: str | None = None  # the cell whose run it starts from
     flops: float = 0.0  # about
     seconds: float = 0.0
     needs: dict[str, float] = field(default_factory=dict)  # cpus, gpus
@@ -46,35 +46,35 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Store:
+class CellStore:
     folder: Path
 
-    def place(self, key: str) -> Path:
+    def result_folder(self, key: str) -> Path:
         return self.folder / key
 
-    def work(self, key: str) -> Path:
+    def work_folder(self, key: str) -> Path:
         return self.folder / f"{key}.work"
 
-    def failure(self, key: str) -> Path:
+    def failure_folder(self, key: str) -> Path:
         return self.folder / f"{key}.failed"
 
     def state(self, key: str) -> State:
-        if (self.place(key) / RESULT).is_file():
+        if (self.result_folder(key) / RESULT).is_file():
             return "done"
-        if (self.failure(key) / ERROR).is_file():
+        if (self.failure_folder(key) / ERROR).is_file():
             return "failed"
-        return "begun" if (self.work(key) / "run").is_dir() else "absent"
+        return "begun" if (self.work_folder(key) / "run").is_dir() else "absent"
 
     def result(self, key: str) -> dict[str, Any]:
-        return json.loads((self.place(key) / RESULT).read_text(encoding="utf-8"))
+        return json.loads((self.result_folder(key) / RESULT).read_text(encoding="utf-8"))
 
     def error(self, key: str) -> str:
-        return json.loads((self.failure(key) / ERROR).read_text(encoding="utf-8"))["message"]
+        return json.loads((self.failure_folder(key) / ERROR).read_text(encoding="utf-8"))["message"]
 
     @contextlib.contextmanager
-    def claimed(self, key: str) -> Iterator[Path]:
+    def lock(self, key: str) -> Iterator[Path]:
         """The working folder of a cell, for one process at a time: a lock goes with whoever holds it."""
-        work = self.work(key)
+        work = self.work_folder(key)
         work.mkdir(parents=True, exist_ok=True)
         with open(self.folder / f".{key}.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -85,21 +85,21 @@ class Store:
 
     def finish(self, key: str, result: dict[str, Any]) -> None:
         """Writes the result and gives the folder its name."""
-        work, place = self.work(key), self.place(key)
+        work, place = self.work_folder(key), self.result_folder(key)
         checkpoint.write_text(work / RESULT, json.dumps(result, indent=1, ensure_ascii=False))
         checkpoint.flush(work)
         shutil.rmtree(place, ignore_errors=True)
         os.rename(work, place)
         checkpoint.flush(self.folder)
-        shutil.rmtree(self.failure(key), ignore_errors=True)
+        shutil.rmtree(self.failure_folder(key), ignore_errors=True)
 
     def fail(self, key: str, message: str) -> None:
         """Keeps a failure that would repeat itself; what was begun goes."""
-        place = self.failure(key)
+        place = self.failure_folder(key)
         place.mkdir(parents=True, exist_ok=True)
         checkpoint.write_text(place / ERROR, json.dumps({"message": message}, ensure_ascii=False))
-        shutil.rmtree(self.work(key), ignore_errors=True)
+        shutil.rmtree(self.work_folder(key), ignore_errors=True)
 
-    def forget(self, key: str) -> None:
+    def clear_failure(self, key: str) -> None:
         """So that a failed cell is tried again."""
-        shutil.rmtree(self.failure(key), ignore_errors=True)
+        shutil.rmtree(self.failure_folder(key), ignore_errors=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # of the package
 # What reports on a run, or finds and refuses things; nothing that is learnt or scored passes through it.
-SILENT = {
+REPORTING_MODULES = {
     "etude.errors",
     "etude.extras",
     "etude.kinds",
@@ -39,7 +39,9 @@ def fingerprint(*modules: str) -> str:
         name = pending.pop()
         if name not in hashes:
             imported, hashes[name] = _analyse(name, *_read(name))
-            pending += [module for module in imported if module not in SILENT and _file(module) is not None]
+            pending += [
+                module for module in imported if module not in REPORTING_MODULES and _find_file(module) is not None
+            ]
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(hashes):
         digest.update(f"{name} {hashes[name]}\n".encode())
@@ -48,12 +50,12 @@ def fingerprint(*modules: str) -> str:
 
 def _read(name: str) -> tuple[str, bool]:
     """The text of a module, and whether it is the file of a package."""
-    file = _file(name)
+    file = _find_file(name)
     assert file is not None, name
     return file.read_text(encoding="utf-8"), file.name == "__init__.py"
 
 
-def _file(name: str) -> Path | None:
+def _find_file(name: str) -> Path | None:
     head, *rest = name.split(".")
     inside = (ROOT if head == "etude" else _package_folder(head)).joinpath(*rest)
     for file in (inside.with_suffix(".py"), inside / "__init__.py"):
@@ -76,14 +78,14 @@ def _package_folder(package: str) -> Path:
 def _analyse(name: str, source: str, is_package: bool) -> tuple[tuple[str, ...], str]:
     """What a module imports, and a hash of its syntax tree: parsed once for each text."""
     tree = ast.parse(source)
-    imported = _imports(tree, name.split(".") if is_package else name.split(".")[:-1])
+    imported = _list_imports(tree, name.split(".") if is_package else name.split(".")[:-1])
     roots = ("etude", name.partition(".")[0])
     own = {module for module in imported if module.partition(".")[0] in roots}
     own.discard("etude")  # the package itself is the interface over everything
     return tuple(sorted(own)), _hash_tree(tree)
 
 
-def _imports(tree: ast.Module, package: list[str]) -> list[str]:
+def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
     """Every name that a module imports, wherever in it; not for the type checker alone."""
     imported: list[str] = []
 

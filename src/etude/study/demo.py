@@ -18,14 +18,14 @@ from etude.study.runner import Report, run
 from etude.study.settings import Study
 from etude.train import checkpoint
 
-FILE = Path(__file__).parent / "demo.yaml"
+STUDY_FILE = Path(__file__).parent / "demo.yaml"
 MINUTES = 4.5  # planned for; what is not foreseen (a busy machine) has the rest of six
-START = 15.0  # seconds of every process: loading torch; and of the first: preparing the text
-TOGETHER = 0.8  # speed of a core when the others work too
-BUDGET = "budget.json"
+STARTUP_SECONDS = 15.0  # seconds of every process: loading torch; and of the first: preparing the text
+SHARED_SPEED = 0.8  # speed of a core when the others work too
+BUDGET_FILE = "budget.json"
 
 
-def demo(
+def run_demo(
     folder: Path,
     language: str = "en",
     minutes: float = MINUTES,
@@ -35,24 +35,26 @@ def demo(
 ) -> Report:
     """Does what is not done yet, and tells what came out."""
     workers = workers or min(4, os.cpu_count() or 1)
-    study = Study.load(FILE, changes={"text.language": language, "text.seed": seed})
-    flops = calibrated(study, folder, minutes, workers, say)
-    study = Study.load(FILE, changes={"text.language": language, "text.seed": seed, "budget": {"flops": flops}})
+    study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed})
+    flops = calibrate_flops(study, folder, minutes, workers, say)
+    study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed, "budget": {"flops": flops}})
     return run(study, folder, on="processes", workers=workers, device="cpu", language=language, say=say)
 
 
-def calibrated(study: Study, folder: Path, minutes: float, workers: int, say: Callable[[str], None]) -> float:
+def calibrate_flops(study: Study, folder: Path, minutes: float, workers: int, say: Callable[[str], None]) -> float:
     """FLOPs for each contender, so that pre-training and all transfers fit into the minutes."""
-    path = folder / BUDGET
+    path = folder / BUDGET_FILE
     if path.is_file():
         return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
     say("Measuring this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = plans.make(study, folder, device="cpu", say=say)
-    seconds = minutes * 60 * workers * TOGETHER - workers * START
+    plan = plans.make_plan(study, folder, device="cpu", say=say)
+    seconds = minutes * 60 * workers * SHARED_SPEED - workers * STARTUP_SECONDS
     seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
     drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]
-    by_gradient = [1 / (plan.speed(one) * one.cost.flops_per_token) for one in drafts if not one.cost.own_update]
+    by_gradient = [
+        1 / (plan.tokens_per_second(one) * one.cost.flops_per_token) for one in drafts if not one.cost.updates_itself
+    ]
     # those that go by the clock take what the others take on average
     share = sum(by_gradient) * len(drafts) / len(by_gradient) * study.seeds.pretrain
     flops = max(1e9, seconds / share)
@@ -63,7 +65,7 @@ def calibrated(study: Study, folder: Path, minutes: float, workers: int, say: Ca
     return flops
 
 
-def gain(report: Report) -> tuple[str, float] | None:
+def best_gain(report: Report) -> tuple[str, float] | None:
     """The best contender and its points over no pre-training."""
     ranked = [row for row in report.results["rows"] if row["kind"] == "contender" and row["mean"]]
     best = max(ranked, key=lambda row: row["mean"]["mean"], default=None)

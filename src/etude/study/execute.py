@@ -30,7 +30,7 @@ from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.model_card import hardware, versions
 from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
-from etude.study.cells import Cell, Store
+from etude.study.cells import Cell, CellStore
 from etude.tasks.outcomes import Outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
@@ -44,12 +44,12 @@ OUTCOME = "outcome.npy"
 WINDOW = 3  # last lines of the log whose mean loss tells whether a run learnt or diverged
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """A signal asked for an end; what was done is saved."""
 
 
 @dataclass(frozen=True)
-class Done:
+class CellResult:
     """What became of a cell: an error is a message; a crash may be tried again."""
 
     key: str
@@ -57,39 +57,41 @@ class Done:
     stopped: bool = False
 
 
-def do(cell: Cell, folder: Path, quiet: bool = True) -> Done:
+def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
     """Does a cell unless it is done; never raises for what the cell itself is to blame for."""
-    store = Store(folder)
-    with store.claimed(cell.key) as work:
+    store = CellStore(folder)
+    with store.lock(cell.key) as work:
         state = store.state(cell.key)
         if state == "done":
             shutil.rmtree(work, ignore_errors=True)
-            return Done(cell.key)
+            return CellResult(cell.key)
         if state == "failed":
             shutil.rmtree(work, ignore_errors=True)
-            return Done(cell.key, store.error(cell.key))
+            return CellResult(cell.key, store.error(cell.key))
         try:
-            with _listening() as notes:
-                result = WORK[cell.kind](cell, store, work, quiet)
-        except Stopped:
-            return Done(cell.key, stopped=True)
+            with _collect_warnings() as notes:
+                result = CELL_RUNNERS[cell.kind](cell, store, work, quiet)
+        except Interrupted:
+            return CellResult(cell.key, stopped=True)
         except UserError as problem:
             store.fail(cell.key, str(problem))
-            return Done(cell.key, str(problem))
+            return CellResult(cell.key, str(problem))
         except (RuntimeError, MemoryError) as problem:
             if not is_memory_error(problem):
                 raise
             message = f"memory ran out: {str(problem).splitlines()[0]}"
-            return Done(cell.key, message)  # not kept: another time there may be more
-        about = {"kind": cell.kind, "title": cell.title, "place": cell.place, "date": _now()}
+            return CellResult(cell.key, message)  # not kept: another time there may be more
+        about = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
         about |= {"hardware": hardware(), "versions": versions(), "notes": sorted(notes)}
         store.finish(cell.key, {**about, **result})
-        _tidy(store.place(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.order.get("keep")))
-        return Done(cell.key)
+        _remove_checkpoints(
+            store.result_folder(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.arguments.get("keep"))
+        )
+        return CellResult(cell.key)
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[set[str]]:
+def _collect_warnings() -> Iterator[set[str]]:
     """What is said on the way (texts that were cut) belongs to the result; said for every cell, it is noise."""
     found: set[str] = set()
     handler = logging.Handler(logging.WARNING)
@@ -109,7 +111,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _tidy(run: Path, keep: bool) -> None:
+def _remove_checkpoints(run: Path, keep: bool) -> None:
     """Checkpoints go when nothing can be resumed any more; weights of transfers, which nobody starts from, too."""
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
     if not keep:
@@ -119,16 +121,16 @@ def _tidy(run: Path, keep: bool) -> None:
 # --- pre-training -----------------------------------------------------------------------------------
 
 
-def _pretrain(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
+def _run_pretraining(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
     folder = work / "run"
     if (folder / "recipe.yaml").is_file():
-        run = pretraining.resume(folder, corpus=cell.order["corpus"], quiet=quiet)
+        run = pretraining.resume(folder, corpus=cell.arguments["corpus"], quiet=quiet)
     else:
-        recipe = Recipe.parse(cell.order["recipe"], cell.title)
-        run = pretraining.pretrain(recipe, cell.order["corpus"], folder, quiet=quiet)
+        recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
+        run = pretraining.pretrain(recipe, cell.arguments["corpus"], folder, quiet=quiet)
     if not run.finished:
-        raise Stopped
-    check_learnt(run, Corpus.open(cell.order["corpus"]))
+        raise Interrupted
+    check_not_diverged(run, Corpus.open(cell.arguments["corpus"]))
     last = run.metrics()[-1]
     valid = run.metrics("valid")
     place = ("step", "tokens", "flops", "seconds")
@@ -139,12 +141,12 @@ def _pretrain(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     }
 
 
-def check_learnt(run: Run, corpus: Corpus) -> None:
+def check_not_diverged(run: Run, corpus: Corpus) -> None:
     """A run that ends worse than it began has diverged, finite or not: better no number than that one."""
     lines = run.metrics("train")
     losses = [math.nan if line["loss"] is None else line["loss"] for line in lines]
     last = sum(losses[-WINDOW:]) / len(losses[-WINDOW:])
-    first = first_loss(run, corpus, losses[0])
+    first = compute_initial_loss(run, corpus, losses[0])
     if not math.isfinite(last) or last > first + 0.1 * abs(first):
         raise UserError(
             f"Training diverged: the loss began at {first:.3g} and ended at {last:.3g} after {lines[-1]['step']} steps "
@@ -152,7 +154,7 @@ def check_learnt(run: Run, corpus: Corpus) -> None:
         )
 
 
-def first_loss(run: Run, corpus: Corpus, logged: float) -> float:
+def compute_initial_loss(run: Run, corpus: Corpus, logged: float) -> float:
     """Of the first weights on the first step; where a model updates itself, what the log says first."""
     recipe = run.recipe
     model, objective = build_learner(recipe, corpus.tokenizer)
@@ -171,12 +173,12 @@ def first_loss(run: Run, corpus: Corpus, logged: float) -> float:
         return sum(float(total_loss(objective.loss(model, batch.to(device)), step.counts)) for batch in step.batches)
 
 
-def _untrained(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
+def _write_initial_weights(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
     """A run with its first weights: what every pre-training starts from."""
     folder = work / "run"
     shutil.rmtree(folder, ignore_errors=True)
-    recipe = Recipe.parse(cell.order["recipe"], cell.title)
-    corpus = Corpus.open(cell.order["corpus"])
+    recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
+    corpus = Corpus.open(cell.arguments["corpus"])
     run = Run.create(folder, recipe, corpus.tokenizer, corpus_origin(corpus))
     model, objective = build_learner(recipe, corpus.tokenizer)
     save_final(run, model, objective, f"# {recipe.name}, not trained\n\nThe first weights, for comparison.\n")
@@ -186,37 +188,37 @@ def _untrained(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, A
 # --- tasks ------------------------------------------------------------------------------------------
 
 
-def _transfer(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
-    order, folder = cell.order, work / "run"
+def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+    order, folder = cell.arguments, work / "run"
     if (folder / "recipe.yaml").is_file():
         run = finetune.resume(folder, quiet)
     else:
-        base = store.place(order["base"]) / "run"
+        base = store.result_folder(order["base"]) / "run"
         run = finetune.finetune(
             base, order["task"], order["train"], folder, dev=order["dev"], columns=order["columns"],
             overrides=order["settings"], quiet=quiet,
         )  # fmt: skip
     if not run.finished:
-        raise Stopped
+        raise Interrupted
     plan, last = Plan.read(folder), run.metrics()[-1]
     tuned = TaskModel.open(folder, device=plan.train.device)
     examples = tuned.read(order["test"])
     outcome = tuned.task.outcome(examples, tuned.predict(examples))
     return {
-        **_scored(outcome, work, tuned.task.score),
+        **_save_outcome(outcome, work, tuned.task.score),
         "dev": plan.scores[plan.score]["value"],
         **{name: last[name] for name in ("step", "tokens", "flops", "seconds")},
     }
 
 
-def _scored(outcome: Outcome, work: Path, score: str) -> dict[str, Any]:
+def _save_outcome(outcome: Outcome, work: Path, score: str) -> dict[str, Any]:
     outcome.save(work / OUTCOME)
     count = len(outcome.parts)
     return {"score": score, "how": outcome.statistic, "examples": count, "value": float(outcome.score())}
 
 
-def _majority(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, Any]:
-    order = cell.order
+def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+    order = cell.arguments
     module = task_module(order["task"])
     train, test, dev = (module.read(order[part], order["columns"]) for part in ("train", "test", "dev"))
     own = {name.removeprefix("task."): value for name, value in order["settings"].items() if name.startswith("task.")}
@@ -225,11 +227,16 @@ def _majority(cell: Cell, store: Store, work: Path, quiet: bool) -> dict[str, An
     on_test = scoring.outcome(test, module.majority(train, test))
     on_dev = scoring.outcome(dev, module.majority(train, dev))
     nothing = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-    return {**_scored(on_test, work, scoring.score), "dev": float(on_dev.score()), **nothing}
+    return {**_save_outcome(on_test, work, scoring.score), "dev": float(on_dev.score()), **nothing}
 
 
-WORK = {"pretrain": _pretrain, "untrained": _untrained, "transfer": _transfer, "majority": _majority}
+CELL_RUNNERS = {
+    "pretrain": _run_pretraining,
+    "untrained": _write_initial_weights,
+    "transfer": _run_transfer,
+    "majority": _score_majority,
+}
 
 
-def load_outcome(store: Store, key: str) -> Outcome:
-    return Outcome.load(store.place(key) / OUTCOME, store.result(key)["how"])
+def load_outcome(store: CellStore, key: str) -> Outcome:
+    return Outcome.load(store.result_folder(key) / OUTCOME, store.result(key)["how"])

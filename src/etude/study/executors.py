@@ -20,15 +20,15 @@ from typing import Any, Protocol, Self
 
 from etude.extras import require
 from etude.study.cells import Cell
-from etude.study.execute import Done, do
+from etude.study.execute import CellResult, run_cell
 
 
-class Place(Protocol):
-    room: int  # cells that can be under way at once
+class Executor(Protocol):
+    slots: int  # cells that can be under way at once
 
-    def start(self, cell: Cell) -> None: ...
+    def submit(self, cell: Cell) -> None: ...
 
-    def next(self) -> Done:
+    def wait(self) -> CellResult:
         """The next one that comes to an end; waits for it."""
         ...
 
@@ -37,20 +37,20 @@ class Place(Protocol):
     def __exit__(self, *_: Any) -> None: ...
 
 
-class Here:
+class SerialExecutor:
     """One cell after the other, in this process."""
 
-    room = 1
+    slots = 1
 
     def __init__(self, folder: Path, quiet: bool = True) -> None:
         self.folder, self.quiet = folder, quiet
         self.waiting: list[Cell] = []
 
-    def start(self, cell: Cell) -> None:
+    def submit(self, cell: Cell) -> None:
         self.waiting.append(cell)
 
-    def next(self) -> Done:
-        return do(self.waiting.pop(0), self.folder, self.quiet)
+    def wait(self) -> CellResult:
+        return run_cell(self.waiting.pop(0), self.folder, self.quiet)
 
     def __enter__(self) -> Self:
         return self
@@ -68,36 +68,36 @@ class Worker:
     process: subprocess.Popen[str]
 
 
-class Processes:
+class ProcessExecutor:
     def __init__(self, folder: Path, workers: int) -> None:
-        self.folder, self.room = folder, workers
-        self.orders: queue.Queue[Cell | None] = queue.Queue()
-        self.found: queue.Queue[Done] = queue.Queue()
+        self.folder, self.slots = folder, workers
+        self.pending: queue.Queue[Cell | None] = queue.Queue()
+        self.results: queue.Queue[CellResult] = queue.Queue()
         self.workers: list[Worker] = []
         self.threads = [
             threading.Thread(target=self._serve, args=(number,), daemon=True, name=f"etude-cells-{number}")
             for number in range(workers)
         ]
 
-    def start(self, cell: Cell) -> None:
-        self.orders.put(cell)
+    def submit(self, cell: Cell) -> None:
+        self.pending.put(cell)
 
-    def next(self) -> Done:
-        return self.found.get()
+    def wait(self) -> CellResult:
+        return self.results.get()
 
     def _serve(self, number: int) -> None:
         """Hands cells to one process, and starts another when it dies."""
         worker: Worker | None = None
-        while (cell := self.orders.get()) is not None:
+        while (cell := self.pending.get()) is not None:
             if worker is None or worker.process.poll() is not None:
-                worker = self._worker(number)
-            self.found.put(self._ask(worker, cell))
+                worker = self._start_worker(number)
+            self.results.put(self._run_in(worker, cell))
 
-    def _worker(self, number: int) -> Worker:
-        threads = max(1, (os.cpu_count() or 1) // self.room)
+    def _start_worker(self, number: int) -> Worker:
+        threads = max(1, (os.cpu_count() or 1) // self.slots)
         # one thread a process where the caller has not said otherwise: more than cores slow each other down
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-        gpus = _gpus()
+        gpus = _list_gpus()
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -110,7 +110,7 @@ class Processes:
         self.workers.append(worker)
         return worker
 
-    def _ask(self, worker: Worker, cell: Cell) -> Done:
+    def _run_in(self, worker: Worker, cell: Cell) -> CellResult:
         process = worker.process
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -122,8 +122,10 @@ class Processes:
         if not answer:
             code = process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            return Done(cell.key, f"its process {how}; memory may have run out. Run the study again to try it again.")
-        return Done(**json.loads(answer))
+            return CellResult(
+                cell.key, f"its process {how}; memory may have run out. Run the study again to try it again."
+            )
+        return CellResult(**json.loads(answer))
 
     def __enter__(self) -> Self:
         for thread in self.threads:
@@ -132,7 +134,7 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for _ in self.threads:
-            self.orders.put(None)
+            self.pending.put(None)
         for worker in self.workers:
             if worker.process.stdin is not None:
                 worker.process.stdin.close()  # it sees the end of its input and stops
@@ -140,7 +142,7 @@ class Processes:
             worker.process.wait()
 
 
-def _gpus() -> list[str]:
+def _list_gpus() -> list[str]:
     """Those that may be used, by name, without waking them in this process."""
     import torch
 
@@ -153,7 +155,7 @@ def _gpus() -> list[str]:
 # --- a Ray cluster ----------------------------------------------------------------------------------
 
 
-class Ray:
+class RayExecutor:
     """A cell is a task with its needs. All machines must see the study's folder under the same path."""
 
     def __init__(self, folder: Path) -> None:
@@ -162,41 +164,41 @@ class Ray:
 
         self.ray: Any = ray
         self.folder = folder.resolve()
-        self.begun = not ray.is_initialized()
+        self.owns_cluster = not ray.is_initialized()
         self.running: dict[Any, str] = {}
-        self.room = 1
+        self.slots = 1
 
     def __enter__(self) -> Self:
-        if self.begun:
+        if self.owns_cluster:
             paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
             variables = {"PYTHONPATH": os.pathsep.join(paths)}
             if os.environ.get("OMP_NUM_THREADS"):
                 variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
             # an address in the environment (RAY_ADDRESS) names a cluster; without one, this machine is it
             self.ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
-        self.room = max(2, 2 * int(self.ray.cluster_resources().get("CPU", 1)))  # more than run: the queue is Ray's
+        self.slots = max(2, 2 * int(self.ray.cluster_resources().get("CPU", 1)))  # more than run: the queue is Ray's
         return self
 
-    def start(self, cell: Cell) -> None:
-        task = self.ray.remote(_remote).options(
+    def submit(self, cell: Cell) -> None:
+        task = self.ray.remote(_run_remote).options(
             num_cpus=cell.needs.get("cpus", 1), num_gpus=cell.needs.get("gpus", 0), max_retries=1
         )
         self.running[task.remote(cell.dump(), str(self.folder))] = cell.key
 
-    def next(self) -> Done:
+    def wait(self) -> CellResult:
         ready, _ = self.ray.wait(list(self.running), num_returns=1)
         key = self.running.pop(ready[0])
         try:
-            return Done(**json.loads(self.ray.get(ready[0])))
+            return CellResult(**json.loads(self.ray.get(ready[0])))
         except Exception as problem:  # a node that went, a worker that was killed: Ray has many classes for it
-            return Done(key, f"Ray lost it: {str(problem).strip().splitlines()[-1]}")
+            return CellResult(key, f"Ray lost it: {str(problem).strip().splitlines()[-1]}")
 
     def __exit__(self, *_: Any) -> None:
-        if self.begun:
+        if self.owns_cluster:
             self.ray.shutdown()
 
 
-def _remote(cell: str, folder: str) -> str:
+def _run_remote(cell: str, folder: str) -> str:
     """On a machine of the cluster; plain text both ways."""
-    done = do(Cell.parse(cell), Path(folder))
+    done = run_cell(Cell.parse(cell), Path(folder))
     return json.dumps(vars(done))

@@ -21,17 +21,17 @@ from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.runs.task_plan import task_module
 from etude.study.settings import Study, Task
-from etude.study.text_source import Source, pairs
+from etude.study.text_source import TextSource, make_sentence_pairs
 from etude.train import checkpoint
 from etude.world import World
 
-DEV, TEST = 200, 500  # examples of the world, where the study does not say
-POOL = 4  # times the most labels that are learnt from: what a draw of the world draws from
+DEV_SIZE, TEST_SIZE = 200, 500  # examples of the world, where the study does not say
+POOL_FACTOR = 4  # times the most labels that are learnt from: what a draw of the world draws from
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Labelled:
+class TaskFiles:
     """The files of one task."""
 
     task: Task
@@ -47,16 +47,16 @@ class Labelled:
     def test(self) -> Path:
         return self.folder / "test.jsonl"
 
-    def train(self, labels: int | None, seed: int) -> Path:
+    def write_train(self, labels: int | None, seed: int) -> Path:
         """The file with so many examples, drawn by the seed."""
         if labels is None or labels >= len(self.pool):
             path = self.folder / "train.jsonl"
             chosen = self.pool
         else:
             path = self.folder / f"train-{labels}-{seed}.jsonl"
-            chosen = draw(self._strata, self.pool, labels, fold("labels", self.name, seed))
+            chosen = draw_examples(self._strata, self.pool, labels, fold("labels", self.name, seed))
         if not path.is_file():
-            _write(path, chosen)
+            _write_records(path, chosen)
         return path
 
     @cached_property
@@ -70,7 +70,7 @@ class Labelled:
         return strata
 
 
-def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, key: int) -> list[Record]:
+def draw_examples(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, key: int) -> list[Record]:
     """So many of them: every label at least once, classes evenly, otherwise by chance."""
     places: list[int] = Permutation(len(pool), key)(np.arange(len(pool))).tolist()
     every = set().union(*labels)
@@ -99,7 +99,7 @@ def draw(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, k
 # --- making them ------------------------------------------------------------------------------------
 
 
-def labelled(study: Study, name: str, source: Source, tokenizer: str, data: Path | None = None) -> Labelled:
+def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, data: Path | None = None) -> TaskFiles:
     """Writes dev and test of a task into the study's folder; training files follow when they are asked for."""
     task = study.tasks[name]
     if task.world is not None:
@@ -111,59 +111,63 @@ def labelled(study: Study, name: str, source: Source, tokenizer: str, data: Path
     key = hashlib.blake2b(json.dumps([parts, task.columns], sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = source.folder / "tasks" / f"{name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
-    found = Labelled(task, folder, parts["train"], name)
+    found = TaskFiles(task, folder, parts["train"], name)
     for path, part in ((found.dev, "dev"), (found.test, "test")):
         if not path.is_file():
-            _write(path, parts[part])
+            _write_records(path, parts[part])
     return found
 
 
-def _most(task: Task) -> int:
+def _max_labels(task: Task) -> int:
     return max(amount for amount in task.amounts if amount is not None)
 
 
 def _from_world(study: Study, task: Task) -> dict[str, list[Record]]:
     assert task.world is not None
     town = World(study.text.seed, study.text.language)
-    sizes = {"train": POOL * _most(task), "valid": task.dev_size or DEV, "test": task.test_size or TEST}
+    sizes = {
+        "train": POOL_FACTOR * _max_labels(task),
+        "valid": task.dev_size or DEV_SIZE,
+        "test": task.test_size or TEST_SIZE,
+    }
     names = {"train": "train", "valid": "dev", "test": "test"}
     return {names[split]: town.task(task.world, split, count) for split, count in sizes.items()}
 
 
-def _from_text(study: Study, task: Task, source: Source, tokenizer: str) -> dict[str, list[Record]]:
+def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> dict[str, list[Record]]:
     assert task.made is not None
-    sizes = [task.dev_size or DEV, task.test_size or TEST, POOL * _most(task)]
+    sizes = [task.dev_size or DEV_SIZE, task.test_size or TEST_SIZE, POOL_FACTOR * _max_labels(task)]
     if source.text.world is None:
-        sizes[2] = _most(task)  # held-out text is dear
+        sizes[2] = _max_labels(task)  # held-out text is dear
     every: list[Record]
     if task.made == "sense":
-        every = list(islice(source.senses(tokenizer), sum(sizes)))
+        every = list(islice(source.label_senses(tokenizer), sum(sizes)))
         if len(every) < sum(sizes):
             raise UserError(
                 f"The held-out text has only {len(every)} of {sum(sizes)} sentences with pseudo-words: ask for fewer "
                 "labels, or for more text.pseudo_words."
             )
     else:
-        every = list(pairs(source.unseen(tokenizer), task.made, sum(sizes)))
+        every = list(make_sentence_pairs(source.unseen_documents(tokenizer), task.made, sum(sizes)))
     return {"dev": every[: sizes[0]], "test": every[sizes[0] : sizes[0] + sizes[1]], "train": every[-sizes[2] :]}
 
 
 def _from_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
     assert task.train is not None
-    train = read(task.kind, located(task.train, data))
-    dev = None if task.dev is None else read(task.kind, located(task.dev, data))
-    test = None if task.test is None else read(task.kind, located(task.test, data))
+    train = read_records(task.kind, resolve_path(task.train, data))
+    dev = None if task.dev is None else read_records(task.kind, resolve_path(task.dev, data))
+    test = None if task.test is None else read_records(task.kind, resolve_path(task.test, data))
     if dev is None:
-        train, dev = apart(train, lambda tenth: tenth >= 2)
+        train, dev = split_by_hash(train, lambda tenth: tenth >= 2)
     if test is None:
-        dev, test = apart(dev, lambda tenth: tenth % 2 == 0)
+        dev, test = split_by_hash(dev, lambda tenth: tenth % 2 == 0)
     for name, part in (("train", train), ("dev", dev), ("test", test)):
         if not part:
             raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
     return {"train": train, "dev": dev[: task.dev_size], "test": test[: task.test_size]}
 
 
-def located(name: str, data: Path | None) -> Path:
+def resolve_path(name: str, data: Path | None) -> Path:
     """A file as it is named, or under the folder of data."""
     path = Path(name)
     if data is not None and not path.is_absolute():
@@ -174,7 +178,7 @@ def located(name: str, data: Path | None) -> Path:
     return path
 
 
-def read(kind: str, path: Path) -> list[Record]:
+def read_records(kind: str, path: Path) -> list[Record]:
     records: list[Record] = []
     for _, record in task_module(kind).records(path):
         if isinstance(record, UserError):
@@ -183,7 +187,7 @@ def read(kind: str, path: Path) -> list[Record]:
     return records
 
 
-def apart(examples: list[Record], first: Callable[[int], bool]) -> tuple[list[Record], list[Record]]:
+def split_by_hash(examples: list[Record], first: Callable[[int], bool]) -> tuple[list[Record], list[Record]]:
     """Two parts by a hash of the content, so that equal examples fall on the same side."""
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record in examples:
@@ -193,5 +197,5 @@ def apart(examples: list[Record], first: Callable[[int], bool]) -> tuple[list[Re
     return sides
 
 
-def _write(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:
+def _write_records(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:
     checkpoint.write_text(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in examples))

@@ -23,15 +23,15 @@ from etude.errors import UserError
 from etude.hub.exporter import export_run
 from etude.runs.task_plan import task_module
 from etude.study import runner as running
-from etude.study.label_splits import apart, located, read
+from etude.study.label_splits import read_records, resolve_path, split_by_hash
 from etude.study.plan import Plan
-from etude.study.plan import make as make_plan
+from etude.study.plan import make_plan as make_plan
 from etude.study.report.page import write_report
-from etude.study.runner import RESULTS, On, Report
+from etude.study.runner import RESULTS, ExecutorName, Report
 from etude.study.settings import CONTROL, FROZEN, MAJORITY, Study
 from etude.train import checkpoint
 
-SMALL: dict[str, dict[str, Any]] = {  # what a CPU pre-trains in minutes, each at two widths
+CPU_CANDIDATES: dict[str, dict[str, Any]] = {  # what a CPU pre-trains in minutes, each at two widths
     "bert": {"recipe": "bert-toy"},
     "bert-wide": {"recipe": "bert-toy", "set": {"model.width": 128}},
     "electra": {"recipe": "electra-toy", "set": {"model.width": 64, "model.embedding_width": 64}},
@@ -40,7 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {  # what a CPU pre-trains in minutes, each a
     "gpt-wide": {"recipe": "gpt1-toy", "set": {"model.width": 128}},
     "vectors": {"recipe": "skipgram-toy"},
 }
-LARGE: dict[str, dict[str, Any]] = {  # and a GPU
+GPU_CANDIDATES: dict[str, dict[str, Any]] = {  # and a GPU
     "bert-mini": {"recipe": "bert-mini"},
     "bert-small": {"recipe": "bert-small"},
     "electra-small": {"recipe": "electra-small"},
@@ -48,10 +48,10 @@ LARGE: dict[str, dict[str, Any]] = {  # and a GPU
     "vectors": {"recipe": "skipgram-toy", "set": {"model.width": 300}},
 }
 SEEDS = 3  # transfers of each of the last two
-FINAL = 2  # contenders of the last round
-RESERVE = 0.9  # of the minutes that are planned with: preparing and reporting take the rest
-LEAST = 1 / 60  # minutes of pre-training below which a round says nothing
-FILE = "pick.json"
+FINALISTS = 2  # contenders of the last round
+PLANNED_SHARE = 0.9  # of the minutes that are planned with: preparing and reporting take the rest
+MIN_MINUTES = 1 / 60  # minutes of pre-training below which a round says nothing
+LOG_FILE = "pick.json"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def pick(
     columns: Mapping[str, str] | None = None,
     candidates: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
-    on: On = "here",
+    on: ExecutorName = "here",
     workers: int = 1,
     device: str | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -88,60 +88,62 @@ def pick(
     task_module(task)
     out, begun = Path(out), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    files = _parts(out / "labelled", task, train, dev, test)
-    usual: Mapping[str, Mapping[str, Any]] = LARGE if (device or _device()) == "cuda" else SMALL
+    files = _split_files(out / "labelled", task, train, dev, test)
+    usual: Mapping[str, Mapping[str, Any]] = (
+        GPU_CANDIDATES if (device or _default_device()) == "cuda" else CPU_CANDIDATES
+    )
     chosen = {name: dict(one) for name, one in (candidates or usual).items()}
     if len(chosen) < 2:
         raise UserError("One candidate is no choice: name two or more recipes.")
-    log = _Log(out / FILE, {"task": task, "candidates": chosen})
+    log = _PickLog(out / LOG_FILE, {"task": task, "candidates": chosen})
     common: dict[str, Any] = {
-        "text": _text(text), "columns": dict(columns or {}), "kind": task, "files": files,
+        "text": _text_settings(text), "columns": dict(columns or {}), "kind": task, "files": files,
         "settings": dict(settings or {}),
     }  # fmt: skip
-    lefts, names = _rounds(len(chosen)), list(chosen)
+    lefts, names = _plan_rounds(len(chosen)), list(chosen)
     report: Report | None = None
     for number, left in enumerate(lefts):
         last = number == len(lefts) - 1
         known = log.round(number)
         if known is None:
             spent = time.monotonic() - begun
-            share = (RESERVE * minutes * 60 - spent) / (len(lefts) - number)
-            study = _study(common, {name: chosen[name] for name in names}, 1.0, last)
-            each = _minutes(study, out, share, max(1, workers if on == "processes" else 1), device)
+            share = (PLANNED_SHARE * minutes * 60 - spent) / (len(lefts) - number)
+            study = _build_study(common, {name: chosen[name] for name in names}, 1.0, last)
+            each = _minutes_each(study, out, share, max(1, workers if on == "processes" else 1), device)
             known = log.begin(number, names, each)
         say(f"Round {number + 1} of {len(lefts)}: {len(names)} candidates, {known['minutes']:.2g} minutes each")
-        study = _study(common, {name: chosen[name] for name in known["names"]}, known["minutes"], last)
+        study = _build_study(common, {name: chosen[name] for name in known["names"]}, known["minutes"], last)
         report = running.run(study, out, on=on, workers=workers, device=device, keep=last, say=say)
-        scores = _dev(report)
+        scores = _dev_scores(report)
         able = sorted((name for name in known["names"] if name in scores), key=lambda name: -scores[name])
         if not able:
             raise UserError(f"Every candidate failed: {'; '.join(report.failed[:3])}")
         names = able[:left]
         log.end(number, scores, names)
     assert report is not None
-    return _finish(out, report, _dev(report), log)
+    return _write_result(out, report, _dev_scores(report), log)
 
 
-def _device() -> str:
+def _default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _rounds(count: int) -> list[int]:
+def _plan_rounds(count: int) -> list[int]:
     """How many are left after each round: halves until two, and the winner of those."""
     lefts = []
-    while count > FINAL:
-        count = max(FINAL, -(-count // 2))
+    while count > FINALISTS:
+        count = max(FINALISTS, -(-count // 2))
         lefts.append(count)
     return [*lefts, 1]
 
 
-def _text(places: Sequence[str]) -> dict[str, Any]:
+def _text_settings(places: Sequence[str]) -> dict[str, Any]:
     if len(places) == 1 and (Path(places[0]) / "manifest.json").is_file():
         return {"corpus": places[0]}
     return {"files": list(places)}
 
 
-def _parts(
+def _split_files(
     folder: Path, kind: str, train: str | Path, dev: str | Path | None, test: str | Path | None
 ) -> dict[str, str]:
     """Three files that share no example; what is not given is taken from what is, by a hash of the content."""
@@ -149,13 +151,13 @@ def _parts(
     if all(path.is_file() for path in names.values()):
         return {name: str(path) for name, path in names.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    learnt = read(kind, located(str(train), None))
-    chosen = None if dev is None else read(kind, located(str(dev), None))
-    told = None if test is None else read(kind, located(str(test), None))
+    learnt = read_records(kind, resolve_path(str(train), None))
+    chosen = None if dev is None else read_records(kind, resolve_path(str(dev), None))
+    told = None if test is None else read_records(kind, resolve_path(str(test), None))
     if told is None:
-        learnt, told = apart(learnt, lambda tenth: tenth < 8)
+        learnt, told = split_by_hash(learnt, lambda tenth: tenth < 8)
     if chosen is None:
-        learnt, chosen = apart(learnt, lambda tenth: tenth < 6)
+        learnt, chosen = split_by_hash(learnt, lambda tenth: tenth < 6)
     for name, part in (("train", learnt), ("dev", chosen), ("test", told)):
         if len(part) < 2:
             raise UserError(f"{train}: too few examples to part: {len(part)} are left for {name}. Give more of them.")
@@ -163,7 +165,7 @@ def _parts(
     return {name: str(path) for name, path in names.items()}
 
 
-def _study(common: dict[str, Any], contenders: dict[str, Any], minutes: float, last: bool) -> Study:
+def _build_study(common: dict[str, Any], contenders: dict[str, Any], minutes: float, last: bool) -> Study:
     files = common["files"]
     values = {
         "name": "pick",
@@ -181,15 +183,15 @@ def _study(common: dict[str, Any], contenders: dict[str, Any], minutes: float, l
     return Study.model_validate(values)
 
 
-def _minutes(study: Study, out: Path, seconds: float, workers: int, device: str | None) -> float:
+def _minutes_each(study: Study, out: Path, seconds: float, workers: int, device: str | None) -> float:
     """Pre-training of each candidate, so that a round with its transfers fits into its share of the time."""
     plan: Plan = make_plan(study, out, device=device, dry=True)
     transfers = sum(cell.seconds for cell in plan.cells.values() if cell.kind == "transfer")
     each = (seconds * workers - transfers) / len(study.contenders) / 60
-    return max(LEAST, each)
+    return max(MIN_MINUTES, each)
 
 
-def _dev(report: Report) -> dict[str, float]:
+def _dev_scores(report: Report) -> dict[str, float]:
     """Mean score on dev of everybody who came to the end."""
     found: dict[str, list[float]] = {}
     for cell in report.results["cells"]:
@@ -199,7 +201,7 @@ def _dev(report: Report) -> dict[str, float]:
     return {name: fmean(values) for name, values in found.items() if len(values) == units}
 
 
-class _Log:
+class _PickLog:
     """What was decided so far, so that a pick that was killed decides the same again."""
 
     def __init__(self, path: Path, asked: dict[str, Any]) -> None:
@@ -227,7 +229,7 @@ class _Log:
         checkpoint.write_text(self.path, json.dumps(self.values, indent=1, ensure_ascii=False))
 
 
-def _finish(out: Path, report: Report, scores: dict[str, float], log: _Log) -> PickResult:
+def _write_result(out: Path, report: Report, scores: dict[str, float], log: _PickLog) -> PickResult:
     """The report with the rounds in it, and the winner's folders."""
     able = [name for name in scores if name not in (CONTROL, FROZEN, MAJORITY)]
     winner = max(able, key=lambda name: scores[name])
@@ -246,22 +248,22 @@ def _finish(out: Path, report: Report, scores: dict[str, float], log: _Log) -> P
         for one in log.values["rounds"]
     ]
     results = {**report.results, "rounds": rounds, "winner": winner, "pays": pays}
-    results["exported"] = _export(out, results, winner)
+    results["exported"] = _export_winner(out, results, winner)
     checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
     write_report(report.page, results)
     return PickResult(out, winner, pays, Report(out, results))
 
 
-def _export(out: Path, results: dict[str, Any], winner: str) -> dict[str, str]:
+def _export_winner(out: Path, results: dict[str, Any], winner: str) -> dict[str, str]:
     """best: the fine-tuned run, of the seed that was best on dev; pretrained, and exported where that is possible."""
     cells = results["cells"]
     own = [cell for cell in cells if cell["kind"] == "transfer" and cell["place"]["row"] == winner and "dev" in cell]
     best = max(own, key=lambda cell: cell["dev"])
-    _copy(out / "cells" / best["key"] / "run", out / "best")
+    _copy_folder(out / "cells" / best["key"] / "run", out / "best")
     told = {"best": "best"}
     base = next((cell for cell in cells if cell["kind"] == "pretrain" and cell["place"]["row"] == winner), None)
     if base is not None:
-        _copy(out / "cells" / base["key"] / "run", out / "pretrained")
+        _copy_folder(out / "cells" / base["key"] / "run", out / "pretrained")
         told["pretrained"] = "pretrained"
         shutil.rmtree(out / "exported", ignore_errors=True)
         try:
@@ -272,7 +274,7 @@ def _export(out: Path, results: dict[str, Any], winner: str) -> dict[str, str]:
     return told
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_folder(source: Path, target: Path) -> None:
     """Anew each time, there at once or not at all."""
     writing = target.with_name(f".{target.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)

@@ -22,15 +22,24 @@ import torch
 
 from etude.recipes.schema import Recipe
 from etude.study import cell_code
-from etude.study.budget import Cost, Length, Machine, clock, cost, invented, length, stretched
-from etude.study.cells import Cell, Store
-from etude.study.label_splits import Labelled, labelled
-from etude.study.settings import FROZEN, MAJORITY, Changes, Entry, Study, Words
-from etude.study.text_source import Source, digest
+from etude.study.budget import (
+    Cost,
+    Machine,
+    TrainingLength,
+    compute_cost,
+    compute_length,
+    make_placeholder_corpus,
+    resolve_minutes,
+    stretch_schedule,
+)
+from etude.study.cells import Cell, CellStore
+from etude.study.label_splits import TaskFiles, prepare_labels
+from etude.study.settings import FROZEN, MAJORITY, Changes, Entry, Localized, Study
+from etude.study.text_source import TextSource, hash_json
 from etude.text.corpus.corpus import Corpus
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
-START = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
+TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
 LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
 RowKind = Literal["contender", "control", "frozen", "majority"]
 Unit = tuple[int, int]
@@ -44,14 +53,14 @@ class Draft:
     recipe: Recipe
     corpus: Corpus | None
     cost: Cost
-    place: Path
+    corpus_folder: Path
 
     @property
     def fingerprint(self) -> str:
-        return f"not prepared yet: {self.place.name}" if self.corpus is None else self.corpus.fingerprint
+        return f"not prepared yet: {self.corpus_folder.name}" if self.corpus is None else self.corpus.fingerprint
 
     @cached_property
-    def usual(self) -> dict[bool, dict[str, Any]]:
+    def transfer_defaults(self) -> dict[bool, dict[str, Any]]:
         """What a transfer does unless told otherwise: frozen or not -> its settings."""
         with torch.device("meta"):
             model = self.recipe.build_model()
@@ -62,11 +71,11 @@ class Draft:
 class Row:
     name: str  # unique: the entry, and its budget where there are several
     kind: RowKind
-    label: Words
+    label: Localized
     draft: Draft | None  # whose model it is; none for the majority
     amount: float | None = None  # of the budget
     recipe: Recipe | None = None  # stretched to it, seed 0
-    length: Length | None = None
+    length: TrainingLength | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Plan:
     study: Study
     folder: Path
     machine: Machine
-    source: Source
+    source: TextSource
     data: Path | None = None
     keep: bool = False  # the weights of transfers too
     dry: bool = False
@@ -96,12 +105,12 @@ class Plan:
     trials: dict[tuple[str, str, int, Unit], str] = field(default_factory=dict)  # (row, column, tuned, unit) -> cell
 
     @property
-    def store(self) -> Store:
-        return Store(self.folder / "cells")
+    def store(self) -> CellStore:
+        return CellStore(self.folder / "cells")
 
     @property
     def columns(self) -> list[Column]:
-        return [Column(task, labels) for task, labels in self.study.fields()]
+        return [Column(task, labels) for task, labels in self.study.scored_tasks()]
 
     @property
     def units(self) -> list[Unit]:
@@ -109,24 +118,24 @@ class Plan:
         return [(first, second) for first in range(seeds.pretrain) for second in range(seeds.transfer)]
 
     @cached_property
-    def files(self) -> dict[str, Labelled]:
+    def files(self) -> dict[str, TaskFiles]:
         first = self.study.entries()[0].recipe(self.study).tokenizer
-        return {name: labelled(self.study, name, self.source, first, self.data) for name in self.study.tasks}
+        return {name: prepare_labels(self.study, name, self.source, first, self.data) for name in self.study.tasks}
 
-    def speed(self, draft: Draft) -> float:
+    def tokens_per_second(self, draft: Draft) -> float:
         """Tokens a second; unmeasured (infinite) on a GPU in earnest, where a trial would first compile."""
         if self.machine.device.startswith("cuda") and not self.dry:
             return math.inf
         if draft.entry.name not in self.speeds:
-            self.speeds[draft.entry.name] = self.machine.speed(draft.recipe, draft.corpus)
+            self.speeds[draft.entry.name] = self.machine.tokens_per_second(draft.recipe, draft.corpus)
         return self.speeds[draft.entry.name]
 
-    def waiting(self) -> list[Cell]:
+    def pending_cells(self) -> list[Cell]:
         """What is not done yet."""
         return [cell for cell in self.cells.values() if self.store.state(cell.key) != "done"]
 
 
-def make(
+def make_plan(
     study: Study,
     folder: Path,
     *,
@@ -138,30 +147,30 @@ def make(
 ) -> Plan:
     """The whole grid. Prepares the corpora first; a dry run goes without those that are not there."""
     machine = Machine(folder / "machine.json", device)
-    plan = Plan(study, folder, machine, Source(study.text, folder), data, keep, dry)
-    drafts = [_draft(plan, entry, dry, say) for entry in study.entries()]
+    plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
+    drafts = [_make_draft(plan, entry, dry, say) for entry in study.entries()]
     amounts = study.budget.amounts
     for amount in amounts:
         for draft in drafts:
-            plan.rows.append(_row(plan, draft, drafts, amount, many=len(amounts) > 1))
+            plan.rows.append(_make_row(plan, draft, drafts, amount, many=len(amounts) > 1))
     drafted = {draft.entry.contender: draft for draft in reversed(drafts)}
     for name, contender in study.controls().items():
         draft = drafted[contender]
-        plan.rows.append(Row(name, "control", _named(name), draft))
-    plan.rows.append(Row(FROZEN, "frozen", _named(FROZEN), drafts[0]))
-    plan.rows.append(Row(MAJORITY, "majority", _named(MAJORITY), None))
-    for cell in _cells(plan):
+        plan.rows.append(Row(name, "control", _localize_baseline(name), draft))
+    plan.rows.append(Row(FROZEN, "frozen", _localize_baseline(FROZEN), drafts[0]))
+    plan.rows.append(Row(MAJORITY, "majority", _localize_baseline(MAJORITY), None))
+    for cell in _list_cells(plan):
         plan.cells.setdefault(cell.key, cell)
     return plan
 
 
-NAMES: dict[str, str] = {
+BASELINE_NAMES: dict[str, str] = {
     "no pre-training": "사전 학습 없음", FROZEN: "고정된 무작위 인코더", MAJORITY: "최빈값",
 }  # fmt: skip
 
 
-def _named(name: str) -> Words:
-    for english, korean in NAMES.items():
+def _localize_baseline(name: str) -> Localized:
+    for english, korean in BASELINE_NAMES.items():
         if name.startswith(english):
             return {"en": name, "ko": name.replace(english, korean)}
     return name
@@ -170,58 +179,58 @@ def _named(name: str) -> Words:
 # --- who trains how long ----------------------------------------------------------------------------
 
 
-def _draft(plan: Plan, entry: Entry, dry: bool, say: Callable[[str], None]) -> Draft:
+def _make_draft(plan: Plan, entry: Entry, dry: bool, say: Callable[[str], None]) -> Draft:
     recipe, own = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
-    source = Source(own, plan.folder) if own is not None else plan.source
-    ready = source.ready(recipe.tokenizer)
-    corpus = source.corpus(recipe.tokenizer, say) if ready or not dry else None
-    like = corpus or source.like(recipe.tokenizer)
-    resolved = plan.machine.recipe(recipe.resolve(vocab=like.tokenizer.vocab if like else None))
-    place = source.place(recipe.tokenizer)
+    source = TextSource(own, plan.folder) if own is not None else plan.source
+    ready = source.is_ready(recipe.tokenizer)
+    corpus = source.open_corpus(recipe.tokenizer, say) if ready or not dry else None
+    like = corpus or source.find_similar(recipe.tokenizer)
+    resolved = plan.machine.fit_recipe(recipe.resolve(vocab=like.tokenizer.vocab if like else None))
+    place = source.corpus_folder(recipe.tokenizer)
     if corpus is not None:
-        return Draft(entry, resolved, corpus, cost(resolved, corpus), place)
+        return Draft(entry, resolved, corpus, compute_cost(resolved, corpus), place)
     if like is not None:
-        known = cost(resolved, like)
+        known = compute_cost(resolved, like)
         part = replace(known, epoch_tokens=int(known.epoch_tokens * source.text.share))
         return Draft(entry, resolved, None, part, place)
     plan.exact = False
-    found = cost(resolved, invented(resolved))
-    tokens = int(source.bytes / 4)  # about, for pieces of words
+    found = compute_cost(resolved, make_placeholder_corpus(resolved))
+    tokens = int(source.size / 4)  # about, for pieces of words
     return Draft(entry, resolved, None, replace(found, epoch_tokens=tokens), place)
 
 
-def _row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, many: bool) -> Row:
+def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, many: bool) -> Row:
     study, kind = plan.study, plan.study.budget.kind
-    own_clock = draft.cost.own_update or kind == "minutes"
+    own_clock = draft.cost.updates_itself or kind == "minutes"
     if own_clock:
-        minutes = clock(lambda: _seconds(plan, drafts, amount), amount, kind)
-        speed = plan.machine.speed(draft.recipe, draft.corpus)
-        found = length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)
+        minutes = resolve_minutes(lambda: _gradient_seconds(plan, drafts, amount), amount, kind)
+        speed = plan.machine.tokens_per_second(draft.recipe, draft.corpus)
+        found = compute_length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)
         found = replace(found, by_clock=kind != "minutes")
     else:
-        found = length(draft.recipe, draft.cost, kind, amount, study.epochs, None)
-    recipe = stretched(draft.recipe, draft.cost, found, study.curve)
-    name = f"{draft.entry.name} @ {shown_amount(kind, amount)}" if many else draft.entry.name
+        found = compute_length(draft.recipe, draft.cost, kind, amount, study.epochs, None)
+    recipe = stretch_schedule(draft.recipe, draft.cost, found, study.curve)
+    name = f"{draft.entry.name} @ {format_budget(kind, amount)}" if many else draft.entry.name
     return Row(name, "contender", draft.entry.label, draft, amount, recipe, found)
 
 
-def _seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:
+def _gradient_seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:
     """What the contenders that learn by gradients will take."""
     found = []
     for draft in drafts:
-        if not draft.cost.own_update:
-            how_long = length(draft.recipe, draft.cost, plan.study.budget.kind, amount, plan.study.epochs, None)
-            found.append(how_long.tokens / plan.machine.speed(draft.recipe, draft.corpus))
+        if not draft.cost.updates_itself:
+            how_long = compute_length(draft.recipe, draft.cost, plan.study.budget.kind, amount, plan.study.epochs, None)
+            found.append(how_long.tokens / plan.machine.tokens_per_second(draft.recipe, draft.corpus))
     return found
 
 
-def shown_amount(kind: str, amount: float) -> str:
+def format_budget(kind: str, amount: float) -> str:
     if kind == "minutes":
         return f"{amount:g} min"
-    return f"{power(amount)} {'FLOPs' if kind == 'flops' else kind}"
+    return f"{format_scientific(amount)} {'FLOPs' if kind == 'flops' else kind}"
 
 
-def power(value: float) -> str:
+def format_scientific(value: float) -> str:
     """2 × 10¹¹, as people write it."""
     if not value:
         return "0"
@@ -236,24 +245,24 @@ def power(value: float) -> str:
 # --- cells ------------------------------------------------------------------------------------------
 
 
-def _cells(plan: Plan) -> Iterator[Cell]:
+def _list_cells(plan: Plan) -> Iterator[Cell]:
     """Seed by seed, so that a study that is stopped has something whole to show."""
     for seed in range(plan.study.seeds.pretrain):
         for row in plan.rows:
             base: Cell | None = None
             if row.draft is not None:
-                base = _base(plan, row, row.draft, seed)
+                base = _base_cell(plan, row, row.draft, seed)
                 plan.bases[row.name, seed] = base.key
                 yield base
             for second in range(plan.study.seeds.transfer):
                 for column in plan.columns:
-                    for number, tuned in enumerate(plan.study.tuned() if row.kind != "majority" else [{}]):
-                        cell = _trial(plan, row, column, (seed, second), tuned, base)
+                    for number, tuned in enumerate(plan.study.tune_grid() if row.kind != "majority" else [{}]):
+                        cell = _transfer_cell(plan, row, column, (seed, second), tuned, base)
                         plan.trials[row.name, column.name, number, (seed, second)] = cell.key
                         yield cell
 
 
-def _base(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
+def _base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     """Its pre-training; of a baseline, the first weights."""
     trained = row.recipe is not None
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
@@ -262,20 +271,20 @@ def _base(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
         recipe.model_kind, recipe.objective_kind
     )
     return Cell(
-        key=digest([kind, _settled(recipe), draft.fingerprint, made_by, torch.__version__]),
+        key=hash_json([kind, _key_settings(recipe), draft.fingerprint, made_by, torch.__version__]),
         kind=kind,
         title=f"pre-training {row.name}, seed {seed}"
         if trained
         else f"first weights of {draft.entry.name}, seed {seed}",
-        order={"recipe": recipe.dump(), "corpus": str(draft.place)},
-        place={"row": row.name, "seed": seed},
+        arguments={"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)},
+        position={"row": row.name, "seed": seed},
         flops=row.length.flops if row.length else 0.0,
-        seconds=row.length.tokens / plan.speed(draft) if row.length else 0.2,
-        needs=_needs(plan),
+        seconds=row.length.tokens / plan.tokens_per_second(draft) if row.length else 0.2,
+        needs=_cell_needs(plan),
     )
 
 
-def _settled(recipe: Recipe) -> dict[str, Any]:
+def _key_settings(recipe: Recipe) -> dict[str, Any]:
     """All of a resolved recipe that a result depends on: not its name and notes, nor when it saves."""
     train = recipe.train.model_dump(mode="json")
     for name in ("save_every", "keep", "tensorboard", "log_every", "workers"):
@@ -287,51 +296,51 @@ def _settled(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _trial(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, base: Cell | None) -> Cell:
+def _transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, base: Cell | None) -> Cell:
     task, files = plan.study.tasks[column.task], plan.files[column.task]
     number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
     # the drawn labels are drawn evenly, so the majority is that of all there are
-    train = files.train(column.labels if base is not None else None, number)
+    train = files.write_train(column.labels if base is not None else None, number)
     examples = train.read_bytes().count(b"\n")
-    settings = _settings(plan, row, column, tuned, examples, number)
+    settings = _transfer_settings(plan, row, column, tuned, examples, number)
     kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
     if row.draft is None:
         made_by = cell_code.majority(task.kind)
     else:
         made_by = cell_code.transfer(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
-    content = [_hash(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
+    content = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
     own = {
         name: value
         for name, value in settings.items()
         if (name.startswith("task.") if base is None else name != "train.save_every")
     }
-    key = digest([kind, base.key if base else None, task.kind, own, task.columns, content, made_by])
+    key = hash_json([kind, base.key if base else None, task.kind, own, task.columns, content, made_by])
     order: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
     }  # fmt: skip
-    flops, seconds = _transfer_cost(plan, row, settings, train, files)
+    flops, seconds = _estimate_transfer(plan, row, settings, train, files)
     extra = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
     return Cell(
         key=key,
         kind=kind,
         title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{extra}",
-        order=order,
-        place={"row": row.name, "column": column.name, "unit": list(unit), "tuned": tuned},
-        after=base.key if base else None,
+        arguments=order,
+        position={"row": row.name, "column": column.name, "unit": list(unit), "tuned": tuned},
+        depends_on=base.key if base else None,
         flops=flops,
         seconds=seconds,
-        needs=_needs(plan),
+        needs=_cell_needs(plan),
     )
 
 
-def _needs(plan: Plan) -> dict[str, float]:
+def _cell_needs(plan: Plan) -> dict[str, float]:
     needs = plan.study.needs
     gpus = needs.gpus if needs.gpus is not None else float(plan.machine.device.startswith("cuda"))
     return {"cpus": needs.cpus, "gpus": gpus}
 
 
-def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: int, seed: int) -> Changes:
+def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: int, seed: int) -> Changes:
     """Of one transfer: the study's, the task's, the contender's, then what the row is."""
     study = plan.study
     found: Changes = {**study.transfer, **study.tasks[column.task].set}
@@ -351,7 +360,7 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
     found = {"train.precision": plan.machine.precision, **found}  # a study may ask for its own
     found |= {"train.seed": seed, "train.device": plan.machine.device}
     if row.draft is not None and "train.eval_every" not in found:
-        usual = row.draft.usual[bool(found.get("transfer.frozen"))]
+        usual = row.draft.transfer_defaults[bool(found.get("transfer.frozen"))]
         batch = found.get("train.batch_examples", usual["batch_examples"])
         steps = found.get("train.steps")
         if not any(name in found for name in ("train.steps", "train.tokens", "train.flops")):
@@ -363,21 +372,23 @@ def _settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: in
     return found
 
 
-def _transfer_cost(plan: Plan, row: Row, settings: Changes, train: Path, files: Labelled) -> tuple[float, float]:
+def _estimate_transfer(plan: Plan, row: Row, settings: Changes, train: Path, files: TaskFiles) -> tuple[float, float]:
     """(FLOPs, seconds) of a transfer, about: four bytes a token, half of a record being text."""
     if row.draft is None:
         return 0.0, 0.2
     frozen = bool(settings.get("transfer.frozen"))
-    passes = settings.get("train.epochs", row.draft.usual[frozen]["epochs"])
+    passes = settings.get("train.epochs", row.draft.transfer_defaults[frozen]["epochs"])
     if "train.steps" in settings:
         examples = max(1, train.read_bytes().count(b"\n"))
         passes = settings["train.steps"] * settings.get("train.batch_examples", 32) / examples
     learnt, chosen, told = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
     tokens = learnt * (1 if frozen else passes)
     looking = (chosen * (1 if frozen else EVALUATIONS) + told) / 3
-    return tokens * row.draft.cost.flops_per_token, (tokens + looking) / plan.speed(row.draft) + START
+    return tokens * row.draft.cost.flops_per_token, (tokens + looking) / plan.tokens_per_second(
+        row.draft
+    ) + TRANSFER_OVERHEAD
 
 
 @cache
-def _hash(path: Path, changed: int) -> str:
+def _hash_file(path: Path, changed: int) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -16,16 +16,16 @@ from etude.runs.model_card import hardware, versions
 from etude.study.execute import load_outcome
 from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.settings import MEAN, Claim
-from etude.study.statistics import Difference, Draws, difference, holm, summary, verdict
+from etude.study.statistics import Bootstrap, Difference, compare, decide_verdict, holm_adjust, summarize
 from etude.tasks.outcomes import Outcome
 
 
-class Collected:
+class StudyOutcomes:
     """The finished cells of a plan, and their draws."""
 
     def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
         self.plan, self.errors, self.rule = plan, errors, plan.study.rule
-        self.draws = Draws(plan.units, self.rule.draws)
+        self.draws = Bootstrap(plan.units, self.rule.draws)
         self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
         self.units: dict[tuple[str, str], dict[Unit, Outcome]] = {}
         self.drawn: dict[tuple[str, str], np.ndarray] = {}
@@ -36,7 +36,7 @@ class Collected:
     def _collect(self, row: Row, column: Column) -> None:
         plan, store = self.plan, self.plan.store
         candidates = []
-        for number in range(len(plan.study.tuned()) if row.kind != "majority" else 1):
+        for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
             keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
             if all(store.state(key) == "done" for key in keys):
                 candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
@@ -46,7 +46,7 @@ class Collected:
         self.chosen[row.name, column.name] = number
         keyed = {unit: plan.trials[row.name, column.name, number, unit] for unit in plan.units}
         self.units[row.name, column.name] = {unit: load_outcome(store, key) for unit, key in keyed.items()}
-        self.drawn[row.name, column.name] = self.draws.of(column.task, self.units[row.name, column.name])
+        self.drawn[row.name, column.name] = self.draws.resample(column.task, self.units[row.name, column.name])
 
     # --- scores of a row on a column, a task, or all of them ----------------------------------------
 
@@ -55,7 +55,7 @@ class Collected:
             return [column.name for column in self.plan.columns]
         return [column.name for column in self.plan.columns if on in (column.name, column.task)]
 
-    def has(self, row: str, on: str) -> bool:
+    def has_scores(self, row: str, on: str) -> bool:
         return all((row, name) in self.units for name in self.columns_of(on))
 
     def seeds(self, row: str, on: str) -> list[float]:
@@ -68,12 +68,12 @@ class Collected:
 
     def difference(self, one: str, other: str, on: str, margin: float = 0.0) -> Difference:
         drawn = self.draws_of(one, on) - self.draws_of(other, on)
-        return difference(self.seeds(one, on), self.seeds(other, on), drawn, self.rule.interval, margin)
+        return compare(self.seeds(one, on), self.seeds(other, on), drawn, self.rule.interval, margin)
 
 
 def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that is known about a study that has come to its end."""
-    found = Collected(plan, errors)
+    found = StudyOutcomes(plan, errors)
     study = plan.study
     return {
         "format": "etude study", "version": 1,
@@ -83,22 +83,22 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
         "date": datetime.now(UTC).date().isoformat(), "hardware": hardware(), "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}", "device": plan.machine.device,
-        "precision": _precision(plan),
-        "columns": [_column(found, column) for column in plan.columns],
-        "rows": [_row(found, row) for row in plan.rows],
-        "claims": _claims(found), "comparisons": _comparisons(found),
-        "cells": [_cell(found, key) for key in plan.cells],
+        "precision": _list_precisions(plan),
+        "columns": [_describe_column(found, column) for column in plan.columns],
+        "rows": [_describe_row(found, row) for row in plan.rows],
+        "claims": _test_claims(found), "comparisons": _compare_with_control(found),
+        "cells": [_describe_cell(found, key) for key in plan.cells],
     }  # fmt: skip
 
 
-def _precision(plan: Plan) -> str:
+def _list_precisions(plan: Plan) -> str:
     """Of the cells: a study may ask for another than the machine's usual one."""
     learnt = {row.recipe.train.precision for row in plan.rows if row.recipe is not None}
-    tuned = {cell.order["settings"]["train.precision"] for cell in plan.cells.values() if cell.kind == "transfer"}
+    tuned = {cell.arguments["settings"]["train.precision"] for cell in plan.cells.values() if cell.kind == "transfer"}
     return ", ".join(sorted(learnt | tuned))
 
 
-def _column(found: Collected, column: Column) -> dict[str, Any]:
+def _describe_column(found: StudyOutcomes, column: Column) -> dict[str, Any]:
     plan = found.plan
     task = plan.study.tasks[column.task]
     done = next(
@@ -112,29 +112,29 @@ def _column(found: Collected, column: Column) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(found: Collected, row: Row) -> dict[str, Any]:
+def _describe_row(found: StudyOutcomes, row: Row) -> dict[str, Any]:
     plan, store = found.plan, found.plan.store
     level = plan.study.rule.interval
     scores = {
-        column.name: summary(found.seeds(row.name, column.name), found.drawn[row.name, column.name], level).json()
+        column.name: summarize(found.seeds(row.name, column.name), found.drawn[row.name, column.name], level).json()
         for column in plan.columns
-        if found.has(row.name, column.name)
+        if found.has_scores(row.name, column.name)
     }
-    tuned = {name: plan.study.tuned()[number] for (own, name), number in found.chosen.items() if own == row.name}
-    whole = found.has(row.name, MEAN)
-    mean = summary(found.seeds(row.name, MEAN), found.draws_of(row.name, MEAN), level).json() if whole else None
+    tuned = {name: plan.study.tune_grid()[number] for (own, name), number in found.chosen.items() if own == row.name}
+    whole = found.has_scores(row.name, MEAN)
+    mean = summarize(found.seeds(row.name, MEAN), found.draws_of(row.name, MEAN), level).json() if whole else None
     values: dict[str, Any] = {
         "name": row.name, "label": row.label, "kind": row.kind, "amount": row.amount, "scores": scores, "mean": mean,
         "tuned": {name: changes for name, changes in tuned.items() if changes and row.kind != "majority"},
         "failed": sorted({message for key, message in found.errors.items()
-                          if plan.cells[key].place["row"] == row.name}),
+                          if plan.cells[key].position["row"] == row.name}),
     }  # fmt: skip
     if row.draft is not None:
         recipe, cost = row.recipe or row.draft.recipe, row.draft.cost
         values |= {
             "contender": row.draft.entry.contender, "recipe": recipe.name, "system": recipe.system or recipe.name,
-            "paper": recipe.paper, "changes": row.draft.entry.changes, **_text(plan, row.draft),
-            "model": {"kind": recipe.model_kind, **_shape(recipe.model)}, "objective": recipe.objective_kind,
+            "paper": recipe.paper, "changes": row.draft.entry.changes, **_describe_text(plan, row.draft),
+            "model": {"kind": recipe.model_kind, **_model_shape(recipe.model)}, "objective": recipe.objective_kind,
             "parameters": cost.parameters, "head_parameters": cost.head_parameters,
             "flops_per_token": cost.flops_per_token, "lr": recipe.train.lr, "batch_tokens": recipe.train.batch_tokens,
         }  # fmt: skip
@@ -145,13 +145,13 @@ def _row(found: Collected, row: Row) -> dict[str, Any]:
             "steps": row.length.steps, "epochs": row.length.epochs, "capped": row.length.capped,
             "by_clock": row.length.by_clock, "planned_flops": row.length.flops,
             **{name: fmean(one[name] for one in done) if done else None for name in ("tokens", "flops", "seconds")},
-            "valid": _means([one["valid"] for one in done]),
+            "valid": _average([one["valid"] for one in done]),
             "curves": [one["curve"] for one in done],
         }  # fmt: skip
     return values
 
 
-def _text(plan: Plan, draft: Draft) -> dict[str, Any]:
+def _describe_text(plan: Plan, draft: Draft) -> dict[str, Any]:
     """What it read, and by which tokenizer: a prepared corpus has its own, whatever the recipe names."""
     corpus = draft.corpus
     if corpus is None:
@@ -162,12 +162,12 @@ def _text(plan: Plan, draft: Draft) -> dict[str, Any]:
     return {"tokenizer": spec, "text": {"tokens": corpus.total, "bytes": corpus.bytes, **facts}}
 
 
-def _shape(model: Any) -> dict[str, Any]:
+def _model_shape(model: Any) -> dict[str, Any]:
     values = model.model_dump(mode="json")
     return {name: values[name] for name in ("layers", "width", "heads", "context", "vocab", "share") if name in values}
 
 
-def _means(found: list[dict[str, Any]]) -> dict[str, float]:
+def _average(found: list[dict[str, Any]]) -> dict[str, float]:
     if not found:
         return {}
     return {
@@ -177,32 +177,36 @@ def _means(found: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _claims(found: Collected) -> list[dict[str, Any]]:
+def _test_claims(found: StudyOutcomes) -> list[dict[str, Any]]:
     """Each with its verdict; p-values corrected over all claims of the study."""
-    study, last = found.plan.study, _largest(found)
+    study, last = found.plan.study, _largest_budget_rows(found)
     tested: list[tuple[Claim, Difference | None]] = []
     for claim in study.claims:
         one, other = last.get(claim.better, claim.better), last.get(claim.than, claim.than)
-        known = found.has(one, claim.on) and found.has(other, claim.on)
+        known = found.has_scores(one, claim.on) and found.has_scores(other, claim.on)
         tested.append((claim, found.difference(one, other, claim.on, claim.margin) if known else None))
-    corrected = iter(holm([one.p for _, one in tested if one is not None]))
+    corrected = iter(holm_adjust([one.p for _, one in tested if one is not None]))
     claims = []
     for claim, measured in tested:
         values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
         if measured is not None:
             p = next(corrected)
             used = p if study.rule.correction == "holm" else measured.p
-            values |= {**measured.json(), "holm": p, "verdict": verdict(measured, used, study.rule, claim.margin)}
+            values |= {
+                **measured.json(),
+                "holm": p,
+                "verdict": decide_verdict(measured, used, study.rule, claim.margin),
+            }
         claims.append(values)
     return claims
 
 
-def _largest(found: Collected) -> dict[str, str]:
+def _largest_budget_rows(found: StudyOutcomes) -> dict[str, str]:
     """Entry -> its row at the largest budget, which claims are about."""
     return {row.draft.entry.name: row.name for row in found.plan.rows if row.kind == "contender" and row.draft}
 
 
-def _comparisons(found: Collected) -> list[dict[str, Any]]:
+def _compare_with_control(found: StudyOutcomes) -> list[dict[str, Any]]:
     """Every contender against the control without pre-training, everywhere, corrected together."""
     plan = found.plan
     controls = {row.draft.entry.contender: row.name for row in plan.rows if row.kind == "control" and row.draft}
@@ -213,21 +217,21 @@ def _comparisons(found: Collected) -> list[dict[str, Any]]:
             continue
         against = controls.get(row.draft.entry.contender, usual)
         for on in [MEAN, *(column.name for column in plan.columns)]:
-            if found.has(row.name, on) and found.has(against, on):
+            if found.has_scores(row.name, on) and found.has_scores(against, on):
                 listed.append((row.name, against, on, found.difference(row.name, against, on)))
-    corrected = holm([one.p for *_, one in listed])
+    corrected = holm_adjust([one.p for *_, one in listed])
     return [
         {"row": row, "against": against, "on": on, **one.json(), "holm": p,
-         "verdict": verdict(one, p, plan.study.rule)}
+         "verdict": decide_verdict(one, p, plan.study.rule)}
         for (row, against, on, one), p in zip(listed, corrected, strict=True)
     ]  # fmt: skip
 
 
-def _cell(found: Collected, key: str) -> dict[str, Any]:
+def _describe_cell(found: StudyOutcomes, key: str) -> dict[str, Any]:
     plan, cell = found.plan, found.plan.cells[key]
     values: dict[str, Any] = {
-        "key": key, "kind": cell.kind, "title": cell.title, "place": cell.place, "state": plan.store.state(key),
-        "commands": commands(plan, key),
+        "key": key, "kind": cell.kind, "title": cell.title, "place": cell.position, "state": plan.store.state(key),
+        "commands": list_commands(plan, key),
     }  # fmt: skip
     if values["state"] == "done":
         result = plan.store.result(key)
@@ -238,23 +242,23 @@ def _cell(found: Collected, key: str) -> dict[str, Any]:
     return values
 
 
-def commands(plan: Plan, key: str) -> list[str]:
+def list_commands(plan: Plan, key: str) -> list[str]:
     """What to type in the study's folder to do exactly this again."""
     cell = plan.cells[key]
-    inside = {name: _relative(plan, cell.order[name]) for name in ("corpus", "train", "dev", "test")
-              if cell.order.get(name)}  # fmt: skip
+    inside = {name: _relative_path(plan, cell.arguments[name]) for name in ("corpus", "train", "dev", "test")
+              if cell.arguments.get(name)}  # fmt: skip
     if cell.kind == "pretrain":
         return [f"etude pretrain cells/{key}/run/recipe.yaml {inside['corpus']} -o again/{key[:8]}"]
     if cell.kind == "transfer":
-        words = [f"{name}={_word(value)}" for name, value in cell.order["settings"].items()]
-        columns = [f"-c {role}={name}" for role, name in cell.order["columns"].items()]
-        line = [f"etude finetune cells/{cell.after}/run {cell.order['task']}", f"--train {inside['train']}",
+        words = [f"{name}={_format_setting(value)}" for name, value in cell.arguments["settings"].items()]
+        columns = [f"-c {role}={name}" for role, name in cell.arguments["columns"].items()]
+        line = [f"etude finetune cells/{cell.depends_on}/run {cell.arguments['task']}", f"--train {inside['train']}",
                 f"--dev {inside['dev']}", f"-o again/{key[:8]}", *columns, *words]  # fmt: skip
         return [" ".join(line), f"etude evaluate again/{key[:8]} {inside['test']}"]
     return [f"etude study study.yaml -o . --cell {key[:8]}"]
 
 
-def _relative(plan: Plan, path: str) -> str:
+def _relative_path(plan: Plan, path: str) -> str:
     """As seen from the study's folder; only its name where nothing but the root is above both of them."""
     inside, folder = Path(path).resolve(), plan.folder.resolve()
     if inside.is_relative_to(folder):
@@ -263,7 +267,7 @@ def _relative(plan: Plan, path: str) -> str:
     return inside.name if apart else os.path.relpath(inside, folder)
 
 
-def _word(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -23,17 +23,17 @@ from etude.recipes.document import Writer
 from etude.study import plan as plans
 from etude.study import results
 from etude.study.cells import Cell
-from etude.study.execute import Stopped
-from etude.study.executors import Here, Place, Processes, Ray
-from etude.study.leaderboard import markdown
+from etude.study.execute import Interrupted
+from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
+from etude.study.leaderboard import render_markdown
 from etude.study.plan import Plan
 from etude.study.report.page import write_report
 from etude.study.settings import Study
 from etude.train import checkpoint
 
-On = Literal["here", "processes", "ray"]
+ExecutorName = Literal["here", "processes", "ray"]
 STUDY, RESULTS, REPORT, TABLE, REGISTERED = "study.yaml", "results.json", "report.html", "table.md", "registered.json"
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def run(
     study: Study,
     out: str | Path,
     *,
-    on: On = "here",
+    on: ExecutorName = "here",
     workers: int = 1,
     data: str | Path | None = None,
     device: str | None = None,
@@ -66,7 +66,7 @@ def run(
     work: bool = True,
     language: str = "en",
     quiet: bool = True,
-    say: Say = lambda _: None,
+    say: OnProgress = lambda _: None,
 ) -> Report:
     """Does what is not done yet of a study in the folder `out`; `only` does one cell and what it needs.
 
@@ -74,38 +74,40 @@ def run(
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        plan = plans.make(study, folder, data=None if data is None else Path(data), device=device, keep=keep, say=say)
-        known = registered(plan)
+    with _lock_folder(folder):
+        plan = plans.make_plan(
+            study, folder, data=None if data is None else Path(data), device=device, keep=keep, say=say
+        )
+        known = register_claims(plan)
         checkpoint.write_text(
             folder / STUDY, yaml.dump(study.dump(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
         )
-        wanted = chosen(plan, only)
+        wanted = select_cells(plan, only)
         if not work:
-            return tell(plan, failed_before(plan, wanted), known, language)
+            return write_results(plan, load_errors(plan, wanted), known, language)
         if retry:
             for cell in wanted:
-                plan.store.forget(cell.key)
-        with _place(on, plan.store.folder, workers, quiet) as place:
-            errors = do_all(plan, wanted, place, say)
-        return tell(plan, errors, known, language)
+                plan.store.clear_failure(cell.key)
+        with _make_executor(on, plan.store.folder, workers, quiet) as place:
+            errors = run_cells(plan, wanted, place, say)
+        return write_results(plan, errors, known, language)
 
 
-def failed_before(plan: Plan, cells: list[Cell]) -> dict[str, str]:
+def load_errors(plan: Plan, cells: list[Cell]) -> dict[str, str]:
     """The messages of failures that were kept, by key."""
     return {cell.key: plan.store.error(cell.key) for cell in cells if plan.store.state(cell.key) == "failed"}
 
 
-def tell(plan: Plan, errors: dict[str, str], known: dict[str, Any], language: str = "en") -> Report:
+def write_results(plan: Plan, errors: dict[str, str], known: dict[str, Any], language: str = "en") -> Report:
     """results.json, the table and the page."""
     found = results.collect(plan, errors, known)
     checkpoint.write_text(plan.folder / RESULTS, json.dumps(found, indent=1, ensure_ascii=False))
-    checkpoint.write_text(plan.folder / TABLE, markdown(found))
+    checkpoint.write_text(plan.folder / TABLE, render_markdown(found))
     write_report(plan.folder / REPORT, found, language)
     return Report(plan.folder, found)
 
 
-def chosen(plan: Plan, only: str | None) -> list[Cell]:
+def select_cells(plan: Plan, only: str | None) -> list[Cell]:
     """All cells, or one of them with what it starts from."""
     if only is None:
         return list(plan.cells.values())
@@ -115,12 +117,12 @@ def chosen(plan: Plan, only: str | None) -> list[Cell]:
         raise UserError(
             f"--cell {only}: {many} of this study begin{'' if found[1:] else 's'} like this. --dry-run lists them."
         )
-    before = [plan.cells[found[0].after]] if found[0].after else []
+    before = [plan.cells[found[0].depends_on]] if found[0].depends_on else []
     return [*before, *found]
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     with open(folder / ".lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,14 +133,14 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _place(on: On, folder: Path, workers: int, quiet: bool) -> Place:
+def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) -> Executor:
     folder.mkdir(parents=True, exist_ok=True)
     if on == "ray":
-        return Ray(folder)
-    return Processes(folder, workers) if on == "processes" else Here(folder, quiet)
+        return RayExecutor(folder)
+    return ProcessExecutor(folder, workers) if on == "processes" else SerialExecutor(folder, quiet)
 
 
-def registered(plan: Plan) -> dict[str, Any]:
+def register_claims(plan: Plan) -> dict[str, Any]:
     """The claims and the rule as they stood before the first cell: whoever changes them later, the report says so."""
     study, path = plan.study, plan.folder / REGISTERED
     now = {
@@ -159,7 +161,7 @@ def registered(plan: Plan) -> dict[str, Any]:
 # --- cells in their order ---------------------------------------------------------------------------
 
 
-def do_all(plan: Plan, cells: list[Cell], place: Place, say: Say) -> dict[str, str]:
+def run_cells(plan: Plan, cells: list[Cell], place: Executor, say: OnProgress) -> dict[str, str]:
     """Does what is not done; the messages of what failed, by key."""
     store = plan.store
     waiting = [cell for cell in cells if store.state(cell.key) != "done"]
@@ -170,34 +172,34 @@ def do_all(plan: Plan, cells: list[Cell], place: Place, say: Say) -> dict[str, s
         say(f"{len(finished)} of {len(cells)} cells are there already")
     spent = 0.0
     while waiting or running:
-        for cell in [one for one in waiting if one.after in errors]:
+        for cell in [one for one in waiting if one.depends_on in errors]:
             waiting.remove(cell)
-            errors[cell.key] = f"what it starts from failed: {errors[cell.after or '']}"
-        ready = [one for one in waiting if one.after is None or one.after in finished]
-        if place.room > 1:  # the longest first, so that nobody waits at the end for one that was begun late
+            errors[cell.key] = f"what it starts from failed: {errors[cell.depends_on or '']}"
+        ready = [one for one in waiting if one.depends_on is None or one.depends_on in finished]
+        if place.slots > 1:  # the longest first, so that nobody waits at the end for one that was begun late
             ready.sort(key=lambda one: (one.kind != "pretrain", -one.seconds))
-        for cell in ready[: max(0, place.room - running)]:
+        for cell in ready[: max(0, place.slots - running)]:
             waiting.remove(cell)
-            place.start(cell)
+            place.submit(cell)
             running += 1
         if not running:
             continue
-        done = place.next()
+        done = place.wait()
         running -= 1
         cell = plan.cells[done.key]
         if done.stopped:
-            raise Stopped
+            raise Interrupted
         spent += cell.seconds
         if done.error is None:
             finished.add(done.key)
         else:
             errors[done.key] = done.error
         count = total - len(waiting) - running
-        say(_line(plan, cell, done.error, count, total, time.monotonic() - begun, spent, waiting))
+        say(_format_progress(plan, cell, done.error, count, total, time.monotonic() - begun, spent, waiting))
     return errors
 
 
-def _line(
+def _format_progress(
     plan: Plan, cell: Cell, error: str | None, count: int, total: int, passed: float, spent: float, waiting: list[Cell]
 ) -> str:
     left = sum(one.seconds for one in waiting) * passed / spent if spent and waiting else 0.0
@@ -207,11 +209,11 @@ def _line(
         result = plan.store.result(cell.key)
         score = f"{result['score']} {100 * result['value']:.1f}, " if "value" in result else ""
         outcome = f"{score}{result['seconds']:.1f} s"
-    wait = f"  (left about {_duration(left)})" if left > 2 else ""
+    wait = f"  (left about {_format_duration(left)})" if left > 2 else ""
     return f"[{count}/{total}] {cell.title}: {outcome}{wait}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600}h{whole // 60 % 60:02d}m"

@@ -35,7 +35,7 @@ from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 
-Words = str | dict[str, str]  # one text, or one for each language of the report
+Localized = str | dict[str, str]  # one text, or one for each language of the report
 Positive = Annotated[float, Field(gt=0)]
 Changes = dict[str, Any]  # {"train.lr": 3e-4}
 
@@ -62,7 +62,7 @@ class Text(Strict):
     pseudo_words: int = Field(default=0, ge=0, description="pairs of words that are written as one of them (remade.py)")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_source(self) -> Self:
         if sum(one is not None for one in (self.world, self.files, self.corpus)) != 1:
             raise ValueError("a text is either world (megabytes), files (a list), or corpus (a prepared folder)")
         if self.world is not None and (self.share < 1 or self.pseudo_words):
@@ -78,7 +78,7 @@ class Budget(Strict):
     minutes: list[Positive] | Positive | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_kind(self) -> Self:
         if sum(one is not None for one in (self.flops, self.tokens, self.minutes)) != 1:
             raise ValueError("a budget is exactly one of flops, tokens and minutes")
         return self
@@ -97,7 +97,7 @@ class Contender(Strict):
     recipe: str
     set: Changes = Field(default_factory=dict)
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
-    label: Words | None = None
+    label: Localized | None = None
     text: Text | None = Field(default=None, description="its own; one without a source changes the study's")
 
 
@@ -117,10 +117,10 @@ class Task(Strict):
         default=None, ge=2, description="examples reported on; 500 of the world, all of a file"
     )
     set: Changes = Field(default_factory=dict, description="settings of its transfers")
-    label: Words | None = None
+    label: Localized | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_examples(self) -> Self:
         if sum(one is not None for one in (self.world, self.made, self.train)) != 1:
             raise ValueError("a task has its examples from one of world, made and train")
         if self.train is None and self.labels is None:
@@ -148,7 +148,7 @@ class Control(Strict):
 
 
 class Claim(Strict):
-    claim: Words
+    claim: Localized
     better: str
     than: str
     on: str = Field(default=MEAN, description="a task, task@labels, or mean: of all tasks")
@@ -176,8 +176,8 @@ class Needs(Strict):
 
 class Study(Strict):
     name: str
-    title: Words = ""
-    question: Words = ""
+    title: Localized = ""
+    question: Localized = ""
     paper: str = ""
     text: Text
     budget: Budget
@@ -204,10 +204,10 @@ class Study(Strict):
         if file.suffix not in (".yaml", ".yml"):
             file = file.with_suffix(".yaml")
         absent = f"There is no study {file}. The shipped ones lie in studies/."
-        return cls.of(parse_file(file, str(file), absent), gpu, changes)
+        return cls.from_document(parse_file(file, str(file), absent), gpu, changes)
 
     @classmethod
-    def of(cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
+    def from_document(cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
         values, places = dict(document.values), dict(document.places)
         beside = values.pop("gpu", None)
         if gpu:
@@ -219,9 +219,9 @@ class Study(Strict):
             places = kept | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
         changed = Document(values, places)
         for name, value in (changes or {}).items():
-            changed = _put(changed, _path(name), value)
-        changed = _with_texts(changed)
-        study = _checked(cls, changed)
+            changed = _with_change(changed, _split_name(name), value)
+        changed = _inherit_text(changed)
+        study = _validate(cls, changed)
         study._check(changed)
         return study
 
@@ -229,7 +229,7 @@ class Study(Strict):
         """What is wrong between the parts, with its place."""
         if not self.contenders or not self.tasks:
             raise UserError(f"{document.place(())}: a study needs contenders and tasks.")
-        entries, tasks = self.entries(), self.fields()
+        entries, tasks = self.entries(), self.scored_tasks()
         for name in (CONTROL, FROZEN, MAJORITY):
             if name in self.contenders:
                 raise UserError(
@@ -265,7 +265,7 @@ class Study(Strict):
         for name, contender in self.contenders.items():
             for values in itertools.product(*self.vary.values()):
                 varied = dict(zip(self.vary, values, strict=True))
-                parts = [f"{key.rpartition('.')[2]}={shown(value)}" for key, value in varied.items()]
+                parts = [f"{key.rpartition('.')[2]}={format_value(value)}" for key, value in varied.items()]
                 label = contender.label or name
                 if isinstance(label, str):
                     label = ", ".join([label, *parts])
@@ -285,11 +285,11 @@ class Study(Strict):
         of = list(self.contenders) if self.control.of == "all" else list(self.control.of)
         return {CONTROL: of[0]} if len(of) == 1 else {f"{CONTROL} ({name})": name for name in of}
 
-    def fields(self) -> list[tuple[str, int | None]]:
+    def scored_tasks(self) -> list[tuple[str, int | None]]:
         """(task, labels) of everything that is scored."""
         return [(name, amount) for name, task in self.tasks.items() for amount in task.amounts]
 
-    def tuned(self) -> list[Changes]:
+    def tune_grid(self) -> list[Changes]:
         return [dict(zip(self.tune, values, strict=True)) for values in itertools.product(*self.tune.values())]
 
     def dump(self) -> dict[str, Any]:
@@ -303,25 +303,25 @@ class Entry:
     name: str
     contender: str
     changes: Changes
-    label: Words
+    label: Localized
 
     def recipe(self, study: Study) -> Recipe:
         return Recipe.load(study.contenders[self.contender].recipe, self.changes)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def in_language(words: Words, language: str) -> str:
+def localize(words: Localized, language: str) -> str:
     if isinstance(words, str):
         return words
     return words.get(language) or words.get("en") or next(iter(words.values()), "")
 
 
-def _path(name: str) -> tuple[str, ...]:
+def _split_name(name: str) -> tuple[str, ...]:
     """`set.train.lr` changes the setting train.lr: behind a group of settings, what follows is one name."""
     parts = name.split(".")
     for number, part in enumerate(parts[:-1], 1):
@@ -330,13 +330,13 @@ def _path(name: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _put(document: Document, path: tuple[str, ...], value: Any) -> Document:
+def _with_change(document: Document, path: tuple[str, ...], value: Any) -> Document:
     changed = Document(json.loads(json.dumps(document.values)), dict(document.places))
     changed.put(path, value, f"the change {'.'.join(path)}")
     return changed
 
 
-def _with_texts(document: Document) -> Document:
+def _inherit_text(document: Document) -> Document:
     """A contender's text that names no source is the study's, with what it says changed."""
     whole, contenders = document.values.get("text"), document.values.get("contenders")
     if not isinstance(whole, dict) or not isinstance(contenders, dict):
@@ -349,7 +349,7 @@ def _with_texts(document: Document) -> Document:
     return Document({**document.values, "contenders": found}, document.places)
 
 
-def _checked(model: type[Study], document: Document) -> Any:
+def _validate(model: type[Study], document: Document) -> Any:
     """The study, each part checked at its own place, so that a message names the line it is about."""
     values = dict(document.values)
     parts: dict[str, Any] = {"contenders": Contender, "tasks": Task}

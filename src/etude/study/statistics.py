@@ -20,20 +20,20 @@ import numpy as np
 from etude.study.settings import Rule
 from etude.tasks.outcomes import Outcome
 
-BATCH = 2_000  # draws at a time: (draws, examples) weights of a large test set must fit into memory
-KEPT = 50_000_000  # weights that are kept for the next contender: 200 MB
+BATCH_DRAWS = 2_000  # draws at a time: (draws, examples) weights of a large test set must fit into memory
+MAX_CACHED = 50_000_000  # weights that are kept for the next contender: 200 MB
 Unit = tuple[int, int]  # (pre-training seed, transfer seed)
 Units = Mapping[Unit, Outcome]
 Verdict = Literal["holds", "fails", "not settled", "not tested"]
 
 
-class Draws:
+class Bootstrap:
     """The same draws of seeds and of examples for everybody, made when they are first asked for."""
 
     def __init__(self, units: Sequence[Unit], count: int, seed: int = 0) -> None:
         self.units, self.count, self.seed = sorted(units), count, seed
         self.shares = self._shares()  # (draws, units): how much of a draw each unit is
-        self.kept: dict[tuple[str, int, int], np.ndarray] = {}
+        self.cached: dict[tuple[str, int, int], np.ndarray] = {}
 
     def _shares(self) -> np.ndarray:
         chance = np.random.default_rng([self.seed, 0])
@@ -45,11 +45,11 @@ class Draws:
         counts = np.bincount(places.ravel(), minlength=self.count * len(self.units))
         return counts.reshape(self.count, -1) / len(self.units)
 
-    def of(self, name: str, units: Units) -> np.ndarray:
+    def resample(self, name: str, units: Units) -> np.ndarray:
         """(draws,) the mean score over the drawn seeds on the drawn examples of the test set called `name`."""
         size = len(next(iter(units.values())).parts)
         scores = np.empty((self.count, len(self.units)))
-        for start in range(0, self.count, BATCH):
+        for start in range(0, self.count, BATCH_DRAWS):
             weights = self._weights(name, start, size)
             for column, unit in enumerate(self.units):
                 scores[start : start + len(weights), column] = units[unit].score(weights)
@@ -58,15 +58,15 @@ class Draws:
     def _weights(self, name: str, start: int, size: int) -> np.ndarray:
         """(draws, examples): how often each is drawn; kept for the next contender where they fit."""
         key = (name, start, size)
-        if key not in self.kept:
-            count = min(BATCH, self.count - start)
+        if key not in self.cached:
+            count = min(BATCH_DRAWS, self.count - start)
             chance = np.random.default_rng([self.seed, 1, start, *name.encode()])
             drawn = chance.integers(size, size=(count, size)) + np.arange(count)[:, None] * size
             counts = np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size).astype(np.float32)
-            if next(iter(self.kept), key)[0] != name or self.count * size > KEPT:
-                self.kept.clear()
-            self.kept[key] = counts
-        return self.kept[key]
+            if next(iter(self.cached), key)[0] != name or self.count * size > MAX_CACHED:
+                self.cached.clear()
+            self.cached[key] = counts
+        return self.cached[key]
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Summary:
         return vars(self).copy()
 
 
-def interval(draws: np.ndarray, level: float) -> tuple[float, float]:
+def percentile_interval(draws: np.ndarray, level: float) -> tuple[float, float]:
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def summary(values: Sequence[float], draws: np.ndarray, level: float) -> Summary:
-    low, high = interval(draws, level)
+def summarize(values: Sequence[float], draws: np.ndarray, level: float) -> Summary:
+    low, high = percentile_interval(draws, level)
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Summary(float(np.mean(values)), deviation, low, high, [float(value) for value in values])
 
@@ -107,19 +107,19 @@ class Difference:
         return vars(self).copy()
 
 
-def difference(
+def compare(
     one: Sequence[float], other: Sequence[float], draws: np.ndarray, level: float, margin: float = 0.0
 ) -> Difference:
     """`draws` of the difference; `one` and `other` the scores of each seed."""
-    low, high = interval(draws, level)
+    low, high = percentile_interval(draws, level)
     count = len(draws)
     tail = min((draws <= margin).sum(), (draws >= margin).sum())
     seeds = [a - b for a, b in zip(one, other, strict=True)]
     p = min(1.0, 2 * (float(tail) + 1) / (count + 1))
-    return Difference(float(np.mean(seeds)), low, high, p, hedges(one, other), seeds)
+    return Difference(float(np.mean(seeds)), low, high, p, hedges_g(one, other), seeds)
 
 
-def hedges(one: Sequence[float], other: Sequence[float]) -> float | None:
+def hedges_g(one: Sequence[float], other: Sequence[float]) -> float | None:
     """The difference in units of the pooled deviation over seeds, corrected for few of them; None without spread."""
     if len(one) < 2 or len(other) < 2:
         return None
@@ -131,7 +131,7 @@ def hedges(one: Sequence[float], other: Sequence[float]) -> float | None:
     return float((np.mean(one) - np.mean(other)) / pooled * (1 - 3 / (4 * count - 1)))
 
 
-def holm(values: Sequence[float]) -> list[float]:
+def holm_adjust(values: Sequence[float]) -> list[float]:
     """Adjusted p-values: the smallest times n, the next times n - 1 …, never falling."""
     order = sorted(range(len(values)), key=lambda number: values[number])
     adjusted = [0.0] * len(values)
@@ -142,7 +142,7 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def verdict(found: Difference, p: float, rule: Rule, margin: float = 0.0) -> Verdict:
+def decide_verdict(found: Difference, p: float, rule: Rule, margin: float = 0.0) -> Verdict:
     """By the rule of the study; `p` is corrected where the rule says so."""
     sure = p < 1 - rule.interval
 

@@ -17,7 +17,7 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.study import cell_code
-from etude.study.altered_corpus import Changes, pseudo_words, remake, senses
+from etude.study.altered_corpus import Alterations, choose_pseudo_words, label_senses, write_altered
 from etude.study.settings import Text
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import MANIFEST
@@ -25,16 +25,16 @@ from etude.text.prepare.prepare import prepare
 from etude.text.prepare.sources import find_sources
 from etude.world import World
 
-UNSEEN = 100_000_000  # number of the first document of the town that no corpus reaches: the text of made tasks
+FIRST_UNSEEN = 100_000_000  # number of the first document of the town that no corpus reaches: the text of made tasks
 
 
-def digest(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """A hash of anything that JSON can say."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     text: Text
     folder: Path  # of the study
 
@@ -46,7 +46,7 @@ class Source:
             return Corpus.open(text.corpus).fingerprint
         if text.world is not None:
             made_by = cell_code.world_text()
-            return digest(["world", text.world, text.language, text.seed, text.noise, made_by])
+            return hash_json(["world", text.world, text.language, text.seed, text.noise, made_by])
         assert text.files is not None
         content = hashlib.blake2b(digest_size=16)
         for source in find_sources(text.files):
@@ -59,56 +59,56 @@ class Source:
         return content.hexdigest()
 
     @cached_property
-    def before(self) -> Source | None:
+    def base(self) -> TextSource | None:
         """What the corpus is made from where that is another one; the world shuffles its own text."""
         text = self.text
         if text.share == 1 and not text.pseudo_words and (not text.noise or text.world is not None):
             return None
-        return Source(text.model_copy(update=asdict(Changes())), self.folder)
+        return TextSource(text.model_copy(update=asdict(Alterations())), self.folder)
 
     @property
-    def changes(self) -> Changes:
-        return Changes(self.text.share, self.text.noise, self.text.pseudo_words)
+    def changes(self) -> Alterations:
+        return Alterations(self.text.share, self.text.noise, self.text.pseudo_words)
 
-    def place(self, tokenizer: str) -> Path:
+    def corpus_folder(self, tokenizer: str) -> Path:
         """Where the corpus of a tokenizer lies, made or not."""
-        if self.before is not None:
-            base, made_by = self.before.place(tokenizer), cell_code.altered_corpus()
-            key = digest([self.fingerprint, base.name, asdict(self.changes), made_by])
+        if self.base is not None:
+            base, made_by = self.base.corpus_folder(tokenizer), cell_code.altered_corpus()
+            key = hash_json([self.fingerprint, base.name, asdict(self.changes), made_by])
             return self.folder / "corpora" / f"{base.name}-remade-{key[:12]}"
         if self.text.corpus is not None:
             return Path(self.text.corpus)
         made_by = cell_code.corpus()
-        key = digest([self.fingerprint, tokenizer, self.text.valid, self.text.where, made_by])
+        key = hash_json([self.fingerprint, tokenizer, self.text.valid, self.text.where, made_by])
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 
-    def ready(self, tokenizer: str) -> bool:
-        return (self.place(tokenizer) / MANIFEST).is_file()
+    def is_ready(self, tokenizer: str) -> bool:
+        return (self.corpus_folder(tokenizer) / MANIFEST).is_file()
 
-    def corpus(self, tokenizer: str, say: Callable[[str], None] = lambda _: None) -> Corpus:
-        place = self.place(tokenizer)
-        if not self.ready(tokenizer):
-            if self.before is not None:
-                whole = self.before.corpus(tokenizer, say)
+    def open_corpus(self, tokenizer: str, say: Callable[[str], None] = lambda _: None) -> Corpus:
+        place = self.corpus_folder(tokenizer)
+        if not self.is_ready(tokenizer):
+            if self.base is not None:
+                whole = self.base.open_corpus(tokenizer, say)
                 say(f"Making {place.name} from {whole.folder.name}")
-                remake(whole.folder, place, self.changes)
+                write_altered(whole.folder, place, self.changes)
                 return Corpus.open(place)
             if self.text.corpus is not None:
                 return Corpus.open(place)  # says what is wrong
             say(f"Preparing {place.name} with {tokenizer}")
-            files: list[str | Path] = [self._written()] if self.text.world else list(self.text.files or [])
+            files: list[str | Path] = [self._write_world()] if self.text.world else list(self.text.files or [])
             prepare(
                 files, place, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where
             )
         return Corpus.open(place)
 
-    def like(self, tokenizer: str) -> Corpus | None:
+    def find_similar(self, tokenizer: str) -> Corpus | None:
         """Where a corpus is still to be made from one that is there: that one, which costs as much a token."""
-        ready = self.before is not None and self.before.ready(tokenizer)
-        return self.before.corpus(tokenizer) if self.before is not None and ready else None
+        ready = self.base is not None and self.base.is_ready(tokenizer)
+        return self.base.open_corpus(tokenizer) if self.base is not None and ready else None
 
     @property
-    def bytes(self) -> float:
+    def size(self) -> float:
         """About how much text there is."""
         if self.text.corpus is not None:
             return float(Corpus.open(self.text.corpus).bytes)
@@ -116,39 +116,41 @@ class Source:
             return self.text.world * 1e6
         return float(sum(file.size for source in find_sources(self.text.files or []) for file in source.files))
 
-    def _written(self) -> Path:
+    def _write_world(self) -> Path:
         assert self.text.world is not None
         path = self.folder / "corpora" / f"town-{self.text.language}-{self.fingerprint[:12]}.txt"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             aside = path.with_suffix(".writing")
             town = World(self.text.seed, self.text.language)
-            texts = (_noisy(text, number, self.text.noise) for number, text in enumerate(town.text(self.text.world)))
+            texts = (
+                _shuffle_words(text, number, self.text.noise) for number, text in enumerate(town.text(self.text.world))
+            )
             aside.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
             aside.replace(path)
         return path
 
-    def held_out(self, tokenizer: str) -> Corpus:
+    def open_held_out(self, tokenizer: str) -> Corpus:
         """The part that nobody trains on."""
-        corpus = Corpus.open(self.corpus(tokenizer).folder, split="valid")
+        corpus = Corpus.open(self.open_corpus(tokenizer).folder, split="valid")
         if not len(corpus.documents):
             raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
         return corpus
 
-    def senses(self, tokenizer: str) -> Iterator[dict[str, list[str]]]:
+    def label_senses(self, tokenizer: str) -> Iterator[dict[str, list[str]]]:
         """Sentences with pseudo-words, and what each of them was before it was merged."""
-        assert self.before is not None, "a study with such a task has pseudo-words"
-        whole = self.before.corpus(tokenizer)
-        return senses(self.before.held_out(tokenizer), pseudo_words(whole, self.text.pseudo_words))
+        assert self.base is not None, "a study with such a task has pseudo-words"
+        whole = self.base.open_corpus(tokenizer)
+        return label_senses(self.base.open_held_out(tokenizer), choose_pseudo_words(whole, self.text.pseudo_words))
 
-    def unseen(self, tokenizer: str) -> Iterator[list[str]]:
+    def unseen_documents(self, tokenizer: str) -> Iterator[list[str]]:
         """Sentences of documents that are in nobody's training text, document by document."""
         if self.text.world is not None:
             town = World(self.text.seed, self.text.language)
-            for document in town.documents(UNSEEN):
+            for document in town.documents(FIRST_UNSEEN):
                 yield document.sentences
             return
-        corpus = self.held_out(tokenizer)
+        corpus = self.open_held_out(tokenizer)
         for number in range(len(corpus.documents)):
             start, stop = corpus.documents[number], corpus.documents[number + 1]
             first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)
@@ -156,7 +158,7 @@ class Source:
             yield [corpus.tokenizer.decode(corpus.tokens(int(a), int(b))).strip() for a, b in pairwise(bounds)]
 
 
-def _noisy(text: str, number: int, share: float) -> str:
+def _shuffle_words(text: str, number: int, share: float) -> str:
     """The words of a share of the documents in any order: text that looks like text and teaches nothing."""
     if fold("noise", number) % 1000 >= 1000 * share:
         return text
@@ -164,7 +166,7 @@ def _noisy(text: str, number: int, share: float) -> str:
     return " ".join(words[place] for place in Permutation(len(words), fold("words", number))(np.arange(len(words))))
 
 
-def pairs(documents: Iterator[list[str]], made: str, count: int, skip: int = 0) -> list[dict[str, str]]:
+def make_sentence_pairs(documents: Iterator[list[str]], made: str, count: int, skip: int = 0) -> list[dict[str, str]]:
     """Two sentences that follow on each other, or do not: the tests of next-sentence and sentence-order models.
 
     next: the second is the one after the first, or one of the document before. order: as they stand, or swapped.

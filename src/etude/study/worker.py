@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 
-def listen(orders: queue.Queue[str]) -> None:
+def start_reader(orders: queue.Queue[str]) -> None:
     """Reads orders in a thread, from a copy of the input; the input itself is empty from then on.
 
     A thread that waits in sys.stdin holds its lock for ever, and a process that is forked meanwhile (to build batches
@@ -34,19 +34,19 @@ def main() -> None:
     orders: queue.Queue[str] = queue.Queue()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
-    listen(orders)
+    start_reader(orders)
 
     from etude.study.cells import Cell
-    from etude.study.execute import Done, do
+    from etude.study.execute import CellResult, run_cell
 
     folder = Path(sys.argv[1])
     while True:
         cell = Cell.parse(orders.get())
         try:
-            done = do(cell, folder)
+            done = run_cell(cell, folder)
         except Exception as problem:
             traceback.print_exc()
-            done = Done(cell.key, f"{type(problem).__name__}: {problem}")
+            done = CellResult(cell.key, f"{type(problem).__name__}: {problem}")
         answers.write(json.dumps(vars(done)) + "\n")
         answers.flush()
 

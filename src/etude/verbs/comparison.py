@@ -81,12 +81,12 @@ def read_study(
     text: Sequence[str] | None = None,
 ) -> Study:
     """A study file with its changes; the arguments are those of `study`."""
-    from etude.study.budget import parsed
+    from etude.study.budget import parse_budget
     from etude.study.settings import Study
 
     changes: dict[str, Any] = dict(settings or {})
     if budget:
-        changes["budget"] = parsed(budget)
+        changes["budget"] = parse_budget(budget)
     if text:
         is_corpus = len(text) == 1 and (Path(text[0]) / "manifest.json").is_file()
         changes["text.world"] = None
@@ -136,15 +136,15 @@ def plan_study(
     import tempfile
 
     from etude.study import plan as plans
-    from etude.study.runner import chosen
+    from etude.study.runner import select_cells
 
     loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
     with contextlib.ExitStack() as stack:  # a dry run leaves nothing behind
         folder = study_folder(loaded, out)
         if not folder.is_dir():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        plan = plans.make(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
-        return StudyPlan(plan, chosen(plan, cell))
+        plan = plans.make_plan(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
+        return StudyPlan(plan, select_cells(plan, cell))
 
 
 def pick(
@@ -223,4 +223,4 @@ def demo(
     require_at_least("workers", workers, 1)
     from etude.study import demo as demonstration
 
-    return demonstration.demo(Path(out), language, minutes, workers, seed, on_progress or (lambda _: None))
+    return demonstration.run_demo(Path(out), language, minutes, workers, seed, on_progress or (lambda _: None))

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from etude.study.leaderboard import percent
+from etude.study.leaderboard import format_points
 from etude.study.report import charts
 from etude.study.report.charts import Point, Series
-from etude.study.report.html import place_of, probability
-from etude.study.report.page import page
-from etude.study.report.translations import WORDS, both, drawn, words
+from etude.study.report.html import describe_task, format_p
+from etude.study.report.page import render_page
+from etude.study.report.translations import TRANSLATIONS, localize_html, localize_svg, translate
 from etude.study.runner import Report
 
 VOID = {"meta", "input", "br", "img", "link", "hr", "line", "circle", "rect", "path", "polyline"}
@@ -78,7 +78,7 @@ def test_the_page_is_whole_and_alone(report: Report) -> None:
 
 
 def test_every_part_is_there(found: dict[str, Any]) -> None:
-    text = page(found)
+    text = render_page(found)
     tree = Tree(text)
     rows, contenders = found["rows"], [row for row in found["rows"] if row["kind"] == "contender"]
     assert tree.count("svg", "strip") == 1 + len(rows) + len(found["claims"]), "the scale, everybody, every claim"
@@ -93,65 +93,71 @@ def test_every_part_is_there(found: dict[str, Any]) -> None:
 
 
 def test_two_languages_say_the_same_things() -> None:
-    for key, (english, korean) in WORDS.items():
+    for key, (english, korean) in TRANSLATIONS.items():
         assert english and korean, key
         assert set(re.findall(r"{(\w+)}", english)) == set(re.findall(r"{(\w+)}", korean)), key
         assert key in ("flops",) or re.search("[가-힣]", korean), key
-    assert both("mean") == '<span lang="en">Mean</span><span lang="ko">평균</span>'
-    assert words("a < b") == "a &lt; b" and words({"en": "one", "ko": "하나"}).count("<span") == 2
-    assert drawn(("x", "y")).count("<tspan") == 2
-    files = Path(page.__code__.co_filename).parent.glob("*.py")
+    assert translate("mean") == '<span lang="en">Mean</span><span lang="ko">평균</span>'
+    assert localize_html("a < b") == "a &lt; b" and localize_html({"en": "one", "ko": "하나"}).count("<span") == 2
+    assert localize_svg(("x", "y")).count("<tspan") == 2
+    files = Path(render_page.__code__.co_filename).parent.glob("*.py")
     used = {
-        key for file in files for key in re.findall(r'(?:both|said)\(["\'](\w+)["\']', file.read_text(encoding="utf-8"))
+        key
+        for file in files
+        for key in re.findall(r'(?:translate|translate_html)\(["\'](\w+)["\']', file.read_text(encoding="utf-8"))
     }
     assert len(used) > 40
-    assert used <= set(WORDS)
+    assert used <= set(TRANSLATIONS)
 
 
 def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> None:
-    from etude.study.report.page import answer
+    from etude.study.report.page import render_answer
 
     one = copy.deepcopy(found)
     best = next(row for row in sorted(one["rows"], key=lambda row: -row["mean"]["mean"]) if row["kind"] == "contender")
     gain = next(c for c in one["comparisons"] if c["row"] == best["name"] and c["on"] == "mean")
     gain |= {"mean": 0.1, "verdict": "holds"}
-    assert "is best with" in answer(one) and "<b>10.0</b>" in answer(one)
+    assert "is best with" in render_answer(one) and "<b>10.0</b>" in render_answer(one)
     gain |= {"mean": 0.1, "verdict": "not settled"}
-    assert "not settled" in answer(one)
+    assert "not settled" in render_answer(one)
     gain |= {"mean": -0.1, "verdict": "fails"}
-    assert "Nothing beats no pre-training" in answer(one) and "−10.0" in answer(one)
+    assert "Nothing beats no pre-training" in render_answer(one) and "−10.0" in render_answer(one)
     for row in one["rows"]:
         row["mean"] = None
-    assert "No contender" in answer(one)
-    Tree(page(one))
+    assert "No contender" in render_answer(one)
+    Tree(render_page(one))
 
 
 def test_places_and_chances_as_people_say_them(found: dict[str, Any]) -> None:
     named = {**found, "columns": [{**found["columns"][0], "label": {"en": "topics", "ko": "주제"}}]}
     task = '<span lang="en">topics</span><span lang="ko">주제</span>'
-    assert place_of(named, "topic") == task and place_of(named, "topic@16").startswith(f"{task} · ")
-    assert "라벨 16개" in place_of(named, "topic@16") and "모든 과제" in place_of(named, "mean")
-    assert page(named).count(f'<span class="key">{task} · 16</span>') == len(found["rows"]), "on a phone too"
-    assert [probability(value) for value in (0.0004, 0.0094, 0.2891, 1.0)] == ["&lt; 0.001", "0.0094", "0.29", "1"]
-    assert [percent(value, sign=True) for value in (-0.0001, 0.0374, -0.029)] == ["0.0", "+3.7", "−2.9"]
+    assert describe_task(named, "topic") == task and describe_task(named, "topic@16").startswith(f"{task} · ")
+    assert "라벨 16개" in describe_task(named, "topic@16") and "모든 과제" in describe_task(named, "mean")
+    assert render_page(named).count(f'<span class="key">{task} · 16</span>') == len(found["rows"]), "on a phone too"
+    assert [format_p(value) for value in (0.0004, 0.0094, 0.2891, 1.0)] == ["&lt; 0.001", "0.0094", "0.29", "1"]
+    assert [format_points(value, sign=True) for value in (-0.0001, 0.0374, -0.029)] == ["0.0", "+3.7", "−2.9"]
 
 
 def test_axes_and_numbers() -> None:
-    assert charts.nice(0, 10) == [0, 2, 4, 6, 8, 10] and charts.nice(0.31, 0.36, 3) == [0.32, 0.34, 0.36]
-    assert charts.amount(1234567) == "1.23M" and charts.amount(999.6) == "1k" and charts.amount(3) == "3"
-    axis = charts.logarithmic([1e9, 1e12])
-    assert axis.at(1e12, 0, 100) > 95 and axis.at(1e9, 0, 100) < 5 and 1e10 in axis.ticks
-    alike = charts.logarithmic([5e9, 5.1e9])
-    assert 35 < alike.at(5e9, 0, 100) < 65, "points that are alike stand in the middle"
-    assert charts.linear([3.0, 3.0]).at(3.0, 0, 100) == pytest.approx(50)
-    curve = charts.spark([[(50.0, 3.0), (100.0, 2.0)]], "red", "t", ("tokens", "토큰"), ("loss", "손실"))
+    assert charts.round_ticks(0, 10) == [0, 2, 4, 6, 8, 10] and charts.round_ticks(0.31, 0.36, 3) == [0.32, 0.34, 0.36]
+    assert (
+        charts.format_count(1234567) == "1.23M" and charts.format_count(999.6) == "1k" and charts.format_count(3) == "3"
+    )
+    axis = charts.log_axis([1e9, 1e12])
+    assert axis.position(1e12, 0, 100) > 95 and axis.position(1e9, 0, 100) < 5 and 1e10 in axis.ticks
+    alike = charts.log_axis([5e9, 5.1e9])
+    assert 35 < alike.position(5e9, 0, 100) < 65, "points that are alike stand in the middle"
+    assert charts.linear_axis([3.0, 3.0]).position(3.0, 0, 100) == pytest.approx(50)
+    curve = charts.draw_curve([[(50.0, 3.0), (100.0, 2.0)]], "red", "t", ("tokens", "토큰"), ("loss", "손실"))
     first, last = (float(x) for x in re.findall(r"([\d.]+),[\d.]+", re.findall(r'points="(.*?)"', curve)[0]))
     assert first == pytest.approx((34 + last) / 2, abs=0.2), "half of the tokens is half of the way from 0"
 
 
 def test_names_do_not_touch() -> None:
     crowd = [Series(f"name {n}", "red", [Point(10.0, 50 + 0.1 * n, 49, 51)]) for n in range(9)]
-    drawing = charts.chart(crowd, charts.logarithmic([10.0]), charts.linear([40, 60]), "x", title="t", lines=True)
+    drawing = charts.draw_chart(
+        crowd, charts.log_axis([10.0]), charts.linear_axis([40, 60]), "x", title="t", lines=True
+    )
     heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" class="label"', drawing))
     assert len(heights) == 9 and min(b - a for a, b in pairwise(heights)) > 13.9
     assert heights[0] > 0 and heights[-1] < charts.HEIGHT - charts.BOTTOM + 6
@@ -197,7 +203,7 @@ def look(file: Path, folder: Path, width: int, dark: bool) -> dict[str, Any]:
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (500, False), (500, True)])
 def test_in_a_browser(found: dict[str, Any], tmp_path: Path, width: int, dark: bool) -> None:
     file = tmp_path / "report.html"
-    text = page(found)
+    text = render_page(found)
     file.write_text(text.replace("</body>", LOOK + "</body>"), encoding="utf-8")
     seen = look(file, tmp_path / "profile", width, dark)
     assert seen["visible"] == seen["pictures"] - (width < 700), "on a phone the scale over the strips is left out"

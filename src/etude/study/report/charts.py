@@ -9,15 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from etude.study.plan import power
-from etude.study.report.translations import drawn
-from etude.study.settings import Words
+from etude.study.plan import format_scientific
+from etude.study.report.translations import localize_svg
+from etude.study.settings import Localized
 
 WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT, TOP, BOTTOM = 34, 104, 12, 40  # margins; names stand to the right of what they name
-GAP = 14  # between two names
-LONGEST, LETTER = 15, 7.4  # letters of a name, and their width
-STRIP, EDGE = 240, 8  # width of a strip, and room for its dots at both ends
+NAME_GAP = 14  # between two names
+MAX_LETTERS, LETTER_WIDTH = 15, 7.4  # letters of a name, and their width
+STRIP_WIDTH, STRIP_MARGIN = 240, 8  # width of a strip, and room for its dots at both ends
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    label: Words
+    label: Localized
     colour: str  # a CSS value
     points: list[Point]
     dashed: bool = False
@@ -43,13 +43,13 @@ class Axis:
     log: bool = False
     ticks: list[float] = field(default_factory=list)
 
-    def at(self, value: float, start: float, stop: float) -> float:
+    def position(self, value: float, start: float, stop: float) -> float:
         """Where a value lies between two ends of the drawing."""
         one, low, high = (math.log10(v) if self.log else v for v in (value, self.low, self.high))
         return start + (stop - start) * ((one - low) / (high - low) if high > low else 0.5)
 
 
-def nice(low: float, high: float, count: int = 5) -> list[float]:
+def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round values that span a range."""
     if high <= low:
         high = low + 1
@@ -60,16 +60,16 @@ def nice(low: float, high: float, count: int = 5) -> list[float]:
     return [round(number * step, 10) for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def linear(values: Sequence[float], pad: float = 0.08, floor: float | None = None) -> Axis:
+def linear_axis(values: Sequence[float], pad: float = 0.08, floor: float | None = None) -> Axis:
     low, high = min(values), max(values)
     room = max(high - low, 1e-9) * pad
     low, high = low - room, high + room
     if floor is not None:
         low = max(low, floor)
-    return Axis(low, high, ticks=nice(low, high))
+    return Axis(low, high, ticks=round_ticks(low, high))
 
 
-def logarithmic(values: Sequence[float]) -> Axis:
+def log_axis(values: Sequence[float]) -> Axis:
     low, high = min(values), max(values)
     if high / low < 4:  # all alike: room on both sides, so that they stand in the middle
         middle = math.sqrt(low * high)
@@ -87,7 +87,7 @@ def logarithmic(values: Sequence[float]) -> Axis:
     return Axis(low, high, True, ticks)
 
 
-def amount(value: float) -> str:
+def format_count(value: float) -> str:
     """1200 as 1.2k, with the letters everybody knows."""
     for limit, letter in ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit * 0.9995:
@@ -95,11 +95,11 @@ def amount(value: float) -> str:
     return f"{value:.3g}"
 
 
-def chart(
+def draw_chart(
     series: Sequence[Series],
     x: Axis,
     y: Axis,
-    x_name: Words | tuple[str, str],
+    x_name: Localized | tuple[str, str],
     *,
     title: str,
     lines: bool = False,
@@ -108,13 +108,13 @@ def chart(
 ) -> str:
     """Points with intervals, joined by lines where asked; `level` is a dashed line across with its band."""
     plot_left, plot_right, plot_top, plot_bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    parts = [_frame(x, y, x_name, plot_left, plot_right, plot_top, plot_bottom, unit)]
+    parts = [_draw_frame(x, y, x_name, plot_left, plot_right, plot_top, plot_bottom, unit)]
 
     def across(value: float) -> float:
-        return x.at(value, plot_left, plot_right)
+        return x.position(value, plot_left, plot_right)
 
     def upward(value: float) -> float:
-        return y.at(value, plot_bottom, plot_top)
+        return y.position(value, plot_bottom, plot_top)
 
     names: list[tuple[float, float, Series]] = []
     if level is not None and level.points:
@@ -145,47 +145,54 @@ def chart(
             parts.append(f'<circle cx="{at:.1f}" cy="{upward(point.y):.1f}" r="4" fill="{one.colour}" class="mark"/>')
         names.append((upward(ordered[-1].y), across(ordered[-1].x), one))
     if lines:
-        parts += _names(names, plot_right, plot_top, plot_bottom)
+        parts += _draw_names(names, plot_right, plot_top, plot_bottom)
     else:
-        parts += _names([one for one in names if one[2] is level], plot_right, plot_top, plot_bottom)
-        parts += _beside([one for one in names if one[2] is not level], plot_top, plot_bottom)
+        parts += _draw_names([one for one in names if one[2] is level], plot_right, plot_top, plot_bottom)
+        parts += _draw_point_names([one for one in names if one[2] is not level], plot_top, plot_bottom)
     return _svg("".join(parts), WIDTH, HEIGHT, title)
 
 
-def _frame(
-    x: Axis, y: Axis, x_name: Words | tuple[str, str], left: float, right: float, top: float, bottom: float, unit: str
+def _draw_frame(
+    x: Axis,
+    y: Axis,
+    x_name: Localized | tuple[str, str],
+    left: float,
+    right: float,
+    top: float,
+    bottom: float,
+    unit: str,
 ) -> str:
     parts = []
     for tick in y.ticks:
-        at = y.at(tick, bottom, top)
+        at = y.position(tick, bottom, top)
         parts.append(
             f'<line x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>'
             f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end" class="tick">{tick:g}{unit}</text>'
         )
     for tick in x.ticks:
-        at = x.at(tick, left, right)
-        value = power(tick) if tick >= 1e9 else amount(tick)  # FLOPs as the tables have them
+        at = x.position(tick, left, right)
+        value = format_scientific(tick) if tick >= 1e9 else format_count(tick)  # FLOPs as the tables have them
         parts.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}" class="axis"/>'
             f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle" class="tick">{value}</text>'
         )
     parts.append(f'<line x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}" class="axis"/>')
     parts.append(
-        f'<text x="{(left + right) / 2:.0f}" y="{bottom + 34}" text-anchor="middle" class="name">{drawn(x_name)}</text>'
+        f'<text x="{(left + right) / 2:.0f}" y="{bottom + 34}" text-anchor="middle" class="name">{localize_svg(x_name)}</text>'
     )
     return "".join(parts)
 
 
-def _names(names: list[tuple[float, float, Series]], right: float, top: float, bottom: float) -> list[str]:
+def _draw_names(names: list[tuple[float, float, Series]], right: float, top: float, bottom: float) -> list[str]:
     """Names beside the last points, moved apart where they would touch, with a thin line to what they name."""
     ordered = sorted(names, key=lambda one: one[0])
     places = [height for height, _, _ in ordered]
     for number in range(1, len(places)):
-        places[number] = max(places[number], places[number - 1] + GAP)
+        places[number] = max(places[number], places[number - 1] + NAME_GAP)
     if places and places[-1] > bottom - 2:
         places[-1] = bottom - 2
         for number in range(len(places) - 2, -1, -1):
-            places[number] = min(places[number], places[number + 1] - GAP)
+            places[number] = min(places[number], places[number + 1] - NAME_GAP)
     parts = []
     for place, (height, at, one) in zip(places, ordered, strict=True):
         x = right + 8
@@ -195,42 +202,44 @@ def _names(names: list[tuple[float, float, Series]], right: float, top: float, b
                 'stroke-width=".8" opacity=".6"/>'
             )
         parts.append(
-            f'<text x="{x}" y="{place + 4:.1f}" class="label" style="fill:{one.colour}">{_short(one.label)}</text>'
+            f'<text x="{x}" y="{place + 4:.1f}" class="label" style="fill:{one.colour}">{_shorten(one.label)}</text>'
         )
     return parts
 
 
-def _beside(names: list[tuple[float, float, Series]], top: float, bottom: float) -> list[str]:
+def _draw_point_names(names: list[tuple[float, float, Series]], top: float, bottom: float) -> list[str]:
     """Names next to single points: to the right, or as near as nothing is covered."""
     points = [(at - 6, height - 6, at + 6, height + 6) for height, at, _ in names]
     taken: list[tuple[float, float, float, float]] = []
     parts = []
     for number, (height, at, one) in sorted(enumerate(names), key=lambda item: (-item[1][1], item[1][0])):
-        size = LETTER * min(len(one.label if isinstance(one.label, str) else one.label.get("en", "")), LONGEST)
+        size = LETTER_WIDTH * min(
+            len(one.label if isinstance(one.label, str) else one.label.get("en", "")), MAX_LETTERS
+        )
         others = [*taken, *(box for place, box in enumerate(points) if place != number)]
         best = (at + 9, height)
-        for x, y in ((x, height + GAP * up) for up in (0, -1, 1, -2, 2, -3, 3) for x in (at + 9, at - 9 - size)):
+        for x, y in ((x, height + NAME_GAP * up) for up in (0, -1, 1, -2, 2, -3, 3) for x in (at + 9, at - 9 - size)):
             box = (x, y - 6, x + size, y + 6)
-            if x > LEFT and top < y < bottom and x + size < WIDTH and not any(_touch(box, other) for other in others):
+            if x > LEFT and top < y < bottom and x + size < WIDTH and not any(_overlap(box, other) for other in others):
                 best = (x, y)
                 break
         taken.append((best[0], best[1] - 6, best[0] + size, best[1] + 6))
         parts.append(
             f'<text x="{best[0]:.1f}" y="{best[1] + 4:.1f}" class="label" style="fill:{one.colour}">'
-            f"{_short(one.label)}</text>"
+            f"{_shorten(one.label)}</text>"
         )
     return parts
 
 
-def _touch(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _short(label: Words, most: int = LONGEST) -> str:
+def _shorten(label: Localized, most: int = MAX_LETTERS) -> str:
     def cut(text: str) -> str:
         return text if len(text) <= most else text[: most - 1] + "…"
 
-    return drawn(cut(label) if isinstance(label, str) else {name: cut(text) for name, text in label.items()})
+    return localize_svg(cut(label) if isinstance(label, str) else {name: cut(text) for name, text in label.items()})
 
 
 def _svg(inside: str, width: float, height: float, title: str, kind: str = "chart") -> str:
@@ -241,16 +250,16 @@ def _svg(inside: str, width: float, height: float, title: str, kind: str = "char
     )
 
 
-def strip(mean: float, low: float, high: float, seeds: Sequence[float], axis: Axis, colour: str, title: str,
+def draw_strip(mean: float, low: float, high: float, seeds: Sequence[float], axis: Axis, colour: str, title: str,
           zero: float | None = None) -> str:  # fmt: skip
     """An interval on a line, the seeds as small dots, the mean as a large one."""
-    width, height = STRIP, 26
+    width, height = STRIP_WIDTH, 26
 
     def at(value: float) -> float:
-        return axis.at(min(max(value, axis.low), axis.high), EDGE, width - EDGE)
+        return axis.position(min(max(value, axis.low), axis.high), STRIP_MARGIN, width - STRIP_MARGIN)
 
     middle = height / 2
-    parts = [f'<line x1="{EDGE}" x2="{width - EDGE}" y1="{middle}" y2="{middle}" class="grid"/>']
+    parts = [f'<line x1="{STRIP_MARGIN}" x2="{width - STRIP_MARGIN}" y1="{middle}" y2="{middle}" class="grid"/>']
     if zero is not None:
         parts.append(f'<line x1="{at(zero):.1f}" x2="{at(zero):.1f}" y1="2" y2="{height - 2}" class="zero"/>')
     parts.append(
@@ -262,45 +271,48 @@ def strip(mean: float, low: float, high: float, seeds: Sequence[float], axis: Ax
     return _svg("".join(parts), width, height, title, "strip")
 
 
-def scale(axis: Axis, title: str) -> str:
+def draw_scale(axis: Axis, title: str) -> str:
     """The numbers over a column of strips."""
     parts = []
-    for tick in nice(axis.low, axis.high, 4):
-        at = axis.at(tick, EDGE, STRIP - EDGE)
+    for tick in round_ticks(axis.low, axis.high, 4):
+        at = axis.position(tick, STRIP_MARGIN, STRIP_WIDTH - STRIP_MARGIN)
         parts.append(
             f'<text x="{at:.1f}" y="11" text-anchor="middle" class="tick">{tick:g}</text>'
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="15" y2="19" class="axis"/>'
         )
-    return _svg("".join(parts), STRIP, 20, title, "strip")
+    return _svg("".join(parts), STRIP_WIDTH, 20, title, "strip")
 
 
-def spark(points: Sequence[Sequence[tuple[float, float]]], colour: str, title: str, x_name: tuple[str, str],
+def draw_curve(points: Sequence[Sequence[tuple[float, float]]], colour: str, title: str, x_name: tuple[str, str],
           y_name: tuple[str, str]) -> str:  # fmt: skip
     """A learning curve: one thin line a seed."""
     every = [point for line in points for point in line]
     if len(every) < 2:
         return ""
     width, height, left, right, top, bottom = 240, 132, 34, 8, 20, 24
-    x = linear([0.0, *(point[0] for point in every)], pad=0.0)  # the first place that was looked at is no beginning
-    y = linear([point[1] for point in every], pad=0.1)
-    ticks = nice(y.low, y.high, 3)
-    parts = [f'<text x="{left}" y="12" class="tick strong">{drawn(y_name)}</text>']
+    x = linear_axis(
+        [0.0, *(point[0] for point in every)], pad=0.0
+    )  # the first place that was looked at is no beginning
+    y = linear_axis([point[1] for point in every], pad=0.1)
+    ticks = round_ticks(y.low, y.high, 3)
+    parts = [f'<text x="{left}" y="12" class="tick strong">{localize_svg(y_name)}</text>']
     for tick in ticks:
-        at = y.at(tick, height - bottom, top)
+        at = y.position(tick, height - bottom, top)
         parts.append(
             f'<line x1="{left}" x2="{width - right}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>'
             f'<text x="{left - 5}" y="{at + 3.5:.1f}" text-anchor="end" class="tick">{tick:g}</text>'
         )
     for line in points:
         way = " ".join(
-            f"{x.at(a, left, width - right):.1f},{y.at(b, height - bottom, top):.1f}" for a, b in sorted(line)
+            f"{x.position(a, left, width - right):.1f},{y.position(b, height - bottom, top):.1f}"
+            for a, b in sorted(line)
         )
         parts.append(
             f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round" '
             'opacity=".85"/>'
         )
     last = max(point[0] for point in every)
-    end = f"{amount(last)} {drawn(x_name)}"
+    end = f"{format_count(last)} {localize_svg(x_name)}"
     parts.append(
         f'<text x="{left}" y="{height - 6}" class="tick">0</text>'
         f'<text x="{width - right}" y="{height - 6}" text-anchor="end" class="tick">{end}</text>'

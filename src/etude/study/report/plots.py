@@ -7,71 +7,79 @@ from html import escape
 
 from etude.study.report import charts
 from etude.study.report.charts import Point, Series
-from etude.study.report.html import GREY, Found, amount_of, entry_of, section, swatch
-from etude.study.report.translations import WORDS, both, words
-from etude.study.settings import Words, in_language
+from etude.study.report.html import GREY, JsonDict, entry_name, format_row_budget, render_section, render_swatch
+from etude.study.report.translations import TRANSLATIONS, localize_html, translate
+from etude.study.settings import Localized, localize
 
 
-def quality(found: Found, colours: dict[str, str]) -> str:
+def render_quality(found: JsonDict, colours: dict[str, str]) -> str:
     contenders = [row for row in found["rows"] if row["kind"] == "contender" and row["mean"]]
     if not contenders:
         return ""
     control = next((row for row in found["rows"] if row["kind"] == "control" and row["mean"]), None)
     level = None
     if control:
-        level = Series(_brief(control), GREY, [_point(1.0, control["mean"])])
+        level = Series(_short_label(control), GREY, [_make_point(1.0, control["mean"])])
     shown = [row["mean"] for row in (*contenders, *([control] if control else []))]
-    y = charts.linear([100 * one[key] for one in shown for key in ("low", "high")])
+    y = charts.linear_axis([100 * one[key] for one in shown for key in ("low", "high")])
     drawings = []
     for name in ("flops", "tokens", "seconds"):
-        series = _by_entry(contenders, name, colours)
+        series = _series_by_entry(contenders, name, colours)
         values = [point.x for one in series for point in one.points]
         if not values:
             continue
-        x = charts.logarithmic(values)
+        x = charts.log_axis(values)
         many = len(found["budget"]["amounts"]) > 1
-        drawing = charts.chart(
-            series, x, y, (WORDS[name][0], WORDS[name][1]), title=f"quality against {name}", lines=many, level=level
+        drawing = charts.draw_chart(
+            series,
+            x,
+            y,
+            (TRANSLATIONS[name][0], TRANSLATIONS[name][1]),
+            title=f"quality against {name}",
+            lines=many,
+            level=level,
         )
-        drawings.append(f"<figure><figcaption>{both(name)}</figcaption>{drawing}</figure>")
-    drawings += _by_labels(found, colours)
-    return section(both("quality"), both("quality_lead"), f'<div class="charts">{"".join(drawings)}</div>')
+        drawings.append(f"<figure><figcaption>{translate(name)}</figcaption>{drawing}</figure>")
+    drawings += _draw_by_labels(found, colours)
+    return render_section(
+        translate("quality"), translate("quality_lead"), f'<div class="charts">{"".join(drawings)}</div>'
+    )
 
 
-def _brief(row: Found) -> Words:
+def _short_label(row: JsonDict) -> Localized:
     """Its name beside a point: of a control what it would have been, of a value that is varied the value."""
     label = row["label"]
     if isinstance(label, dict):
-        return {tongue: _briefly(row, text) for tongue, text in label.items()}
-    return _briefly(row, label)
+        return {tongue: _shorten_label(row, text) for tongue, text in label.items()}
+    return _shorten_label(row, label)
 
 
-def _briefly(row: Found, label: str) -> str:
+def _shorten_label(row: JsonDict, label: str) -> str:
     if row["kind"] == "control":  # the words over the drawings say that what is dashed did not pre-train
         return label.replace("no pre-training", "none").replace("사전 학습 없음", "없음")
     name, _, varied = label.rpartition(", ")
-    if not name or "=" not in varied or len(label) <= charts.LONGEST:
+    if not name or "=" not in varied or len(label) <= charts.MAX_LETTERS:
         return label
-    return varied if len(varied) <= charts.LONGEST else varied.partition("=")[2]
+    return varied if len(varied) <= charts.MAX_LETTERS else varied.partition("=")[2]
 
 
-def _point(x: float, one: Found) -> Point:
+def _make_point(x: float, one: JsonDict) -> Point:
     return Point(x, 100 * one["mean"], 100 * one["low"], 100 * one["high"])
 
 
-def _by_entry(rows: Iterable[Found], cost: str, colours: dict[str, str]) -> list[Series]:
+def _series_by_entry(rows: Iterable[JsonDict], cost: str, colours: dict[str, str]) -> list[Series]:
     found: dict[str, Series] = {}
     for row in rows:
         spent = row["pretraining"][cost]
         if spent:
-            one = found.setdefault(entry_of(row), Series(_brief(row), colours[row["name"]], []))
-            one.points.append(_point(spent, row["mean"]))
+            one = found.setdefault(entry_name(row), Series(_short_label(row), colours[row["name"]], []))
+            one.points.append(_make_point(spent, row["mean"]))
     return list(found.values())
 
 
-def _by_labels(found: Found, colours: dict[str, str]) -> list[str]:
+def _draw_by_labels(found: JsonDict, colours: dict[str, str]) -> list[str]:
     """Score against the number of labels, a drawing a task that was learnt from several numbers of them."""
-    last = {entry_of(row): row for row in found["rows"] if row["kind"] in ("contender", "control")}
+    last = {entry_name(row): row for row in found["rows"] if row["kind"] in ("contender", "control")}
     drawings = []
     for task in dict.fromkeys(column["task"] for column in found["columns"]):
         columns = [column for column in found["columns"] if column["task"] == task]
@@ -80,50 +88,52 @@ def _by_labels(found: Found, colours: dict[str, str]) -> list[str]:
         series = []
         for row in last.values():
             points = [
-                _point(column["learnt_from"], row["scores"][column["name"]])
+                _make_point(column["learnt_from"], row["scores"][column["name"]])
                 for column in columns
                 if column["name"] in row["scores"]
             ]
             if points:
-                series.append(Series(_brief(row), colours[row["name"]], points, dashed=row["kind"] == "control"))
+                series.append(Series(_short_label(row), colours[row["name"]], points, dashed=row["kind"] == "control"))
         if not series:
             continue
         values = [point for one in series for point in one.points]
-        y = charts.linear([value for point in values for value in (point.low, point.high)])
-        x = charts.logarithmic([point.x for point in values])
-        labels = WORDS["labels"]
+        y = charts.linear_axis([value for point in values for value in (point.low, point.high)])
+        x = charts.log_axis([point.x for point in values])
+        labels = TRANSLATIONS["labels"]
         label = columns[0]["label"]
-        name = tuple(f"{in_language(label, tongue)}: {labels[n]}" for n, tongue in enumerate(("en", "ko")))
-        drawing = charts.chart(series, x, y, (labels[0], labels[1]), title=f"{task} by labels", lines=True)
+        name = tuple(f"{localize(label, tongue)}: {labels[n]}" for n, tongue in enumerate(("en", "ko")))
+        drawing = charts.draw_chart(series, x, y, (labels[0], labels[1]), title=f"{task} by labels", lines=True)
         caption = f'<span lang="en">{escape(name[0])}</span><span lang="ko">{escape(name[1])}</span>'
         drawings.append(f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>")
     return drawings
 
 
-def curves(found: Found, colours: dict[str, str]) -> str:
+def render_curves(found: JsonDict, colours: dict[str, str]) -> str:
     drawings = []
     for row in found["rows"]:
         curves = row.get("pretraining", {}).get("curves") or []
         lines = [[(line["tokens"], line["loss"]) for line in curve if line.get("loss") is not None] for curve in curves]
-        drawn = charts.spark(
+        drawn = charts.draw_curve(
             [line for line in lines if line], colours[row["name"]], escape(f"held-out loss of {row['name']}"),
-            (WORDS["tokens"][0], WORDS["tokens"][1]), _loss(row.get("objective", "")),
+            (TRANSLATIONS["tokens"][0], TRANSLATIONS["tokens"][1]), _loss_name(row.get("objective", "")),
         )  # fmt: skip
         if drawn:
-            name = f"{words(row['label'])}{amount_of(found, row)}"
-            drawings.append(f"<figure><figcaption>{swatch(colours[row['name']])}{name}</figcaption>{drawn}</figure>")
-    shared = _bits(found, colours)
+            name = f"{localize_html(row['label'])}{format_row_budget(found, row)}"
+            drawings.append(
+                f"<figure><figcaption>{render_swatch(colours[row['name']])}{name}</figcaption>{drawn}</figure>"
+            )
+    shared = _draw_bits_per_byte(found, colours)
     inside = (
         f'<div class="charts">{shared}</div>' if shared else ""
     ) + f'<div class="sparks">{"".join(drawings)}</div>'
-    return section(both("curves"), both("curves_lead"), inside) if drawings else ""
+    return render_section(translate("curves"), translate("curves_lead"), inside) if drawings else ""
 
 
-def _loss(objective: str) -> tuple[str, str]:
-    return f"{WORDS['loss'][0]} ({objective})", f"{WORDS['loss'][1]} ({objective})"
+def _loss_name(objective: str) -> tuple[str, str]:
+    return f"{TRANSLATIONS['loss'][0]} ({objective})", f"{TRANSLATIONS['loss'][1]} ({objective})"
 
 
-def _bits(found: Found, colours: dict[str, str]) -> str:
+def _draw_bits_per_byte(found: JsonDict, colours: dict[str, str]) -> str:
     """Language models on one scale: bits per byte of held-out text, against FLOPs."""
     series = []
     for row in found["rows"]:
@@ -134,12 +144,12 @@ def _bits(found: Found, colours: dict[str, str]) -> str:
             if line.get("bits_per_byte") is not None and line["flops"]
         ]
         if points:
-            series.append(Series(_brief(row), colours[row["name"]], points))
+            series.append(Series(_short_label(row), colours[row["name"]], points))
     if len(series) < 2:
         return ""
     values = [point for one in series for point in one.points]
-    drawing = charts.chart(
-        series, charts.logarithmic([point.x for point in values]), charts.linear([point.y for point in values]),
-        (WORDS["flops"][0], WORDS["flops"][1]), title="bits per byte", lines=True,
+    drawing = charts.draw_chart(
+        series, charts.log_axis([point.x for point in values]), charts.linear_axis([point.y for point in values]),
+        (TRANSLATIONS["flops"][0], TRANSLATIONS["flops"][1]), title="bits per byte", lines=True,
     )  # fmt: skip
-    return f"<figure><figcaption>{both('bits')}</figcaption>{drawing}</figure>"
+    return f"<figure><figcaption>{translate('bits')}</figcaption>{drawing}</figure>"

@@ -11,44 +11,44 @@ from typing import Any
 
 import yaml
 
-from etude.study.settings import Words, in_language
+from etude.study.settings import Localized, localize
 
-WORDS: dict[str, tuple[str, str]] = {
+TRANSLATIONS: dict[str, tuple[str, str]] = {
     key: (texts["en"], texts["ko"])
     for key, texts in yaml.safe_load(Path(__file__).with_name("translations.yaml").read_text(encoding="utf-8")).items()
 }
 
 
-def both(key: str, **values: Any) -> str:
+def translate(key: str, **values: Any) -> str:
     """One entry in both languages, for HTML; values are escaped."""
-    english, korean = WORDS[key]
+    english, korean = TRANSLATIONS[key]
     filled = {name: escape(str(value)) for name, value in values.items()}
-    return _pair(escape(english, quote=False).format(**filled), escape(korean, quote=False).format(**filled))
+    return _join_languages(escape(english, quote=False).format(**filled), escape(korean, quote=False).format(**filled))
 
 
-def said(key: str, **values: Any) -> str:
+def translate_html(key: str, **values: Any) -> str:
     """The same with values that are HTML already, given for each language as (en, ko) where they differ."""
     parts = []
-    for number, text in enumerate(WORDS[key]):
+    for number, text in enumerate(TRANSLATIONS[key]):
         own = {name: value[number] if isinstance(value, tuple) else value for name, value in values.items()}
         parts.append(escape(text, quote=False).format(**own))
-    return _pair(*parts)
+    return _join_languages(*parts)
 
 
-def _pair(english: str, korean: str) -> str:
+def _join_languages(english: str, korean: str) -> str:
     if english == korean:
         return english
     return f'<span lang="en">{english}</span><span lang="ko">{korean}</span>'
 
 
-def words(text: Words) -> str:
+def localize_html(text: Localized) -> str:
     """A study's own text, in both languages where it has them."""
-    return _pair(escape(in_language(text, "en"), quote=False), escape(in_language(text, "ko"), quote=False))
+    return _join_languages(escape(localize(text, "en"), quote=False), escape(localize(text, "ko"), quote=False))
 
 
-def drawn(text: Words | tuple[str, str]) -> str:
+def localize_svg(text: Localized | tuple[str, str]) -> str:
     """The same inside an SVG text."""
-    pair = text if isinstance(text, tuple) else (in_language(text, "en"), in_language(text, "ko"))
+    pair = text if isinstance(text, tuple) else (localize(text, "en"), localize(text, "ko"))
     english, korean = (escape(one, quote=False) for one in pair)
     if english == korean:
         return english
