@@ -24,7 +24,7 @@ from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 
 UNROLL = 20
 
@@ -129,7 +129,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
-    print(json.dumps({"hardware": hardware(), "versions": versions()}), flush=True)
+    print(json.dumps({"hardware": describe_hardware(), "versions": describe_versions()}), flush=True)
     lanes = asked.lanes or (384 if gpu else 64)
     for half in (False, True) if gpu else (False,):
         layers(512 if gpu else 64, 4096 if gpu else 128, lanes, device, half)

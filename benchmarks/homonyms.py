@@ -20,7 +20,7 @@ import numpy as np
 
 import etude
 from etude.inference.model import LoadedModel
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run
 from etude.world import World
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=3.0)
     parser.add_argument("--recipes", default="elmo-toy,skipgram-toy")
     asked = parser.parse_args()
-    print(f"{hardware()}, {versions()}", flush=True)
+    print(f"{describe_hardware()}, {describe_versions()}", flush=True)
     town = asked.out / "town"
     if not town.is_dir():
         World(seed=0, language="en").write(town, asked.megabytes)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from etude.pretraining import pretrain as pretraining
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.text.corpus.bigram_baseline import bigram_nats, unigram_nats
 from etude.text.corpus.corpus import Corpus
 
@@ -50,9 +50,14 @@ def main() -> None:
     asked = parser.parse_args()
     corpus, valid = Corpus.open(asked.corpus), Corpus.open(asked.corpus, split="valid")
     unigram, bigram = unigram_nats(corpus, valid), bigram_nats(corpus, valid)
-    print(f"{hardware()}, {versions()}")
+    print(f"{describe_hardware()}, {describe_versions()}")
     print(f"held-out text: unigram {unigram:.3f}, Kneser-Ney bigram {bigram:.3f} nats a token", flush=True)
-    curves: dict[str, Any] = {"unigram": unigram, "bigram": bigram, "hardware": hardware(), "versions": versions()}
+    curves: dict[str, Any] = {
+        "unigram": unigram,
+        "bigram": bigram,
+        "hardware": describe_hardware(),
+        "versions": describe_versions(),
+    }
     for name, (recipe, settings) in WORK.items():
         if asked.only and name not in asked.only.split(","):
             continue

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 from etude.pretraining import pretrain as pretraining
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import FORMAT, MANIFEST, VERSION
 from etude.text.corpus.shard import Shard
@@ -263,7 +263,10 @@ def main() -> None:
         large = Path(asked.corpus) if asked.corpus else invented(Path(folder), asked.megabytes)
         small = thinned(large, Path(folder) / "small")
         totals = [Corpus.open(one).total for one in (small, large)]
-        print(f"{hardware()}, {versions()}; {asked.steps} steps on {totals[0]:,} tokens, and each x {TIMES}")
+        print(
+            f"{describe_hardware()}, {describe_versions()}; "
+            f"{asked.steps} steps on {totals[0]:,} tokens, and each x {TIMES}"
+        )
         print(f"(the large corpus holds {totals[1]:,} tokens)", flush=True)
         good = [compare(work, small, large, asked.steps, asked.factors) for work in asked.works.split(",")]
     print(f"\n{'the same within' if all(good) else 'NOT the same within'} {ALLOWED:.0%}")

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 import etude
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run
 
 SEEDS, SHARES = (0, 1, 2), (0.01, 0.1, 1.0)
@@ -315,7 +315,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    print(f"{hardware()}, {versions()}, commit {commit.stdout.strip() or 'unknown'}", flush=True)
+    print(f"{describe_hardware()}, {describe_versions()}, commit {commit.stdout.strip() or 'unknown'}", flush=True)
     if asked.stage in ("all", "pretrain"):
         pretrain(asked.data, asked.out, asked.gpu, asked.seconds)
     if asked.stage in ("all", "grid"):

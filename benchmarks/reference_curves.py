@@ -33,7 +33,7 @@ from etude.pretraining import pretrain as pretraining
 from etude.pretraining.setup import held_out
 from etude.recipes import curves
 from etude.recipes.schema import Recipe
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run
 from etude.text.corpus.bigram_baseline import Ends, bigram_nats, unigram_nats
 from etude.text.corpus.cloze_baseline import cloze_nats
@@ -95,8 +95,8 @@ def record(name: str, work: Path, only: str | None) -> None:
         "commit": subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
         ).stdout.strip(),
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": describe_versions(),
+        "hardware": describe_hardware(),
         "date": datetime.now(UTC).date().isoformat(),
     }
     curves.PLACE.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from etude.pretraining import pretrain as pretraining
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.text.corpus.corpus import Corpus
 
 NONE = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.embedding_dropout": 0.0}
@@ -56,7 +56,8 @@ def main() -> None:
     asked = parser.parse_args()
     corpus = Corpus.open(asked.corpus)
     print(
-        f"{hardware()}, {versions()}; {asked.steps} steps of {asked.tokens:,} tokens, length {asked.length}", flush=True
+        f"{describe_hardware()}, {describe_versions()}; {asked.steps} steps of {asked.tokens:,} tokens, length {asked.length}",
+        flush=True,
     )
     good = True
     for work in asked.works.split(","):

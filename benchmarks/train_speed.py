@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from etude.pretraining.bench import numbered_words
+from etude.pretraining.bench import word_level_tokenizer
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
@@ -74,7 +74,7 @@ SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True)
 def random_corpus(vocab: int, tokens: int, documents: int = 1) -> Corpus:
     """Random words; in one long document: full-length sequences (but its last), nothing to learn, all to compute."""
     ids = np.random.default_rng(0).integers(6, vocab, (documents, max(2, tokens // documents // 100), 100))
-    return Corpus.from_documents(ids.tolist(), numbered_words(vocab))
+    return Corpus.from_documents(ids.tolist(), word_level_tokenizer(vocab))
 
 
 def etude_loop(

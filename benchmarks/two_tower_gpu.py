@@ -39,7 +39,7 @@ from etude.nn.packed import Layout, Packed, positions_from_bounds
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
@@ -266,7 +266,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write everything here as well")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32 in a proof
-    found: dict[str, Any] = {"hardware": hardware(), "versions": versions(), "date": time.strftime("%Y-%m-%d")}
+    found: dict[str, Any] = {
+        "hardware": describe_hardware(),
+        "versions": describe_versions(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
     print(f"{found['hardware']}; {found['versions']}; {found['date']}\n")
     passed = True
     for name in options.parts.split(","):

@@ -31,7 +31,7 @@ import torch
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.schema import Recipe
 from etude.recipes.size import measure_recipe
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.text.corpus.corpus import Corpus
@@ -174,8 +174,8 @@ def main() -> None:
     steps = asked.tune or (100 if asked.toy else 600)
     file = asked.out / "results.json"
     results: dict[str, Any] = {
-        "hardware": hardware(),
-        "versions": versions(),
+        "hardware": describe_hardware(),
+        "versions": describe_versions(),
         "tokens": tokens,
         "tune": steps,
         "cells": {},

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from etude.cli.main import app
 from etude.errors import UserError
 from etude.pretraining import bench as module
-from etude.pretraining.bench import bench, random_words, sizes
+from etude.pretraining.bench import bench, micro_batch_sizes, random_corpus
 from etude.pretraining.setup import resolve_recipe
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
@@ -41,15 +41,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def test_sizes_double_up_to_a_whole_step(corpus: Corpus) -> None:
     recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 32})
-    assert sizes(recipe, corpus) == [32, 64, 128, 256, 512, 1024]
+    assert micro_batch_sizes(recipe, corpus) == [32, 64, 128, 256, 512, 1024]
     one = recipe.with_settings({"train.micro_tokens": 64})
-    assert sizes(one, corpus) == [64]
+    assert micro_batch_sizes(one, corpus) == [64]
 
 
 def test_a_bench_names_the_fastest_and_its_parts(corpus: Corpus) -> None:
     found = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
-    assert [one.micro_tokens for one in found.measured] == [256, 512, 1024]
-    assert found.best.rate() == max(one.rate() for one in found.measured) > 0
+    assert [one.micro_tokens for one in found.trials] == [256, 512, 1024]
+    assert found.best.rate() == max(one.rate() for one in found.trials) > 0
     assert set(found.parts) == {"batches", "forward", "backward", "update"}
     assert all(seconds > 0 for seconds in found.parts.values())
     assert 0 < found.share(found.best) < 1.5
@@ -67,7 +67,7 @@ def test_memory_that_runs_out_ends_the_search_and_not_the_bench(
 
     monkeypatch.setattr(module, "measure_speed", limited)
     found = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
-    assert [one.speed is None for one in found.measured] == [False, True]
+    assert [one.speed is None for one in found.trials] == [False, True]
     assert found.best.micro_tokens == 256
     monkeypatch.setattr(module, "measure_speed", lambda *_: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(UserError, match=r"objective\.row_tokens"):
@@ -87,7 +87,7 @@ def test_a_plain_bench_needs_neither_recipe_nor_corpus() -> None:
     rows = ["objective.row_tokens=512", "objective.length=32", "model.vocab=500"]
     found = CliRunner().invoke(app, ["bench", *tiny, *rows, "--seconds", "0.01"])
     assert found.exit_code == 0, found.output
-    assert f"{module.plain_recipe().name}, steps of 1,024 tokens; random words, vocabulary 500" in found.output
+    assert f"{module.default_recipe().name}, steps of 1,024 tokens; random words, vocabulary 500" in found.output
     lines = found.output.splitlines()
     head = next(number for number, line in enumerate(lines) if "tokens/s" in line and "start-up" in line)
     table = lines[head : head + 3]
@@ -98,11 +98,11 @@ def test_a_plain_bench_needs_neither_recipe_nor_corpus() -> None:
 
 def test_words_at_random_have_the_vocabulary_of_the_recipe() -> None:
     recipe = Recipe.load("bert-toy")
-    stand_in = random_words(recipe)
+    stand_in = random_corpus(recipe)
     assert stand_in.tokenizer.vocab == recipe.tokenizer_size == 1000
     lengths = np.diff(stand_in.sentences.slice(0, 201))
     assert lengths.min() < 15 < 25 < lengths.max()
-    assert random_words(Recipe.load("bert-toy", {"model.vocab": 500})).tokenizer.vocab == 500
+    assert random_corpus(Recipe.load("bert-toy", {"model.vocab": 500})).tokenizer.vocab == 500
 
 
 def test_memory_is_the_most_that_was_held_since() -> None:

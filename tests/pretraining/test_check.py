@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.pretraining.check import text_problems
+from etude.pretraining.check import find_text_problems
 from etude.text.corpus.manifest import Report
 from etude.text.prepare.prepare import prepare
 
@@ -19,21 +19,21 @@ def report_of(folder: Path, text: str, unique: bool = False) -> Report:
 
 
 def test_clean_text_has_no_problems(tmp_path: Path) -> None:
-    assert text_problems(report_of(tmp_path, "".join(SENTENCES))) == []
+    assert find_text_problems(report_of(tmp_path, "".join(SENTENCES))) == []
 
 
 def test_duplicates_are_a_problem_unless_they_were_dropped(tmp_path: Path) -> None:
     text = "".join(SENTENCES + SENTENCES[:10])
     (tmp_path / "all").mkdir()
     (tmp_path / "unique").mkdir()
-    assert text_problems(report_of(tmp_path / "all", text)) == [
+    assert find_text_problems(report_of(tmp_path / "all", text)) == [
         "20.0% of the documents are exact duplicates: prepare with --unique."
     ]
-    assert text_problems(report_of(tmp_path / "unique", text, unique=True)) == []
+    assert find_text_problems(report_of(tmp_path / "unique", text, unique=True)) == []
 
 
 def test_documents_that_are_no_text_are_named(tmp_path: Path) -> None:
-    problems = text_problems(report_of(tmp_path, "".join([*SENTENCES, "0 1 2 3 4 5 6 7 8 9 " * 3, "\n\n"])))
+    problems = find_text_problems(report_of(tmp_path, "".join([*SENTENCES, "0 1 2 3 4 5 6 7 8 9 " * 3, "\n\n"])))
     assert len(problems) == 1 and "2.4% of the documents do not look like text, the first at" in problems[0]
     assert "text.txt:81" in problems[0]
 
@@ -41,4 +41,6 @@ def test_documents_that_are_no_text_are_named(tmp_path: Path) -> None:
 def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:
     report = report_of(tmp_path, "".join(SENTENCES))
     report["unknown_share"] = 0.03
-    assert text_problems(report) == ["3.0% of the tokens are unknown: train a larger tokenizer, or a byte-level one."]
+    assert find_text_problems(report) == [
+        "3.0% of the tokens are unknown: train a larger tokenizer, or a byte-level one."
+    ]

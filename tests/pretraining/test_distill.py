@@ -19,7 +19,7 @@ from etude.chance import Chance
 from etude.cli.main import app
 from etude.errors import UserError
 from etude.objectives.distill import DistillSettings
-from etude.pretraining.student import build_student, chosen_layers, load_teacher
+from etude.pretraining.student import build_student, choose_layers, load_teacher
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.corpus.corpus import Corpus
@@ -55,13 +55,13 @@ def student(corpus: Path, teacher: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_layers_are_distilberts() -> None:
-    assert chosen_layers(6, 12, None) == [0, 2, 4, 7, 9, 11]
-    assert chosen_layers(3, 3, None) == [0, 1, 2]
-    assert chosen_layers(2, 12, None) == [0, 11]
-    assert chosen_layers(2, 4, [3, 1]) == [3, 1]
+    assert choose_layers(6, 12, None) == [0, 2, 4, 7, 9, 11]
+    assert choose_layers(3, 3, None) == [0, 1, 2]
+    assert choose_layers(2, 12, None) == [0, 11]
+    assert choose_layers(2, 4, [3, 1]) == [3, 1]
     for given in ([1], [0, 4], [-1, 0]):
         with pytest.raises(UserError, match="0 to 3, for each of 2"):
-            chosen_layers(2, 4, given)
+            choose_layers(2, 4, given)
 
 
 def test_a_student_of_all_layers_is_its_teacher(corpus: Path, teacher: Path) -> None:

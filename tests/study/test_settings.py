@@ -9,7 +9,7 @@ import torch
 
 from etude.errors import UserError
 from etude.recipes.document import parse
-from etude.runs.task_plan import settle
+from etude.runs.task_plan import resolve_settings
 from etude.study.settings import Study
 from tests.study.tiny_study import TINY, tiny
 
@@ -89,4 +89,4 @@ def test_the_shipped_studies_are_sound(file: Path, gpu: bool) -> None:
             model = recipe.build_model()
         for task in study.tasks.values():
             settings = {**study.transfer, **task.set, **study.contenders[entry.contender].transfer}
-            settle(task.kind, {**settings, "train.precision": "float32"}, model)
+            resolve_settings(task.kind, {**settings, "train.precision": "float32"}, model)

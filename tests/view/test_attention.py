@@ -22,8 +22,8 @@ from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.view import attention_page
-from etude.view.attention import Attention, compute_attention, describe_head, habit_of, table
-from etude.view.attention_page import page
+from etude.view.attention import Attention, compute_attention, describe_head, dominant_habit, format_habits
+from etude.view.attention_page import render_page
 
 TEXT = "the cat sat on the mat"
 
@@ -101,12 +101,12 @@ def test_habits() -> None:
     np.testing.assert_allclose(habits["itself"][0], [1, 0.25, 0.25])
     np.testing.assert_allclose(habits["before"][0], [0, 0.75, 3 / 16])
     np.testing.assert_allclose(habits["after"][0], [0, 0, 3 / 16])
-    assert [habit_of(habits, 0, head) for head in range(3)] == ["itself", "before", None]
-    assert known().most(0, 1, top=1) == [[("[CLS]", 1.0)], [("[CLS]", 1.0)], [("a", 1.0)], [("b", 1.0)]]
+    assert [dominant_habit(habits, 0, head) for head in range(3)] == ["itself", "before", None]
+    assert known().top_keys(0, 1, top=1) == [[("[CLS]", 1.0)], [("[CLS]", 1.0)], [("a", 1.0)], [("b", 1.0)]]
 
 
 def test_in_words() -> None:
-    lines = table(known()).splitlines()
+    lines = format_habits(known()).splitlines()
     assert len(lines) == 4 and lines[1].endswith("itself") and lines[2].endswith("before")
     assert describe_head(known(), 0, 1, 1).splitlines()[2].split() == ["b", "a", "100%"]
     for layer, head in ((1, 0), (0, 3), (-1, 0)):
@@ -115,7 +115,7 @@ def test_in_words() -> None:
 
 
 def test_the_page_holds_the_weights_and_fetches_nothing() -> None:
-    text = page(known(), 'a <script> & "b" {{data}}', "my-bert")
+    text = render_page(known(), 'a <script> & "b" {{data}}', "my-bert")
     assert "<h1>a &lt;script&gt; &amp; &quot;b&quot; {{data}}</h1>" in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
     weights = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(1, 3, 4, 4) / 255
@@ -127,12 +127,12 @@ def test_the_page_holds_the_weights_and_fetches_nothing() -> None:
 
 def test_one_layer_where_all_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compute_attention(model(), TEXT)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page(found, TEXT, "x", layer=1), re.S)[1])  # type: ignore[index]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', render_page(found, TEXT, "x", layer=1), re.S)[1])  # type: ignore[index]
     assert (data["layers"], data["first"], len(data["habits"]["entropy"])) == (1, 1, 1)
     monkeypatch.setattr(attention_page, "LARGEST", found.weights[0].size)
-    assert page(found, TEXT, "x", layer=0)
+    assert render_page(found, TEXT, "x", layer=0)
     with pytest.raises(UserError, match="or one layer with --layer"):
-        page(found, TEXT, "x")
+        render_page(found, TEXT, "x")
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.hub.word_vectors import NgramTable, WordVectors
-from etude.view.coverage import coverage
+from etude.view.coverage import measure_coverage
 from etude.view.neighbours import analogy, neighbours
 from etude.view.word_scores import Analogies, Similarity, analogies, describe, score_file, similarity
 
@@ -57,12 +57,12 @@ def test_questions_by_group_and_what_is_left_out(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(lines.encode()))
     found = score_file(vectors(), path)
     assert isinstance(found, Analogies) and found.name == "questions"
-    assert found.right == {"family": 1, "gram1-plural": 1} and found.asked == {"family": 2, "gram1-plural": 1}
+    assert found.correct == {"family": 1, "gram1-plural": 1} and found.questions == {"family": 2, "gram1-plural": 1}
     assert found.left_out == 1 and found.most == 8
     assert (found.semantic, found.syntactic, found.accuracy) == (0.5, 1.0, 2 / 3)
     assert "66.67% of 3 questions" in describe(found) and found.json()["accuracy"] == 2 / 3
     few = analogies(vectors(), path, most=4)
-    assert few.left_out == 3 and few.asked == {"family": 1, "gram1-plural": 0} and few.accuracy == 1.0
+    assert few.left_out == 3 and few.questions == {"family": 1, "gram1-plural": 0} and few.accuracy == 1.0
 
 
 def test_similarity_is_spearmans(tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_broken_sets_are_told(text: str, message: str, tmp_path: Path) -> None:
 
 def test_coverage_says_how_words_are_found() -> None:
     known = WordVectors(["the", "dog", "0000", "Rex"], np.eye(4, dtype=np.float32))
-    found = coverage(known, ["The dog Rex, born 1999,", "the cat. The cat cat!"])
-    assert found.words == 14 and found.found == {"as written": 3, "lower case": 2, "digits as 0": 1}
-    assert found.unknown.most_common(1) == [("cat", 3)] and found.spelled is None
+    found = measure_coverage(known, ["The dog Rex, born 1999,", "the cat. The cat cat!"])
+    assert found.words == 14 and found.known == {"as written": 3, "lower case": 2, "digits as 0": 1}
+    assert found.unknown.most_common(1) == [("cat", 3)] and found.from_ngrams is None
     assert found.share == pytest.approx(8 / 14)
     spelled = WordVectors(known.words, known.matrix, grams=NgramTable(np.ones((9, 4), np.float32), 4, 5))
-    assert coverage(spelled, ["the cat ,"]).spelled == 1
+    assert measure_coverage(spelled, ["the cat ,"]).from_ngrams == 1
 
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "wordvec_eval"
@@ -117,4 +117,4 @@ def test_the_published_sets_have_their_published_sizes() -> None:
     men = similarity(random, DATA / "EN-MEN-TR-3k.txt.gz")
     assert men.pairs == 3000 and abs(men.correlation) < 0.1
     found = analogies(random, DATA / "questions-words.txt.gz", None)
-    assert len(found.asked) == 14 and sum(found.asked.values()) == 19544 and found.accuracy < 0.01
+    assert len(found.questions) == 14 and sum(found.questions.values()) == 19544 and found.accuracy < 0.01

@@ -13,7 +13,7 @@ from etude.errors import UserError
 from etude.verbs import pretraining as verbs
 
 if TYPE_CHECKING:
-    from etude.pretraining.bench import Bench, Measured
+    from etude.pretraining.bench import Bench, BenchTrial
     from etude.pretraining.check import Check
     from etude.runs.run import Run
 
@@ -73,7 +73,7 @@ def present_bench(call: Call[Bench]) -> None:
         line = bar.add_task("loading", total=None)
 
         def print_result(result: Bench) -> None:
-            last = result.measured[-1:]
+            last = result.trials[-1:]
             console.print(bench_row(result, last[0]) if last else bench_heading(result, is_random))
 
         result = call(on_stage=lambda stage: bar.update(line, description=stage), on_result=print_result)
@@ -82,12 +82,12 @@ def present_bench(call: Call[Bench]) -> None:
 
 def bench_heading(result: Bench, is_random: bool) -> str:
     """The machine, the recipe, and the columns; `is_random`: words are drawn, there is no corpus."""
-    from etude.runs.model_card import hardware, versions
+    from etude.runs.model_card import describe_hardware, describe_versions
 
     train = result.recipe.train
     return "\n".join(
         [
-            f"{hardware()}; {versions()}",
+            f"{describe_hardware()}; {describe_versions()}",
             f"The best matrix product in {train.precision}: {result.peak / 1e12:.3g} TFLOP/s, the peak",
             f"{result.recipe.name}, steps of {train.batch_tokens:,} tokens"
             + (f"; random words, vocabulary {result.recipe.model.vocab:,}" if is_random else ""),
@@ -97,7 +97,7 @@ def bench_heading(result: Bench, is_random: bool) -> str:
     )
 
 
-def bench_row(result: Bench, measured: Measured) -> str:
+def bench_row(result: Bench, measured: BenchTrial) -> str:
     """One micro-batch."""
     values = [f"{measured.micro_tokens:,}"]
     if measured.speed is None:

@@ -31,7 +31,7 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     if head is not None and layer is None:
         raise UserError("--head is a head of a layer: say which with --layer.")
     attention = call()
-    from etude.view.attention import describe_head, table
+    from etude.view.attention import describe_head, format_habits
 
     if attention.cut:
         typer.echo("The text is longer than the model sees, and was cut.", err=True)
@@ -44,7 +44,7 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     elif layer is not None and head is not None:
         typer.echo(describe_head(attention, layer, head, top))
     else:
-        typer.echo(table(attention, layer))
+        typer.echo(format_habits(attention, layer))
 
 
 def present_neighbours(call: Call[dict[str, list[tuple[str, float]]]]) -> None:
@@ -82,12 +82,12 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
     """
     require_at_least("top", top, 1)
     coverage = call()
-    typer.echo(f"{coverage.words:,} words, {coverage.kinds:,} different")
-    for rule, count in coverage.found.items():
+    typer.echo(f"{coverage.words:,} words, {coverage.distinct:,} different")
+    for rule, count in coverage.known.items():
         typer.echo(f"{count / max(1, coverage.words):8.2%}  found {rule}")
     typer.echo(f"{coverage.share:8.2%}  unknown: {len(coverage.unknown):,} different words")
-    if coverage.spelled is not None:
-        typer.echo(f"{coverage.spelled / max(1, coverage.words):8.2%}  unknown, with a vector by their n-grams")
+    if coverage.from_ngrams is not None:
+        typer.echo(f"{coverage.from_ngrams / max(1, coverage.words):8.2%}  unknown, with a vector by their n-grams")
     for word, count in coverage.unknown.most_common(top):
         typer.echo(f"{count:8,}  {word}")
 

@@ -1,11 +1,11 @@
-"""`etude bench`: how fast this machine trains a recipe, with which micro-batch, and where the time goes.
+"""Training speed of a recipe on this machine: the best micro-batch, and the parts of a step (`etude bench`).
 
 For micro-batches of one row, two, four ... up to a whole step it runs the real loop for a few seconds. At the fastest
-it takes a step apart: building batches, forward, backward, update. On a GPU every part is waited for there, so the
-parts together may take longer than a step that overlaps them; they are told as shares.
+it times the parts of a step: building batches, forward, backward, update. On a GPU it synchronises after every part,
+so the parts together may take longer than a step that overlaps them; they are reported as shares.
 
-Speed hardly depends on what the text says. So without a corpus, words drawn at random from a vocabulary of the recipe's
-own size stand in for one: what a machine can do is known before any text is prepared.
+Speed hardly depends on the text. So without a corpus, random words from a vocabulary of the recipe's size replace it:
+a machine can be measured before any text is prepared.
 """
 
 from __future__ import annotations
@@ -35,36 +35,41 @@ from etude.train import failures, memory, optim, peak, schedule
 from etude.train.device import resolve_device, synchronize
 from etude.train.loop import Loop, total_loss
 
-STEPS = 4  # that are taken apart
-# What is measured when nothing is asked for: a few minutes at most, on a slow core too.
-PLAIN = {"cpu": ("bert-mini", {"train.batch_tokens": 4096}), "cuda": ("bert-base", {})}
+STEPS = 4  # whose parts are timed
+# Measured when no recipe is named: a few minutes at most, on a slow core too.
+DEFAULT_RECIPES = {"cpu": ("bert-mini", {"train.batch_tokens": 4096}), "cuda": ("bert-base", {})}
 DOCUMENTS, SENTENCES, WORDS = 400, 25, 20  # of the stand-in for a corpus: 200,000 tokens in articles of some length
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchTrial:
+    """The speed and memory of one micro-batch size."""
+
     micro_tokens: int
     speed: Speed | None  # None: memory ran out
     memory: int | None  # the most bytes held, where that is known
 
     def rate(self) -> float:
+        """Return the tokens a second; 0 where memory ran out."""
         return self.speed.tokens_per_second if self.speed else 0.0
 
 
 @dataclass
 class Bench:
+    """The result of `bench`: one trial a micro-batch size, and the parts of a step at the best."""
+
     recipe: Recipe
     peak: float  # FLOP/s of the best matrix product, measured here and now
-    measured: list[Measured]
+    trials: list[BenchTrial]
     parts: dict[str, float] = field(default_factory=dict)  # seconds of a step at the best micro-batch
 
     @property
-    def best(self) -> Measured:
-        return max(self.measured, key=Measured.rate)
+    def best(self) -> BenchTrial:
+        return max(self.trials, key=BenchTrial.rate)
 
-    def share(self, one: Measured) -> float:
-        """Of the machine's peak: FLOPs as the objective counts them, over time, over the best product's rate."""
-        return one.rate() * one.speed.flops_per_token / self.peak if one.speed else 0.0
+    def share(self, trial: BenchTrial) -> float:
+        """Return the model FLOPs utilisation: FLOPs of the objective a second over the measured peak."""
+        return trial.rate() * trial.speed.flops_per_token / self.peak if trial.speed else 0.0
 
 
 def bench(
@@ -73,82 +78,82 @@ def bench(
     overrides: Overrides = (),
     seconds: float = 2.0,
     *,
-    doing: Callable[[str], None] = lambda _: None,
-    seen: Callable[[Bench], None] = lambda _: None,
+    on_stage: Callable[[str], None] = lambda _: None,
+    on_result: Callable[[Bench], None] = lambda _: None,
 ) -> Bench:
-    """Measures; writes nothing. With `train.micro_tokens` among the overrides, that one alone.
+    """Measure training speed; write nothing. With `train.micro_tokens` among the overrides, measure that one alone.
 
-    `doing` is told what takes so long; `seen` gets what there is so far: before the first micro-batch, after each.
+    `on_stage` receives the name of each stage; `on_result` the result so far: before the first trial, after each.
     """
-    doing("reading the recipe and the corpus")
+    on_stage("reading the recipe and the corpus")
     if recipe is None:
-        recipe = plain_recipe()
+        recipe = default_recipe()
     loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
     if not isinstance(corpus, Corpus):
-        corpus = random_words(loaded) if corpus is None else Corpus.open(corpus)
+        corpus = random_corpus(loaded) if corpus is None else Corpus.open(corpus)
     resolved = resolve_recipe(loaded, corpus, ())
     device = resolve_device(resolved.train.device)
-    tried = sizes(resolved, corpus)
-    doing("measuring the best matrix product")
-    found = Bench(resolved, peak.measure_peak(device, peak.resolve_precision(resolved.train.precision, device)), [])
-    seen(found)
-    for number, micro in enumerate(tried, start=1):
-        doing(f"micro-batch {number} of {len(tried)}: {micro:,} tokens")
-        one = _measure(resolved.with_settings({"train.micro_tokens": micro}), corpus, device, micro, seconds)
-        found.measured.append(one)
-        seen(found)
-        if one.speed is None:
+    micro_batches = micro_batch_sizes(resolved, corpus)
+    on_stage("measuring the best matrix product")
+    result = Bench(resolved, peak.measure_peak(device, peak.resolve_precision(resolved.train.precision, device)), [])
+    on_result(result)
+    for number, micro in enumerate(micro_batches, start=1):
+        on_stage(f"micro-batch {number} of {len(micro_batches)}: {micro:,} tokens")
+        trial = _measure(resolved.with_settings({"train.micro_tokens": micro}), corpus, device, micro, seconds)
+        result.trials.append(trial)
+        on_result(result)
+        if trial.speed is None:
             break  # a larger one will not fit either
-    if not found.best.speed:
+    if not result.best.speed:
         raise UserError(
-            f"Memory ran out with a micro-batch of one row ({found.best.micro_tokens:,} tokens): set a smaller "
+            f"Memory ran out with a micro-batch of one row ({result.best.micro_tokens:,} tokens): set a smaller "
             "objective.row_tokens or model.context."
         )
-    best = resolved.with_settings({"train.micro_tokens": found.best.micro_tokens})
-    doing("taking a step apart")
-    found.parts = take_apart(best, corpus, device)
-    return found
+    best = resolved.with_settings({"train.micro_tokens": result.best.micro_tokens})
+    on_stage("timing the parts of a step")
+    result.parts = time_step_parts(best, corpus, device)
+    return result
 
 
-def plain_recipe() -> Recipe:
-    """What a machine is measured by when nobody says by what."""
-    name, settings = PLAIN["cuda" if torch.cuda.is_available() else "cpu"]
+def default_recipe() -> Recipe:
+    """Return the recipe that is measured when none is named."""
+    name, settings = DEFAULT_RECIPES["cuda" if torch.cuda.is_available() else "cpu"]
     return Recipe.load(name, settings)
 
 
-def numbered_words(vocab: int) -> Tokenizer:
-    """The special tokens, then w0, w1, w2 ..."""
+def word_level_tokenizer(vocab: int) -> Tokenizer:
+    """Return a word-level tokenizer of the special tokens and the words w0, w1, w2 ..."""
     words = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(vocab - len(TRAINED_SPECIALS)))]
-    usual = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    flags = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     content = {
         "version": "1.0",
-        "added_tokens": [{"id": id, "content": word, **usual} for id, word in enumerate(TRAINED_SPECIALS)],
+        "added_tokens": [{"id": id, "content": word, **flags} for id, word in enumerate(TRAINED_SPECIALS)],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": {word: id for id, word in enumerate(words)}, "unk_token": "[UNK]"},
     }
     return Tokenizer(json.dumps(content))
 
 
-def random_words(recipe: Recipe) -> Corpus:
-    """A stand-in for a corpus: a vocabulary as large as the recipe's, in sentences and documents of many lengths."""
+def random_corpus(recipe: Recipe) -> Corpus:
+    """Return a corpus of random words with the recipe's vocabulary size, in sentences and documents of many lengths."""
     vocab = recipe.model.vocab or recipe.tokenizer_size
     if vocab is None:
         raise UserError(
             f"{recipe.name} says no size of a vocabulary ({recipe.tokenizer}). Name a prepared corpus, too."
         )
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     documents = [
         [
-            chance.integers(len(TRAINED_SPECIALS), vocab, 1 + chance.poisson(WORDS)).tolist()
-            for _ in range(1 + chance.geometric(1 / SENTENCES))
+            rng.integers(len(TRAINED_SPECIALS), vocab, 1 + rng.poisson(WORDS)).tolist()
+            for _ in range(1 + rng.geometric(1 / SENTENCES))
         ]
         for _ in range(DOCUMENTS)
     ]
-    return Corpus.from_documents(documents, numbered_words(vocab))
+    return Corpus.from_documents(documents, word_level_tokenizer(vocab))
 
 
-def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
-    """Micro-batches to try, in tokens: one row, two, four ... and all rows of a step."""
+def micro_batch_sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
+    """Return the micro-batches to try, in tokens: one row, two, four ... and all rows of a step."""
     _, objective = build_learner(recipe, corpus.tokenizer)
     row_tokens = objective.rows(corpus, recipe.train.seed).row_tokens
     if row_tokens is None:
@@ -160,31 +165,31 @@ def sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
     return [count * row_tokens for count in [*rows[-5:], whole]]  # the smallest of many are never the best
 
 
-def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, seconds: float) -> Measured:
+def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, seconds: float) -> BenchTrial:
     memory.reset_peak(device)
     try:
         speed = measure_speed(recipe, corpus, device, seconds)
     except (RuntimeError, MemoryError) as error:
         if not failures.is_memory_error(error):
             raise
-        return Measured(micro, None, None)
+        return BenchTrial(micro, None, None)
     finally:
         gc.collect()  # models of a trial hang in cycles, and the next one needs their memory
-    return Measured(micro, speed, memory.peak_bytes(device))
+    return BenchTrial(micro, speed, memory.peak_bytes(device))
 
 
-def take_apart(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str, float]:
-    """Seconds of the parts of a step, by name."""
+def time_step_parts(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str, float]:
+    """Return the seconds of each part of a step, by name."""
     model, objective = build_learner(recipe, corpus.tokenizer)
     rows = build_rows(recipe, corpus, objective)
     parts = dict.fromkeys(("batches", "forward", "backward", "update"), 0.0)
 
     @contextlib.contextmanager
     def clock(part: str, counts: bool) -> Iterator[None]:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         yield
         synchronize(device)
-        parts[part] += (time.perf_counter() - begun) / STEPS if counts else 0.0
+        parts[part] += (time.perf_counter() - start) / STEPS if counts else 0.0
 
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device)

@@ -1,4 +1,4 @@
-"""`etude check`: what a run will be, before it is one: size, memory, cost, time, and what is wrong with the data."""
+"""Checks before a run: its size, memory, cost and time, and problems of the data (`etude check`)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from etude.train.device import resolve_device
 
 @dataclass(frozen=True)
 class Check:
+    """The result of `check`."""
+
     recipe: Recipe
     parameters: int
     needs: memory.Estimate
@@ -35,7 +37,7 @@ class Check:
 
 
 def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: Overrides = ()) -> Check:
-    """Looks at a recipe on a corpus and measures a short trial; writes nothing."""
+    """Check a recipe on a corpus and measure a short trial; write nothing."""
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     resolved = resolve_recipe(recipe, corpus, overrides)
     device = resolve_device(resolved.train.device)
@@ -49,11 +51,11 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
     )  # fmt: skip
     row_tokens = rows.row_tokens or 1
     tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
-    named = [*model.named_parameters("model"), *objective.named_parameters("objective")]
-    parameters = sum(p.numel() for _, p in named)
-    needed = memory.estimate(
+    named_parameters = [*model.named_parameters("model"), *objective.named_parameters("objective")]
+    parameters = sum(p.numel() for _, p in named_parameters)
+    memory_estimate = memory.estimate(
         settings,
-        named,
+        named_parameters,
         micro_tokens=settings.micro_tokens or settings.batch_tokens,
         precision=peak.resolve_precision(settings.precision, device),
         model=model,
@@ -63,7 +65,7 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
     return Check(
         recipe=resolved,
         parameters=parameters,
-        needs=needed,
+        needs=memory_estimate,
         steps=steps,
         tokens=tokens,
         epochs=tokens / (len(rows) * row_tokens),
@@ -71,18 +73,18 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         seconds=tokens / speed.tokens_per_second,
         speed=speed,
         unigram_nats=unigram_entropy(corpus.token_counts()),
-        problems=problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
+        problems=find_problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
     )
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-    """Nats a token of the best model without context: the line a loss must cross to have learnt anything."""
+    """Return the nats a token of the best model without context: a loss above it has learnt nothing."""
     share = counts[counts > 0] / max(1, counts.sum())
     return float(-(share * np.log(share)).sum())
 
 
-def text_problems(report: Report) -> list[str]:
-    """What the report of a corpus shows: unknown tokens, duplicates that were kept, documents that are no text."""
+def find_text_problems(report: Report) -> list[str]:
+    """Return warnings on the text of a corpus: unknown tokens, duplicates, documents that are no text."""
     warnings = []
     documents, unknown = max(1, report["documents"]), report["unknown_share"]
     duplicates = (report["duplicates"] - report["dropped"]) / documents
@@ -97,20 +99,20 @@ def text_problems(report: Report) -> list[str]:
     return warnings
 
 
-def problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: Speed) -> list[str]:
-    """What a careful colleague would point at before the run starts."""
+def find_problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: Speed) -> list[str]:
+    """Return warnings on the recipe and the corpus, to read before the run starts."""
     report = corpus.manifest.get("report")
-    found = text_problems(report) if report is not None else []
+    warnings = find_text_problems(report) if report is not None else []
     if held_out(corpus) is None:
-        found.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
+        warnings.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
     if epochs > 40:
-        found.append(
+        warnings.append(
             f"The text is read {epochs:,.0f} times: expect it to be learnt by heart. Use more text or fewer steps."
         )
     uniform = math.log(corpus.tokenizer.vocab)
     if math.isfinite(speed.loss) and speed.loss > 3 * uniform + 3:
-        found.append(
+        warnings.append(
             f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation."
         )
-    slow = schedule.check_warmup(recipe.train, steps)
-    return [*found, f"{slow}."] if slow else found
+    warmup_problem = schedule.check_warmup(recipe.train, steps)
+    return [*warnings, f"{warmup_problem}."] if warmup_problem else warnings

@@ -16,7 +16,7 @@ from etude.pretraining.student import build_run_learner, describe_teacher
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.model_card import model_card
+from etude.runs.model_card import format_model_card
 from etude.runs.run import Run, corpus_origin
 from etude.runs.staging import refuse_existing
 from etude.runs.training import discard_untrained, train_loop
@@ -107,6 +107,6 @@ def _train(run: Run, corpus: Corpus, learner: Learner, device: torch.device, ran
         quiet,
     )
     if outcome.finished and ranks.is_first:
-        save_final(run, model.cpu(), objective.cpu(), model_card(run, corpus, outcome, describe_teacher(run)))
+        save_final(run, model.cpu(), objective.cpu(), format_model_card(run, corpus, outcome, describe_teacher(run)))
     ranks.barrier()
     return run

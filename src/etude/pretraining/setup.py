@@ -1,4 +1,4 @@
-"""What is settled before a pre-training starts: the complete recipe, its rows, the held-out text."""
+"""Preparation of a pre-training: the complete recipe, its rows, the held-out text."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A student and its teacher: loading and checking the teacher, and the student's first weights.
+"""A student and its teacher: loading and checking the teacher, initialising the student.
 
-The run of a student has `distill.yaml` beside its recipe: the teacher's place and fingerprint. A resume finds the
-teacher there and refuses another one.
+The run of a student has `distill.yaml` beside its recipe: the teacher's folder and fingerprint. A resume loads the
+teacher from there and refuses one with other weights.
 
-The student begins with some of the teacher's layers, evenly spread from the first to the last (6 of 12 are DistilBERT's
-0, 2, 4, 7, 9, 11), with its tables and its head. A student without segments has the teacher's first one added to its
-positions, where the released code drops it: so its embeddings are the teacher's.
+The student is initialised with some of the teacher's layers, evenly spread from the first to the last (6 of 12 are
+DistilBERT's 0, 2, 4, 7, 9, 11), with its embeddings and its head. A student without segments has the teacher's first
+one added to its positions, where the released code drops it: so its embeddings are the teacher's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FILE = "distill.yaml"  # of a student's run
 
 
 def with_teacher(recipe: Recipe) -> Recipe:
-    """The recipe of a student: a masked one learns as DistilBERT does."""
+    """Return the recipe of a student: a masked objective becomes DistilBERT's."""
     if recipe.objective_kind != "masked":
         return recipe
     settings = distill.Settings(**recipe.objective.model_dump())
@@ -52,24 +52,24 @@ def with_teacher(recipe: Recipe) -> Recipe:
 
 
 def without_teacher(recipe: Recipe) -> Recipe:
-    """The recipe as it trains on text alone: that of a student is a masked one."""
+    """Return the recipe without a teacher: a student's objective becomes the masked one."""
     if recipe.objective_kind != "distill":
         return recipe
     settings = masked.Settings(**recipe.objective.model_dump(exclude={"distill"}))
     return replace(recipe, objective_kind="masked", objective=settings)
 
 
-# --- what a run keeps of its teacher ------------------------------------------------------------------
+# --- the teacher in a student's run -------------------------------------------------------------------
 
 
 def teacher_file(teacher: str | Path, fingerprint: str) -> dict[str, str]:
-    """The file of a student's run that says where its teacher is, by name."""
+    """Return the file, by name, that records a student's teacher."""
     content = {"teacher": str(Path(teacher).resolve()), "fingerprint": fingerprint}
     return {FILE: yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}
 
 
 def _read_file(run: Run) -> tuple[Path, str] | None:
-    """The teacher's place and fingerprint; None where the run has no teacher."""
+    """Return the teacher's folder and fingerprint; None where the run has no teacher."""
     path = run.folder / FILE
     if not path.is_file():
         return None
@@ -78,45 +78,45 @@ def _read_file(run: Run) -> tuple[Path, str] | None:
 
 
 def describe_teacher(run: Run) -> str | None:
-    """The teacher and what is learnt from it in words, without its place; None where the run has no teacher."""
+    """Describe the teacher and the distillation settings, without paths; None where the run has no teacher."""
     stored = _read_file(run)
     if stored is None:
         return None
-    place, fingerprint = stored
+    folder, fingerprint = stored
     settings = run.recipe.objective.distill.model_dump(mode="json")
     terms = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return f"{place.name}, fingerprint `{fingerprint[:16]}`: {terms}"
+    return f"{folder.name}, fingerprint `{fingerprint[:16]}`: {terms}"
 
 
 def build_run_learner(run: Run, corpus: Corpus) -> tuple[Model, PretrainingObjective]:
-    """Model and objective of a run with their first weights, the teacher attached where it has one."""
+    """Build model and objective of a run with their initial weights, the teacher attached where it has one."""
     stored = _read_file(run)
     if stored is None:
         return build_learner(without_teacher(run.recipe), corpus.tokenizer)
-    place, fingerprint = stored
-    if not place.is_dir():
-        raise UserError(f"The teacher of {run.folder} is not at {place}. Put it back, or change its place in {FILE}.")
-    teacher, actual = load_teacher(place, corpus)
+    folder, fingerprint = stored
+    if not folder.is_dir():
+        raise UserError(f"The teacher of {run.folder} is not at {folder}. Put it back, or change its place in {FILE}.")
+    teacher, actual = load_teacher(folder, corpus)
     if actual != fingerprint:
-        raise UserError(f"{place} is not the teacher that {run.folder} began with: its weights differ.")
+        raise UserError(f"{folder} is not the teacher that {run.folder} began with: its weights differ.")
     return build_student(run.recipe, corpus, teacher)
 
 
 # --- the teacher ------------------------------------------------------------------------------------
 
 
-def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], str]:
-    """A teacher for this corpus, and the fingerprint of its weights."""
-    loaded = open_model(place, InferenceModel, "cpu")
-    not_masked = f"{place} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT)."
+def load_teacher(folder: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], str]:
+    """Load a teacher for this corpus; return it with the fingerprint of its weights."""
+    loaded = open_model(folder, InferenceModel, "cpu")
+    not_masked = f"{folder} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT)."
     if not isinstance(loaded.objective, Masked):
         raise UserError(not_masked)
     model = require(loaded.model, Transformer, not_masked)
     loaded.require_trained_head()
     if loaded.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
-            f"{place} and the corpus have different tokenizers: a token would mean two things. "
-            f"Prepare the text with the teacher's: etude prepare ... --tokenizer {place}."
+            f"{folder} and the corpus have different tokenizers: a token would mean two things. "
+            f"Prepare the text with the teacher's: etude prepare ... --tokenizer {folder}."
         )
     return Teacher(model, loaded.objective), fingerprint_weights(model, loaded.objective)
 
@@ -125,7 +125,7 @@ def load_teacher(place: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], st
 
 
 def build_student(recipe: Recipe, corpus: Corpus, teacher: Teacher[Masked]) -> tuple[Transformer, Distill]:
-    """The student and its objective with their first weights; UserError where the teacher does not fit."""
+    """Build the student and its objective with their initial weights; UserError where the teacher does not fit."""
     learner, objective = build_learner(recipe, corpus.tokenizer)
     not_masked = f"The recipe {recipe.name} is not masked: a student learns masked text. Take distilbert."
     if not isinstance(objective, Distill):
@@ -137,21 +137,22 @@ def build_student(recipe: Recipe, corpus: Corpus, teacher: Teacher[Masked]) -> t
     return model, objective
 
 
-def chosen_layers(student: int, teacher: int, given: list[int] | None) -> list[int]:
-    """The teacher's layers that the student's begin as."""
-    if given is None:
-        return [int(place) for place in np.linspace(0, teacher - 1, student).round()]
-    return check_layers(student, teacher, given)
+def choose_layers(student: int, teacher: int, layers: list[int] | None) -> list[int]:
+    """Return the teacher's layers that initialise the student's: `layers`, or evenly spread ones."""
+    if layers is None:
+        return [int(layer) for layer in np.linspace(0, teacher - 1, student).round()]
+    return check_layers(student, teacher, layers)
 
 
 def init_student(model: Transformer, objective: Distill, teacher: Teacher[Masked], layers: list[int] | None) -> None:
-    """The teacher's weights where the student has a place for them."""
-    own, its = model.settings, teacher.model.settings
-    if own.share != "none" or its.share != "none":
+    """Copy the teacher's weights into the student and its head."""
+    student_settings, teacher_settings = model.settings, teacher.model.settings
+    if student_settings.share != "none" or teacher_settings.share != "none":
         raise UserError("Layers that are shared cannot be handed down one by one: set distill.start=random.")
-    chosen = chosen_layers(own.layers, its.layers, layers)
+    chosen = choose_layers(student_settings.layers, teacher_settings.layers, layers)
     source: dict[str, Tensor] = dict(teacher.model.state_dict())
-    if "embedding.segments.weight" in source and not own.segments and "embedding.positions.weight" in source:
+    has_both = "embedding.segments.weight" in source and "embedding.positions.weight" in source
+    if has_both and not student_settings.segments:
         first = source.pop("embedding.segments.weight")[0]
         source["embedding.positions.weight"] = source["embedding.positions.weight"] + first
     weights: dict[str, Tensor] = {}

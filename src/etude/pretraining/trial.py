@@ -23,6 +23,8 @@ SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Speed:
+    """The speed of training, measured by a few steps."""
+
     tokens_per_second: float
     seconds_per_step: float
     flops_per_token: float

@@ -1,4 +1,4 @@
-"""The model card of a run: what it is, what it learnt from, what it cost, what it scored, how to repeat it."""
+"""The model card of a pre-trained run: model, data, cost, scores, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from etude.train.run_state import TrainResult
 
 
-def hardware() -> str:
-    """The machine in words, without names of hosts or paths."""
+def describe_hardware() -> str:
+    """Describe the machine, without names of hosts or paths."""
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def versions() -> str:
+def describe_versions() -> str:
+    """Return the versions of Etude, PyTorch and Python."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -31,8 +32,8 @@ def versions() -> str:
     return f"etude {own}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | None = None) -> str:
-    """`teacher`: in words, where there was one."""
+def format_model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | None = None) -> str:
+    """Return the model card in Markdown; `teacher` describes the teacher of a distilled run."""
     recipe, state, fingerprint = run.recipe, result.state, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
     scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in result.valid.items())
@@ -41,10 +42,10 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
         f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
     )
     options = ", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)
-    taught, command, beside = "", "pretrain recipe.yaml CORPUS", ""
+    teacher_row, command, teacher_note = "", "pretrain recipe.yaml CORPUS", ""
     if teacher is not None:
-        taught, command = f"| teacher | {teacher} |\n", "distill recipe.yaml CORPUS --teacher TEACHER"
-        beside = " and the teacher, taught as `distill.yaml` has it,"
+        teacher_row, command = f"| teacher | {teacher} |\n", "distill recipe.yaml CORPUS --teacher TEACHER"
+        teacher_note = " and the teacher, taught as `distill.yaml` has it,"
     return f"""# {run.folder.name}
 
 {recipe.system or recipe.name}, pre-trained with Etude (recipe `{recipe.name}`). {recipe.note}
@@ -57,9 +58,9 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
 | text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
 | tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
 | trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |
-{taught}| seed | {recipe.train.seed} |
-| hardware | {hardware()} |
-| versions | {versions()} |
+{teacher_row}| seed | {recipe.train.seed} |
+| hardware | {describe_hardware()} |
+| versions | {describe_versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
 
 ## Held-out scores
@@ -70,5 +71,5 @@ def model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | Non
 ## Repeat it
     etude {command} -o {run.folder.name}
 
-with the `recipe.yaml` of this folder and the corpus{beside} of the fingerprint above.
+with the `recipe.yaml` of this folder and the corpus{teacher_note} of the fingerprint above.
 """

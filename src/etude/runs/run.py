@@ -1,4 +1,4 @@
-"""A Run: a folder, and the only thing passed between steps.
+"""The run folder: everything that is known about a training run, and the only thing passed between steps.
 
     recipe.yaml         the resolved recipe: complete, and enough to repeat the run
     tokenizer.json
@@ -11,8 +11,8 @@
     config.json
     README.md           the model card
 
-The folder appears by rename once its recipe is inside, so a folder that exists can always be resumed. What reads and
-writes its weights lies above: `etude.hub.run_weights`, `etude.inference`.
+The folder appears by rename once its recipe is inside, so a folder that exists can always be resumed. Its weights are
+read and written by `etude.hub.run_weights` and `etude.inference`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ WEIGHTS, METRICS, MODEL_CARD = "model.safetensors", "metrics.jsonl", "README.md"
 
 @dataclass(frozen=True)
 class Run:
+    """A run by its folder."""
+
     folder: Path
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
+        """Open a run; raise UserError where the folder is none."""
         folder = Path(folder)
         if not (folder / RECIPE).is_file():
             raise UserError(

@@ -1,4 +1,4 @@
-"""Folders that appear whole: written aside, flushed, renamed."""
+"""Folders that appear complete or not at all: written aside, flushed, renamed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What a transfer is made of, settled before it starts and saved with its run as `task.yaml`.
+"""The plan of a transfer, complete before it starts and saved with its run as `task.yaml`.
 
     kind, settings, facts   the task, and what is needed to build its head again
-    transfer                the way: whole fine-tuning, frozen lower layers, features
+    transfer                fine-tuning of the whole model, frozen lower layers, or features
     train                   the loop's settings
     base, train file, dev   where it started, with fingerprints of the files
 
-Training settings that nobody gives are the model's own (`Model.transfer_defaults`).
+Training settings that are not given are the model's own defaults (`Model.transfer_defaults`).
 """
 
 from __future__ import annotations
@@ -39,28 +39,32 @@ GROUPS = ("task", "transfer", "train", "distill")
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file of examples."""
+class ExampleFile:
+    """A file of examples with its fingerprint."""
 
     path: str
     fingerprint: str
 
     @classmethod
-    def of(cls, path: str | Path) -> Self:
+    def from_path(cls, path: str | Path) -> Self:
+        """Fingerprint a file; raise UserError where there is none."""
         file = Path(path)
         if not file.is_file():
             raise UserError(f"There is no file {file}.")
         return cls(str(file.resolve()), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest())
 
     def check(self) -> Path:
+        """Return the path; raise UserError where the file is gone or has changed."""
         file = Path(self.path)
-        if not file.is_file() or Source.of(file).fingerprint != self.fingerprint:
+        if not file.is_file() or ExampleFile.from_path(file).fingerprint != self.fingerprint:
             raise UserError(f"{file} is not there any more, or not what the run was started on: put it back.")
         return file
 
 
 @dataclass(frozen=True)
 class Plan:
+    """The task, its settings and its files: the content of `task.yaml`."""
+
     kind: str
     settings: Any  # of the task
     transfer: TransferSettings
@@ -68,20 +72,20 @@ class Plan:
     facts: dict[str, Any]
     columns: dict[str, str]
     base: str  # the folder of the run it starts from
-    examples: Source
-    dev: Source | None = None
+    examples: ExampleFile
+    dev: ExampleFile | None = None
     skip_bad: bool = False
     score: str = ""  # the official one, by which the best weights were chosen
     scores: dict[str, Any] = field(default_factory=dict)  # of the finished run, on dev
     distill: TaskDistillSettings | None = None  # where it learns from a teacher
-    teacher: str = ""  # the fingerprint of that one's weights
+    teacher: str = ""  # the fingerprint of the teacher's weights
 
     @property
     def module(self) -> TaskKind:
         return task_module(self.kind)
 
     def build(self, model: Model, tokenizer: Tokenizer) -> tuple[Model, Task]:
-        """The model as the task reads it, and the task with a fresh head: a function of the plan and its seed."""
+        """Build the model as the task reads it, and the task with a new head, initialised by the plan's seed."""
         torch.manual_seed(fold(self.train.seed, "head") >> 1)
         model = model_transfer.prepare(model, self.transfer)
         task = self.module.build(self.settings, model, model.attach_tokenizer(tokenizer), self.facts)
@@ -90,6 +94,7 @@ class Plan:
         return model, task
 
     def dump(self) -> str:
+        """Return the plan as YAML."""
         values: dict[str, Any] = {
             "kind": self.kind,
             "settings": self.settings.model_dump(mode="json"),
@@ -110,6 +115,7 @@ class Plan:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
+        """Read the plan of a fine-tuned run."""
         path = folder / FILE
         if not path.is_file():
             raise UserError(
@@ -123,10 +129,10 @@ class Plan:
             settings=validate_settings(task_module(kind).Settings, settings, document, "task"),
             transfer=validate_settings(TransferSettings, values.pop("transfer"), document, "transfer"),
             train=validate_settings(Train, values.pop("train"), document, "train"),
-            examples=Source(**values.pop("examples")),
-            dev=Source(**dev) if (dev := values.pop("dev")) else None,
-            distill=validate_settings(TaskDistillSettings, ways, document, "distill")
-            if (ways := values.pop("distill", None))
+            examples=ExampleFile(**values.pop("examples")),
+            dev=ExampleFile(**dev) if (dev := values.pop("dev")) else None,
+            distill=validate_settings(TaskDistillSettings, distill, document, "distill")
+            if (distill := values.pop("distill", None))
             else None,
             **values,
         )
@@ -142,7 +148,7 @@ class Plan:
 
 
 def task_kinds() -> dict[str, TaskKind]:
-    """Every kind of task by name, those of other installed packages included."""
+    """Return every kind of task by name, those of other installed packages included."""
     return {name: cast(TaskKind, module) for name, module in list_kinds("tasks").items()}
 
 
@@ -153,10 +159,10 @@ def task_module(kind: str) -> TaskKind:
 # --- settings ---------------------------------------------------------------------------------------
 
 
-def settle(kind: str, overrides: Overrides, model: Model) -> tuple[Any, TransferSettings, Train]:
-    """The complete settings of the three groups; the budget of `train` still in epochs where nobody said otherwise.
+def resolve_settings(kind: str, overrides: Overrides, model: Model) -> tuple[Any, TransferSettings, Train]:
+    """Return the complete settings of task, transfer and train; by default the budget is in epochs.
 
-    Where nobody gave `train.eval_every`, it is 0: it becomes one epoch once the number of rows is known.
+    `train.eval_every` is 0 where it is not given, and becomes one epoch once the number of rows is known.
     """
     document = parse_overrides(overrides)
     for group in document.values:
@@ -179,7 +185,7 @@ def settle(kind: str, overrides: Overrides, model: Model) -> tuple[Any, Transfer
 
 
 def distill_settings(overrides: Overrides) -> TaskDistillSettings | None:
-    """How a teacher teaches, where one is named."""
+    """Return the settings of distillation; None where no teacher is named."""
     document = parse_overrides(overrides)
     values = document.values.get("distill")
     if values is None:

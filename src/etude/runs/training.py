@@ -1,4 +1,4 @@
-"""How every run is trained: one way for pre-training, distillation and fine-tuning."""
+"""The training of a run: shared by pre-training, distillation and fine-tuning."""
 
 from __future__ import annotations
 

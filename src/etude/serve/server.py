@@ -25,8 +25,8 @@ from urllib.parse import parse_qs, urlsplit
 from etude.errors import UserError
 from etude.serve.endpoints import AttentionRequest, ServedModel
 from etude.view.attention import compute_attention
-from etude.view.attention_page import page
-from etude.view.page_template import filled
+from etude.view.attention_page import render_page
+from etude.view.page_template import fill_template
 
 MAX_BODY_BYTES = 2**20  # bytes of a request
 TIMEOUT = 30  # seconds to wait for a client's next bytes
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
     def _get(self) -> None:
         served, url = self.server.served, urlsplit(self.path)
         if url.path == "/":
-            self._send(HTTPStatus.OK, "text/html", filled("etude.serve", "page.html", {}))
+            self._send(HTTPStatus.OK, "text/html", fill_template("etude.serve", "page.html", {}))
         elif url.path == "/about":
             self._send_json(HTTPStatus.OK, served.describe())
         elif url.path == "/attention" and "attention" in served.abilities:
@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.busy:
                 attention = compute_attention(served.model, request.text, request.second)
             title = request.text if request.second is None else f"{request.text} ⏐ {request.second}"
-            self._send(HTTPStatus.OK, "text/html", page(attention, title, served.name))
+            self._send(HTTPStatus.OK, "text/html", render_page(attention, title, served.name))
         else:
             self._not_found(url.path)
 

@@ -27,7 +27,7 @@ from etude.pretraining import pretrain as pretraining
 from etude.recipes.document import parse_overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe, validate_settings
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
 from etude.study.cells import Cell, CellStore
@@ -82,7 +82,7 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
             message = f"memory ran out: {str(problem).splitlines()[0]}"
             return CellResult(cell.key, message)  # not kept: another time there may be more
         about = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
-        about |= {"hardware": hardware(), "versions": versions(), "notes": sorted(notes)}
+        about |= {"hardware": describe_hardware(), "versions": describe_versions(), "notes": sorted(notes)}
         store.finish(cell.key, {**about, **result})
         _remove_checkpoints(
             store.result_folder(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.arguments.get("keep"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.execute import load_outcome
 from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.settings import MEAN, Claim
@@ -81,7 +81,7 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "text": study.text.model_dump(mode="json", exclude_none=True),
         "budget": {"kind": study.budget.kind, "amounts": study.budget.amounts, "epochs": study.epochs},
         "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
-        "date": datetime.now(UTC).date().isoformat(), "hardware": hardware(), "versions": versions(),
+        "date": datetime.now(UTC).date().isoformat(), "hardware": describe_hardware(), "versions": describe_versions(),
         "system": f"{platform.system()} {platform.machine()}", "device": plan.machine.device,
         "precision": _list_precisions(plan),
         "columns": [_describe_column(found, column) for column in plan.columns],

@@ -149,7 +149,7 @@ class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
         """One text as this task reads it: for vectors and states of a transferred model."""
         return self.framing.join([ids]).tokens
 
-    def settle(self, model: Model, dev: Examples[E]) -> None:
+    def tune_on_dev(self, model: Model, dev: Examples[E]) -> None:
         """Called once after training, with the best weights: finds what is tuned on dev (a threshold)."""
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead | None:

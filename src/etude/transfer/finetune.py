@@ -30,7 +30,7 @@ from etude.recipes.document import Overrides
 from etude.runs import task_plan as plans
 from etude.runs.run import MODEL_CARD, TASK, WEIGHTS, Run
 from etude.runs.staging import refuse_existing
-from etude.runs.task_plan import Plan, Source
+from etude.runs.task_plan import ExampleFile, Plan
 from etude.runs.training import discard_untrained, train_loop
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
@@ -131,14 +131,14 @@ def plan_transfer(
 ) -> Transfer:
     """Settle everything: the settings, the labels, the number of steps. A bad file is refused here."""
     module = plans.task_module(kind)
-    settings, transfer_settings, train_settings = plans.settle(kind, overrides, start.model)
+    settings, transfer_settings, train_settings = plans.resolve_settings(kind, overrides, start.model)
     column_names = dict(columns or {})
     unknown = [role for role in column_names if role not in module.COLUMNS]
     if unknown:
         raise UserError(
             f"The task {kind} has no column of the role '{unknown[0]}': it reads {', '.join(module.COLUMNS)}."
         )
-    sources = Source.of(train), Source.of(dev) if dev is not None else None
+    sources = ExampleFile.from_path(train), ExampleFile.from_path(dev) if dev is not None else None
     examples = module.read(train, column_names, skip_bad)
     facts = module.learn(examples, settings)
     distill = plans.distill_settings(overrides)
@@ -274,7 +274,7 @@ def finish(run: Run, transfer: Transfer, outcome: TrainResult) -> None:
     plan, model, task, dev = transfer.plan, transfer.model, transfer.task, transfer.dev
     scores = {}
     if dev is not None and transfer.trains_head:
-        task.settle(model, dev)
+        task.tune_on_dev(model, dev)
         scores = {name: score.json() for name, score in task.evaluate(model, dev).items()}
     plan = replace(plan, facts=task.facts(), score=task.score, scores=scores)
     checkpoint.write_text(run.folder / TASK, plan.dump())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from etude.runs.model_card import hardware, versions
+from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.train.run_state import TrainResult
@@ -45,8 +45,8 @@ def format_model_card(run: Run, plan: Plan, result: TrainResult) -> str:
 | trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |
 | best | {f"step {state.best_step:,}" if state.best_step is not None else "not chosen"} |
 | rate, seed | {plan.train.lr:g}, {plan.train.seed} |
-| hardware | {hardware()} |
-| versions | {versions()} |
+| hardware | {describe_hardware()} |
+| versions | {describe_versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
 
 ## Scores on dev

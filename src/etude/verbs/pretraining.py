@@ -58,8 +58,8 @@ def bench(
         corpus,
         dict(settings or {}),
         seconds,
-        doing=on_stage or (lambda _: None),
-        seen=on_result or (lambda _: None),
+        on_stage=on_stage or (lambda _: None),
+        on_result=on_result or (lambda _: None),
     )
 
 

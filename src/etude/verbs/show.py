@@ -47,11 +47,11 @@ def attention(
     result = compute_attention(model, text, second)
     if page_file is not None:
         from etude.train.checkpoint import write_text
-        from etude.view.attention_page import page
+        from etude.view.attention_page import render_page
 
         title = text if second is None else f"{text} ⏐ {second}"
         name = Path(run).name if isinstance(run, (str, Path)) else ""
-        write_text(page_file, page(result, title, name, layer))
+        write_text(page_file, render_page(result, title, name, layer))
     return result
 
 
@@ -132,6 +132,6 @@ def unknown(run: str | Path, file: str | Path, *, text: str | None = None) -> Co
     """
     from etude.hub.vector_runs import open_vectors
     from etude.inference.features import read_texts
-    from etude.view.coverage import coverage
+    from etude.view.coverage import measure_coverage
 
-    return coverage(open_vectors(run), read_texts(Path(file), text))
+    return measure_coverage(open_vectors(run), read_texts(Path(file), text))

@@ -1,12 +1,12 @@
-"""What the heads of a Transformer look at in a text, and what each makes a habit of.
+"""Attention weights of a text, and statistics of each head.
 
 Weights are those of the softmax, before dropout, by the slow path that holds them all. A head's habits are means over
-the tokens that look (Clark et al. 2019, "What does BERT look at?", section 3):
+the queries (Clark et al. 2019, "What does BERT look at?", section 3):
 
-    entropy    of its weights, in nats: 0 where it looks at one token alone
-    distance   in tokens, weighed
-    markers    the share that goes to markers such as [CLS] and [SEP]
-    itself, before, after    the shares of the token itself, of the one before it, of the one behind it
+    entropy    of its weights, in nats: 0 where all weight is on one token
+    distance   in tokens, weighted
+    markers    the weight on markers such as [CLS] and [SEP]
+    itself, before, after    the weights on the token itself, the previous and the next one
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ SHARES = HABITS[2:]
 
 @dataclass(frozen=True)
 class Attention:
+    """The attention weights of all heads over one text or pair."""
+
     tokens: list[str]  # as they stand in the text; markers by their names
     markers: np.ndarray  # (L,) bool
-    weights: np.ndarray  # (layers, heads, L, L) float32: who looks, at whom
+    weights: np.ndarray  # (layers, heads, L, L) float32: queries in rows, keys in columns
     cut: bool  # whether the text was longer than the model sees
 
     def habits(self) -> dict[str, np.ndarray]:
-        """(layers, heads) each."""
+        """Return the habits of all heads by name, (layers, heads) each."""
         weights = self.weights.astype(np.float64)
         place = np.arange(len(self.tokens))
-        apart = np.abs(place[:, None] - place)
+        distance = np.abs(place[:, None] - place)
         logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
         beside = {"itself": 0, "before": -1, "after": 1}
         return {
             "entropy": -(weights * logarithms).sum(-1).mean(-1),
-            "distance": (weights * apart).sum(-1).mean(-1),
+            "distance": (weights * distance).sum(-1).mean(-1),
             "markers": weights[..., self.markers].sum(-1).mean(-1),
             **{
                 name: np.trace(weights, offset=offset, axis1=2, axis2=3) / len(self.tokens)
@@ -49,30 +51,30 @@ class Attention:
             },
         }
 
-    def most(self, layer: int, head: int, top: int = 3) -> list[list[tuple[str, float]]]:
-        """Of each token, what this head looks at most, and how much."""
-        rows = self.weights[self.number("layer", layer, 0), self.number("head", head, 1)]
+    def top_keys(self, layer: int, head: int, top: int = 3) -> list[list[tuple[str, float]]]:
+        """Return the `top` keys of each token in a head, with their weights."""
+        rows = self.weights[self.check_number("layer", layer, 0), self.check_number("head", head, 1)]
         order = np.argsort(-rows, axis=-1, kind="stable")[:, :top]
         return [[(self.tokens[at], float(row[at])) for at in places] for row, places in zip(rows, order, strict=True)]
 
-    def number(self, name: str, given: int, axis: int) -> int:
-        """Of a layer (axis 0) or a head (axis 1), if there is one of this number."""
+    def check_number(self, name: str, number: int, axis: int) -> int:
+        """Return the number of a layer (axis 0) or a head (axis 1); raise UserError where there is none."""
         count = self.weights.shape[axis]
-        if not 0 <= given < count:
-            raise UserError(f"{name} {given}: this model has {count} of them, from 0 to {count - 1}.")
-        return given
+        if not 0 <= number < count:
+            raise UserError(f"{name} {number}: this model has {count} of them, from 0 to {count - 1}.")
+        return number
 
 
-def habit_of(habits: dict[str, np.ndarray], layer: int, head: int) -> str | None:
-    """The share that is more than half of all, where there is one: what a head mostly does."""
+def dominant_habit(habits: dict[str, np.ndarray], layer: int, head: int) -> str | None:
+    """Return the habit that has more than half of a head's weight; None where there is none."""
     name = max(SHARES, key=lambda share: habits[share][layer, head])
     return name if habits[name][layer, head] > 0.5 else None
 
 
-def table(attention: Attention, layer: int | None = None) -> str:
-    """The habits of all heads, or of those of a layer, a line each."""
+def format_habits(attention: Attention, layer: int | None = None) -> str:
+    """Format the habits of all heads, or of those of a layer, a line each."""
     habits = attention.habits()
-    layers = range(attention.weights.shape[0]) if layer is None else [attention.number("layer", layer, 0)]
+    layers = range(attention.weights.shape[0]) if layer is None else [attention.check_number("layer", layer, 0)]
     lines = [f"{'layer':>5} {'head':>4} " + " ".join(f"{name:>8}" for name in HABITS) + "  mostly"]
     for number in layers:
         for head in range(attention.weights.shape[1]):
@@ -80,22 +82,24 @@ def table(attention: Attention, layer: int | None = None) -> str:
                 f"{habits[name][number, head]:8.1%}" if name in SHARES else f"{habits[name][number, head]:8.2f}"
                 for name in HABITS
             )
-            lines.append(f"{number:5} {head:4} {' '.join(values)}  {habit_of(habits, number, head) or ''}".rstrip())
+            lines.append(
+                f"{number:5} {head:4} {' '.join(values)}  {dominant_habit(habits, number, head) or ''}".rstrip()
+            )
     return "\n".join(lines)
 
 
 def describe_head(attention: Attention, layer: int, head: int, top: int) -> str:
-    """What one head looks at, a line a token."""
+    """Format the top keys of each token in a head, a line a token."""
     width = max(len(token) for token in attention.tokens)
     return "\n".join(
         f"{token:>{width}}  " + "  ".join(f"{key} {share:.0%}" for key, share in keys)
-        for token, keys in zip(attention.tokens, attention.most(layer, head, top), strict=True)
+        for token, keys in zip(attention.tokens, attention.top_keys(layer, head, top), strict=True)
     )
 
 
 @torch.no_grad()
 def compute_attention(model: LoadedModel, text: str, second: str | None = None) -> Attention:
-    """The attention weights of one text as in pre-training, or of two as a pair."""
+    """Compute the attention weights of one text as in pre-training, or of two as a pair."""
     if not model.model.has_attention_weights:
         raise UserError(
             "This model has no attention heads to look at: take a Transformer (BERT, GPT, ALBERT, ELECTRA)."
@@ -122,6 +126,8 @@ def compute_attention(model: LoadedModel, text: str, second: str | None = None) 
 
 
 class _Framed(NamedTuple):
+    """One or two texts between their markers."""
+
     tokens: np.ndarray  # (L,)
     segments: np.ndarray | None  # (L,)
     starts: list[int]  # where each text begins
@@ -129,7 +135,7 @@ class _Framed(NamedTuple):
 
 
 def _frame_text(model: LoadedModel, ids: np.ndarray) -> _Framed:
-    """Between the markers of pre-training."""
+    """Frame a text by the markers of pre-training."""
     tokens, single = model.frame(ids), model.frame(ids[:1])
     start = int(np.flatnonzero(single == ids[0])[0])
     behind = len(single) - start - 1  # markers at the end
@@ -137,7 +143,7 @@ def _frame_text(model: LoadedModel, ids: np.ndarray) -> _Framed:
 
 
 def _frame_pair(model: LoadedModel, first: np.ndarray, second: np.ndarray) -> _Framed:
-    """As a task reads a pair (models/framing.py)."""
+    """Frame two texts as a task reads a pair (models/framing.py)."""
     framing = model.model.frame(model.tokenizer.special)
     framed = framing.join([first, second])
     lengths = framing.fit([len(first), len(second)])

@@ -1,4 +1,4 @@
-"""Nearest words and analogies: what word vectors are looked at with.
+"""Nearest neighbours and analogies of word vectors.
 
 An analogy a : b = c : ? is answered by the word whose direction is nearest to b - a + c, the three left out (3CosAdd,
 Mikolov et al. 2013c), or by the largest cos(b) cos(c) / cos(a) (3CosMul, Levy & Goldberg 2014, section 6).
@@ -19,39 +19,44 @@ SMALL = 1e-3  # added to a divisor that may be 0 (Levy & Goldberg 2014)
 
 
 def neighbours(vectors: WordVectors, word: str, top: int = 10, unknown: Unknown = "refuse") -> list[tuple[str, float]]:
-    """The words of the largest cosine with a word, itself left out."""
-    _known(vectors, [word], unknown)
+    """Return the words of the largest cosine with a word, itself left out."""
+    _check_known(vectors, [word], unknown)
     [vector] = vectors.vectors([word], unknown)
     length = float(np.linalg.norm(vector))
     if not length:
         raise UserError(f"The vector of '{word}' is 0: it has no neighbours.")
     scores = vectors.unit @ (vector / length)
-    return _best(vectors, scores, [vectors.find_row(word)], top)
+    return _top_words(vectors, scores, [vectors.find_row(word)], top)
 
 
 def analogy(vectors: WordVectors, a: str, b: str, c: str, top: int = 10, rule: Rule = "add") -> list[tuple[str, float]]:
-    """Which word is to `c` as `b` is to `a`?"""
-    _known(vectors, [a, b, c], "refuse")
+    """Return the words that are to `c` as `b` is to `a`, the best first."""
+    _check_known(vectors, [a, b, c], "refuse")
     places = [vectors.find_row(word) for word in (a, b, c)]
-    one, two, three = vectors.unit[[place for place in places if place is not None]]
+    vector_a, vector_b, vector_c = vectors.unit[[place for place in places if place is not None]]
     if rule == "add":
-        scores = vectors.unit @ (two - one + three) / np.linalg.norm(two - one + three)
+        scores = vectors.unit @ (vector_b - vector_a + vector_c) / np.linalg.norm(vector_b - vector_a + vector_c)
     else:
-        less, more, same = ((vectors.unit @ vector + 1) / 2 for vector in (one, two, three))  # from 0 to 1
-        scores = more * same / (less + SMALL)
-    return _best(vectors, scores, places, top)
+        shifted = ((vectors.unit @ vector + 1) / 2 for vector in (vector_a, vector_b, vector_c))  # from 0 to 1
+        cosine_a, cosine_b, cosine_c = shifted
+        scores = cosine_b * cosine_c / (cosine_a + SMALL)
+    return _top_words(vectors, scores, places, top)
 
 
-def _best(vectors: WordVectors, scores: np.ndarray, without: Sequence[int | None], top: int) -> list[tuple[str, float]]:
+def _top_words(
+    vectors: WordVectors, scores: np.ndarray, without: Sequence[int | None], top: int
+) -> list[tuple[str, float]]:
+    """Return the `top` words of the highest scores, without the rows `without`."""
     scores = scores.copy()
     scores[[place for place in without if place is not None]] = -np.inf
     top = min(top, len(scores))
-    found = np.argpartition(-scores, top - 1)[:top]
-    found = found[np.argsort(-scores[found], kind="stable")]
-    return [(vectors.words[place], float(scores[place])) for place in found if np.isfinite(scores[place])]
+    places = np.argpartition(-scores, top - 1)[:top]
+    places = places[np.argsort(-scores[places], kind="stable")]
+    return [(vectors.words[place], float(scores[place])) for place in places if np.isfinite(scores[place])]
 
 
-def _known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -> None:
+def _check_known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -> None:
+    """Raise UserError for a word without a vector, under the rule "refuse"."""
     for word in words:
         if unknown == "refuse" and vectors.find_row(word) is None:
             hint = " --unknown subwords makes a vector of its n-grams." if vectors.grams else ""

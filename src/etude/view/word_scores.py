@@ -1,9 +1,9 @@
-"""Word similarity and analogy sets: how well directions and distances agree with people.
+"""Intrinsic evaluation of word vectors: word similarity and analogy sets.
 
 Similarity (WordSim-353, Finkelstein et al. 2002; MEN, Bruni et al. 2014, and their kind): Spearman's rank correlation
 between cosines and people's scores, over the pairs whose words are both known. Analogies (questions-words, Mikolov et
 al. 2013a): the share of questions a b c d where 3CosAdd over the first `most` words gives d. A question with a word
-beyond them is left out and counted. How many words take part moves a score by ten points: it is always told.
+beyond them is left out and counted. The number of words moves a score by ten points, so it is always reported.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ SYNTACTIC = "gram"  # groups whose name begins so are of grammar
 
 @dataclass(frozen=True)
 class Similarity:
+    """The score of a similarity set."""
+
     name: str
     correlation: float  # Spearman
     pairs: int  # that took part
@@ -38,51 +40,53 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Analogies:
+    """The score of an analogy set, by group."""
+
     name: str
-    right: dict[str, int]  # by group
-    asked: dict[str, int]  # questions that took part
+    correct: dict[str, int]  # by group
+    questions: dict[str, int]  # by group: those with all words known
     left_out: int
     most: int  # words that answers were looked for among
 
     @property
     def accuracy(self) -> float:
-        return self._share(list(self.asked))
+        return self._share(list(self.questions))
 
     @property
     def syntactic(self) -> float:
-        return self._share([group for group in self.asked if group.startswith(SYNTACTIC)])
+        return self._share([group for group in self.questions if group.startswith(SYNTACTIC)])
 
     @property
     def semantic(self) -> float:
-        return self._share([group for group in self.asked if not group.startswith(SYNTACTIC)])
+        return self._share([group for group in self.questions if not group.startswith(SYNTACTIC)])
 
     def json(self) -> dict[str, Any]:
         shares = {"accuracy": self.accuracy, "semantic": self.semantic, "syntactic": self.syntactic}
-        return {"name": self.name, **shares, "left_out": self.left_out, "most": self.most, "right": self.right,
-                "asked": self.asked}  # fmt: skip
+        return {"name": self.name, **shares, "left_out": self.left_out, "most": self.most, "right": self.correct,
+                "asked": self.questions}  # fmt: skip
 
     def _share(self, groups: list[str]) -> float:
-        asked = sum(self.asked[group] for group in groups)
-        return sum(self.right[group] for group in groups) / asked if asked else float("nan")
+        total = sum(self.questions[group] for group in groups)
+        return sum(self.correct[group] for group in groups) / total if total else float("nan")
 
 
 def describe(score: Similarity | Analogies) -> str:
-    """One line, or one a group of analogies."""
+    """Format a score: one line, and for analogies one a group."""
     if isinstance(score, Similarity):
         return f"{score.name}: Spearman {score.correlation:.4f} over {score.pairs:,} pairs, {score.left_out} left out"
-    asked = sum(score.asked.values())
+    total = sum(score.questions.values())
     lines = [
-        f"{score.name}: {score.accuracy:.2%} of {asked:,} questions, semantic {score.semantic:.2%}, syntactic "
+        f"{score.name}: {score.accuracy:.2%} of {total:,} questions, semantic {score.semantic:.2%}, syntactic "
         f"{score.syntactic:.2%}; {score.left_out:,} left out; answers among {score.most:,} words"
     ]
-    lines += [f"  {score.right[g] / n:7.2%} of {n:5,}  {g}" for g, n in score.asked.items() if n]
+    lines += [f"  {score.correct[g] / n:7.2%} of {n:5,}  {g}" for g, n in score.questions.items() if n]
     return "\n".join(lines)
 
 
 def score_file(
     vectors: WordVectors, path: str | Path, most: int | None = 30_000, unknown: Unknown | None = None
 ) -> Similarity | Analogies:
-    """A file of pairs with scores, or of questions under `: group` lines; .gz too."""
+    """Score a file of pairs with scores, or of questions under `: group` lines; .gz too."""
     path = Path(path)
     with _open(path) as file:
         first = file.readline()
@@ -92,9 +96,9 @@ def score_file(
 
 
 def similarity(vectors: WordVectors, path: str | Path, unknown: Unknown | None = None) -> Similarity:
-    """`unknown`: a rule for unknown words; None leaves their pairs out."""
+    """Score a similarity set; `unknown` is the rule for unknown words, None leaves their pairs out."""
     path, words, scores, left_out = Path(path), [], [], 0
-    for where, fields in _lines(path):
+    for where, fields in _read_lines(path):
         if len(fields) != 3:
             raise UserError(f"{where}: expected two words and a score, found {len(fields)} fields.")
         try:
@@ -110,21 +114,21 @@ def similarity(vectors: WordVectors, path: str | Path, unknown: Unknown | None =
         scores.append(score)
     if len(scores) < 3:
         raise UserError(f"{path}: of {len(scores) + left_out} pairs only {len(scores)} have both words known.")
-    found = vectors.vectors(words, unknown or "refuse").reshape(len(scores), 2, -1)
-    lengths = np.linalg.norm(found, axis=2).prod(1)
-    cosines = (found[:, 0] * found[:, 1]).sum(1) / np.where(lengths > 0, lengths, 1)
+    pairs = vectors.vectors(words, unknown or "refuse").reshape(len(scores), 2, -1)
+    lengths = np.linalg.norm(pairs, axis=2).prod(1)
+    cosines = (pairs[:, 0] * pairs[:, 1]).sum(1) / np.where(lengths > 0, lengths, 1)
     return Similarity(_name(path), float(spearmanr(cosines, scores).statistic), len(scores), left_out)
 
 
 def analogies(vectors: WordVectors, path: str | Path, most: int | None = 30_000) -> Analogies:
-    """Case is folded on both sides; of words that differ in case alone, the most frequent counts."""
+    """Score an analogy set, ignoring case; of words that differ in case alone, the most frequent counts."""
     path, vectors = Path(path), vectors.most_frequent(most)
     index: dict[str, int] = {}
     for number, word in enumerate(vectors.words):
         index.setdefault(word.lower(), number)
     questions: dict[str, list[list[int]]] = {}
     left_out, group = 0, ""
-    for where, fields in _lines(path):
+    for where, fields in _read_lines(path):
         if fields[0].startswith(":"):
             group = " ".join(fields)[1:].strip()
             questions[group] = []
@@ -137,18 +141,18 @@ def analogies(vectors: WordVectors, path: str | Path, most: int | None = 30_000)
         else:
             questions[group].append(places)
     unit = vectors.unit
-    right = {}
-    for group, asked in questions.items():
-        right[group] = 0
-        for start in range(0, len(asked), BLOCK):
-            part = np.array(asked[start : start + BLOCK])
-            wanted = unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]
-            scores = wanted @ unit.T  # their length is the same for all answers
+    correct = {}
+    for group, group_questions in questions.items():
+        correct[group] = 0
+        for start in range(0, len(group_questions), BLOCK):
+            part = np.array(group_questions[start : start + BLOCK])
+            queries = unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]
+            scores = queries @ unit.T  # their length is the same for all answers
             np.put_along_axis(scores, part[:, :3], -np.inf, axis=1)
-            right[group] += int((scores.argmax(1) == part[:, 3]).sum())
+            correct[group] += int((scores.argmax(1) == part[:, 3]).sum())
     if not any(questions.values()):
         raise UserError(f"{path}: no question has all its words among the {len(vectors.words):,} that take part.")
-    return Analogies(_name(path), right, {g: len(q) for g, q in questions.items()}, left_out, len(vectors.words))
+    return Analogies(_name(path), correct, {g: len(q) for g, q in questions.items()}, left_out, len(vectors.words))
 
 
 def _name(path: Path) -> str:
@@ -163,12 +167,12 @@ def _open(path: Path) -> TextIO:
     return open(path, encoding="utf-8")
 
 
-def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(place, fields) of every line; fields are parted by tabs, commas or spaces."""
+def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, fields) of every line; fields are separated by tabs, commas or spaces."""
     try:
         with _open(path) as file:
             for number, line in enumerate(file, 1):
-                separator = next((one for one in "\t," if one in line), None)
+                separator = next((mark for mark in "\t," if mark in line), None)
                 fields = [field.strip() for field in line.split(separator)]
                 if any(fields):
                     yield f"{path}:{number}", fields

@@ -188,7 +188,7 @@ def test_version_2(name: str, seed: int, monkeypatch: Any) -> None:
     for score, raw in (("exact", exact), ("f1", f1)):
         best, threshold = peer._find_best_thresh(found, raw, nulls, {item.id: bool(item.answers) for item in items})
         task.scoring = span.scoring(span.Settings(length=32, score=score), task.facts())
-        task.settle(model, data)
+        task.tune_on_dev(model, data)
         if 100 * sum(not item.answers for item in items) / len(items) < best - 1e-9:
             assert threshold < task.threshold  # clear of it, and the same questions lie above
             assert not [one for one in nulls.values() if threshold + answers.ROUNDING < one <= task.threshold]

@@ -132,7 +132,7 @@ def test_a_reader_that_knows_nothing_answers_nothing(tokenizer: Tokenizer, null:
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.constant_(layer.bias, -1.0)  # all null scores are at most 0: all questions would be answered
     assert all(answer["answer"] for answer in task.predict(model, data))
-    task.settle(model, data)
+    task.tune_on_dev(model, data)
     assert not any(answer["answer"] for answer in task.predict(model, data))
     assert task.evaluate(model, data)["f1"].value == 1.0
 
@@ -166,7 +166,7 @@ def test_it_learns_by_heart(tokenizer: Tokenizer, kind: str, null: Any, monkeypa
         for one in answer["nbest"]:
             assert item.context[one["start"] : one["start"] + len(one["text"])] == one["text"]
         assert sum(one["probability"] for one in answer["nbest"]) == pytest.approx(1.0)
-    task.settle(model, data)
+    task.tune_on_dev(model, data)
     scores = task.evaluate(model, data)
     if kind == "both":
         assert scores["f1"].value > 0.9 and scores["f1_unanswerable"].count == 2

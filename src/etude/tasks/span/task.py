@@ -279,7 +279,7 @@ class Span(Task[Question, WindowRow, WindowBatch]):
 
     # --- scores -------------------------------------------------------------------------------------
 
-    def settle(self, model: Model, dev: Examples[Question]) -> None:
+    def tune_on_dev(self, model: Model, dev: Examples[Question]) -> None:
         """The threshold that suits dev best, by the official walk; where that finds nothing better than to answer no
         question at all it returns 0, at which some would be answered: then the threshold lies below them all."""
         if not self.null:
