@@ -56,7 +56,8 @@ def main() -> None:
     asked = parser.parse_args()
     corpus = Corpus.open(asked.corpus)
     print(
-        f"{describe_hardware()}, {describe_versions()}; {asked.steps} steps of {asked.tokens:,} tokens, length {asked.length}",
+        f"{describe_hardware()}, {describe_versions()}; {asked.steps} steps of {asked.tokens:,} tokens, "
+        f"length {asked.length}",
         flush=True,
     )
     good = True

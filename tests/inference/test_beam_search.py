@@ -43,28 +43,30 @@ def test_a_beam_that_holds_everything_finds_the_best(penalty: float) -> None:
         every = [[*new, end] for size in range(3) for new in itertools.product(letters, repeat=size)]
         scores = {tuple(new): likelihood(model, ids, new) / length_penalty(len(new), penalty) for new in every}
         best = max(scores, key=scores.__getitem__)
-        found = search(model, prompt, 3, beams=100, penalty=penalty)
-        assert (*found[0].ids, end) == best and found[0].ended == "end"
-        assert found[0].score == pytest.approx(scores[best], abs=1e-4)
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)  # type: ignore[type-var]
+        result = search(model, prompt, 3, beams=100, penalty=penalty)
+        assert (*result[0].ids, end) == best and result[0].ended == "end"
+        assert result[0].score == pytest.approx(scores[best], abs=1e-4)
+        assert [item.score for item in result] == sorted((item.score for item in result), reverse=True)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_one_beam_is_greedy(prompt: str) -> None:
     model = decoder(context=16)
-    (found,) = search(model, prompt, 25, beams=1)
+    (result,) = search(model, prompt, 25, beams=1)
     greedy = generate(model, [prompt], Sampling(tokens=25, temperature=0))[0]
-    assert (found.ids, found.text, found.slides) == (greedy.ids, greedy.text, greedy.slides)
-    assert found.slides > 0
+    assert (result.ids, result.text, result.slides) == (greedy.ids, greedy.text, greedy.slides)
+    assert result.slides > 0
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_cache_changes_nothing(prompt: str) -> None:
     model = decoder(context=16)
-    found = search(model, prompt, 14, stop=["a"])
+    result = search(model, prompt, 14, stop=["a"])
     again = search(model, prompt, 14, stop=["a"], cached=False)
-    assert [(one.ids, one.text, one.ended) for one in found] == [(one.ids, one.text, one.ended) for one in again]
-    assert len({one.ids for one in found}) == len(found)
+    assert [(item.ids, item.text, item.ended) for item in result] == [
+        (item.ids, item.text, item.ended) for item in again
+    ]
+    assert len({item.ids for item in result}) == len(result)
 
 
 def test_more_beams_are_not_worse_here_and_stop_strings_end() -> None:
@@ -74,8 +76,8 @@ def test_more_beams_are_not_worse_here_and_stop_strings_end() -> None:
     assert wide[0].score >= narrow[0].score
     letter = wide[-1].text[-1]
     stopped = search(model, "the", 6, beams=30, stop=[letter])
-    assert {one.ended for one in stopped} == {"end", "stop"}
-    assert all(letter not in one.text for one in stopped)
+    assert {item.ended for item in stopped} == {"end", "stop"}
+    assert all(letter not in item.text for item in stopped)
 
 
 def test_what_cannot_be_asked_is_said() -> None:

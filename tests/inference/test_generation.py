@@ -40,7 +40,7 @@ def prompts_of(count: int) -> list[str]:
 
 
 def ids_of(found: list[Continuation]) -> list[tuple[int, ...]]:
-    return [one.ids for one in found]
+    return [item.ids for item in found]
 
 
 # --- the cache and the batch ------------------------------------------------------------------------
@@ -52,9 +52,9 @@ def test_the_cache_changes_nothing(axes: dict[str, Any], sampling: Sampling) -> 
     """Token by token, also where a text fills its context and slides."""
     model = decoder(context=16, **axes)
     prompts = prompts_of(6)
-    found = generate(model, prompts, sampling, samples=2)
-    assert found == generate(model, prompts, sampling, samples=2, cached=False)
-    assert any(one.slides for one in found) and len(set(ids_of(found))) > 3
+    result = generate(model, prompts, sampling, samples=2)
+    assert result == generate(model, prompts, sampling, samples=2, cached=False)
+    assert any(item.slides for item in result) and len(set(ids_of(result))) > 3
 
 
 @pytest.mark.parametrize("name", ["greedy", "narrow"])
@@ -146,14 +146,14 @@ def test_draws_have_the_probabilities_of_the_model() -> None:
     drawn = sampling.choose(scores.expand(count, -1), [fold(5, number) for number in range(count)])
     share = (scores / 0.7).softmax(-1).numpy()
     error = np.sqrt(share * (1 - share) / count)
-    found = np.bincount(drawn, minlength=5) / count
-    assert (np.abs(found - share) <= 4 * error).all()
+    result = np.bincount(drawn, minlength=5) / count
+    assert (np.abs(result - share) <= 4 * error).all()
 
 
 def test_ids_without_a_token_are_never_written() -> None:
     model = decoder(vocab=320)  # the tokenizer has 300
-    found = generate(model, prompts_of(5), Sampling(tokens=30, temperature=3.0))
-    written = [token for one in found for token in one.ids]
+    result = generate(model, prompts_of(5), Sampling(tokens=30, temperature=3.0))
+    written = [token for item in result for token in item.ids]
     assert len(written) > 50
     assert max(written) < model.tokenizer.vocab
 
@@ -230,15 +230,15 @@ def test_stop_strings_end_the_text_before_them() -> None:
             assert cut.text == whole.text[: ends[0] - longest] and cut.ended == "stop"
         else:
             assert cut == whole
-    assert {one.ended for one in stopped} >= {"stop", "tokens"}
+    assert {item.ended for item in stopped} >= {"stop", "tokens"}
 
 
 def test_a_stream_is_the_text_in_whole_characters() -> None:
     model = decoder()
-    found = model.generate("고양이가", tokens=60, seed=4, stop=["앉"])
+    result = model.generate("고양이가", tokens=60, seed=4, stop=["앉"])
     pieces = list(model.stream("고양이가", tokens=60, seed=4, stop=["앉"]))
-    assert isinstance(found, Continuation)
-    assert "".join(pieces) == found.text and len(pieces) > 10
+    assert isinstance(result, Continuation)
+    assert "".join(pieces) == result.text and len(pieces) > 10
     second = model.generate("고양이가", tokens=60, seed=4, samples=2)
     assert isinstance(second, list)
     assert "".join(model.stream("고양이가", tokens=60, seed=4, sample=1)) == second[1].text

@@ -75,9 +75,9 @@ def test_an_empty_context_is_end_of_text(gpt: LoadedModel) -> None:
 
 def test_what_is_too_long_is_cut_at_its_beginning(gpt: LoadedModel) -> None:
     context, answers = "good film bad plot " * 60 + "label:", [" bad", " very good"]
-    one = encode_answers(gpt, context, answers)
-    assert one.cut
-    for tokens, first, answer in zip(one.sequences, one.firsts, answers, strict=True):
+    item = encode_answers(gpt, context, answers)
+    assert item.cut
+    for tokens, first, answer in zip(item.sequences, item.firsts, answers, strict=True):
         whole = gpt.tokenizer.encode(context + answer).ids
         assert len(tokens) == gpt.model.context + 1  # the last one is not read
         assert tokens.tolist() == whole[-len(tokens) :].tolist()
@@ -100,8 +100,8 @@ def test_what_several_answers_read_is_read_once(gpt: LoadedModel, monkeypatch: p
 
 
 def tokens_of(gpt: LoadedModel, option: str) -> int:
-    one = encode_answers(gpt, "the", [option])
-    return len(one.sequences[0]) - one.firsts[0]
+    item = encode_answers(gpt, "the", [option])
+    return len(item.sequences[0]) - item.firsts[0]
 
 
 RATED = st.tuples(st.floats(0.1, 50), st.integers(1, 9), st.text(min_size=1, max_size=9))
@@ -109,14 +109,14 @@ RATED = st.tuples(st.floats(0.1, 50), st.integers(1, 9), st.text(min_size=1, max
 
 @given(st.lists(RATED, min_size=2, max_size=5))
 def test_rules_divide_by_what_they_say(answers: list[tuple[float, int, str]]) -> None:
-    nats, tokens = np.array([one[0] for one in answers]), np.array([one[1] for one in answers])
+    nats, tokens = np.array([item[0] for item in answers]), np.array([item[1] for item in answers])
     conditional, unconditional = (AnswerScores(value, tokens, tokens == 1) for value in (nats, nats * 2))
-    found = score_by_rule(conditional, [word for _, _, word in answers], unconditional)
-    assert found["sum"] == pytest.approx(-nats)
-    assert found["tokens"] == pytest.approx([-n / t for n, t, _ in answers])
-    assert found["characters"] == pytest.approx([-n / len(word) for n, _, word in answers])
-    assert found["bytes"] == pytest.approx([-n / len(word.encode()) for n, _, word in answers])
-    assert found["unconditional"] == pytest.approx(nats)
+    result = score_by_rule(conditional, [word for _, _, word in answers], unconditional)
+    assert result["sum"] == pytest.approx(-nats)
+    assert result["tokens"] == pytest.approx([-n / t for n, t, _ in answers])
+    assert result["characters"] == pytest.approx([-n / len(word) for n, _, word in answers])
+    assert result["bytes"] == pytest.approx([-n / len(word.encode()) for n, _, word in answers])
+    assert result["unconditional"] == pytest.approx(nats)
 
 
 @pytest.mark.parametrize("answer", ["", "  "])

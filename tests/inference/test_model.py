@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import etude
 from etude.errors import UserError
-from etude.inference.fill import Guess, _with_blanks
+from etude.inference.fill import Guess, _encode_blanks
 from etude.inference.model import LoadedModel
 from etude.models import recurrent, static
 from etude.nn.packed import pack
@@ -59,8 +59,8 @@ def test_company_and_order_change_nothing(make: Any, monkeypatch: pytest.MonkeyP
     together = results(list(range(6)))
     monkeypatch.setattr("etude.inference.base.TOKENS", 20)
     alone = [[part[0] for part in kind] for kind in zip(*(results([number]) for number in order), strict=True)]
-    for found in (results(order), alone):
-        for whole, part in zip(together, found, strict=True):
+    for result in (results(order), alone):
+        for whole, part in zip(together, result, strict=True):
             for place, number in enumerate(order):
                 np.testing.assert_allclose(part[place], whole[number], rtol=1e-5, atol=1e-5)
 
@@ -85,9 +85,9 @@ def test_vectors_are_pooled_states_of_the_framed_text(pool: Any) -> None:
     model = encoder()
     special = model.tokenizer.special
     for layer in (0, 1, -1):
-        found = model.encode(WORDS, layer=layer, pool=pool)
-        assert found.shape == (4, 32) and found.dtype == np.float32
-        for text, vector in zip(WORDS, found, strict=True):
+        result = model.encode(WORDS, layer=layer, pool=pool)
+        assert result.shape == (4, 32) and result.dtype == np.float32
+        for text, vector in zip(WORDS, result, strict=True):
             states = model.states([[special.start, *model.tokenizer.encode(text).ids, special.separator]])[0][layer]  # type: ignore[list-item]
             expected = {"mean": states.mean(0), "first": states[0], "last": states[-1], "max": states.max(0)}[pool]
             np.testing.assert_allclose(vector, expected, rtol=1e-5, atol=1e-5)
@@ -130,8 +130,8 @@ def favouring(word: str, spec: str = "wordpiece:200", second: str | None = None)
 
 def test_a_blank_is_filled_with_the_likeliest_tokens() -> None:
     model = favouring("cat", second="dog")
-    found = model.fill("The [MASK] sat.", top=2)
-    assert [(guess.token, guess.text) for guess in found if isinstance(guess, Guess)] == [
+    result = model.fill("The [MASK] sat.", top=2)
+    assert [(guess.token, guess.text) for guess in result if isinstance(guess, Guess)] == [
         ("cat", "The cat sat."),
         ("dog", "The dog sat."),
     ]
@@ -139,7 +139,7 @@ def test_a_blank_is_filled_with_the_likeliest_tokens() -> None:
     ids = [*model.tokenizer.encode("The").ids, special.mask, *model.tokenizer.encode("sat.").ids]
     scores = torch.from_numpy(model.logits([[special.start, *ids, special.separator]])[0])  # type: ignore[list-item]
     shares = scores[1 + len(ids) - 1 - len(model.tokenizer.encode("sat.").ids)].softmax(-1)
-    assert [guess.probability for guess in found] == pytest.approx(shares.topk(2).values.tolist(), abs=1e-5)  # type: ignore[union-attr]
+    assert [guess.probability for guess in result] == pytest.approx(shares.topk(2).values.tolist(), abs=1e-5)  # type: ignore[union-attr]
 
 
 def test_several_blanks_have_guesses_each() -> None:
@@ -175,7 +175,7 @@ def test_the_space_before_a_blank_belongs_to_it_where_tokens_have_spaces() -> No
     mask = model.tokenizer.special.mask
     assert mask is not None
     before, after = (model.tokenizer.encode(part).ids.tolist() for part in ("ran to", " door"))
-    assert _with_blanks(model, ["ran to ", " door"], mask).tolist() == [*before, mask, *after]
+    assert _encode_blanks(model, ["ran to ", " door"], mask).tolist() == [*before, mask, *after]
 
 
 def test_what_cannot_be_filled_is_said() -> None:
@@ -241,7 +241,7 @@ def without(folder: Path, start: str) -> Path:
     """A published folder without the tensors whose names begin so, and without a recipe."""
     (folder / "recipe.yaml").unlink()
     file = folder / "model.safetensors"
-    tensors = {name: one for name, one in load_file(file).items() if not name.startswith(start)}
+    tensors = {name: item for name, item in load_file(file).items() if not name.startswith(start)}
     save_file(tensors, file, metadata={"format": "pt"})
     return folder
 
@@ -311,7 +311,7 @@ def test_generate_and_perplexity_on_the_command_line(tmp_path: Path, capsys: pyt
     loaded = etude.load(run)
     wanted = loaded.generate("Once upon", tokens=12, temperature=0.8, top_k=40, top_p=0.9, seed=1, samples=3)
     assert isinstance(wanted, list)
-    shown = "---\n".join(f"{one}\n" for one in wanted)
+    shown = "---\n".join(f"{item}\n" for item in wanted)
     assert etude_says(capsys, "generate", run, "Once upon", *options, "--samples", "3") == (0, shown, "")
     assert etude_says(capsys, "generate", run, "Once upon", *options, "--samples", "3", "--stream") == (0, shown, "")
     code, out, _ = etude_says(capsys, "generate", run, "the", "고양이", "--beams", "2", "--tokens", "4")
@@ -323,9 +323,9 @@ def test_generate_and_perplexity_on_the_command_line(tmp_path: Path, capsys: pyt
 
     (tmp_path / "text.txt").write_text(TEXTS[0], encoding="utf-8")
     code, out, _ = etude_says(capsys, "perplexity", run, str(tmp_path / "text.txt"), "--stride", "8")
-    found = loaded.perplexity(TEXTS[0], stride=8)
-    assert code == 0 and f"perplexity {found.perplexity:.4g} a token" in out and "64 tokens, 8 apart" in out
-    assert f"{found.bits_per_byte:.4f} bits a byte" in out
+    result = loaded.perplexity(TEXTS[0], stride=8)
+    assert code == 0 and f"perplexity {result.perplexity:.4g} a token" in out and "64 tokens, 8 apart" in out
+    assert f"{result.bits_per_byte:.4f} bits a byte" in out
     (tmp_path / "bad.txt").write_bytes(b"the \xff cat")
     for file, word in ((tmp_path / "none.txt", "There is no file"), (tmp_path / "bad.txt", "byte 4 cannot be read")):
         code, _, error = etude_says(capsys, "perplexity", run, str(file))
@@ -336,7 +336,7 @@ def test_fill_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     run = str(finished_run(tmp_path / "run", "bert-toy", "wordpiece:200").folder)
     best = etude.load(run).fill("the [MASK] sat.", top=3)
     code, out, _ = etude_says(capsys, "fill", run, "the [MASK] sat.", "--top", "3")
-    assert code == 0 and [line.split("%")[1].split()[0] for line in out.splitlines()] == [one.token for one in best]  # type: ignore[union-attr]
+    assert code == 0 and [line.split("%")[1].split()[0] for line in out.splitlines()] == [item.token for item in best]  # type: ignore[union-attr]
     code, out, _ = etude_says(capsys, "fill", run, "[MASK] and [MASK]", "--top", "2")
     assert code == 0 and len(out.split("\n\n")) == 2
     (tmp_path / "text.txt").write_text("the cat sat", encoding="utf-8")

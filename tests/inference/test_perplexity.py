@@ -24,12 +24,12 @@ DECODER, ENCODER = decoder(context=8), encoder(context=16)
 
 def brute_force(model: LoadedModel, ids: list[int], context: int, stride: int) -> list[float]:
     """Each token alone: its probability behind the tokens from the first window that reaches it."""
-    found = []
+    result = []
     for place in range(1, len(ids)):
         start = next(at for at in range(0, len(ids), stride) if at + context >= place)
         scores = torch.from_numpy(model.logits([ids[start:place]])[0][-1])
-        found.append(-float(scores.double().log_softmax(-1)[ids[place]]))
-    return found
+        result.append(-float(scores.double().log_softmax(-1)[ids[place]]))
+    return result
 
 
 @settings(max_examples=25, deadline=None)
@@ -55,15 +55,15 @@ def test_windows_see_at_least_what_is_promised() -> None:
 
 def test_a_text_is_scored_behind_end_of_text() -> None:
     text = TEXTS[0] + " 고양이"
-    found = perplexity(DECODER, text, stride=3)
+    result = perplexity(DECODER, text, stride=3)
     ids = [DECODER.tokenizer.special.end, *DECODER.tokenizer.encode(text).ids.tolist()]
     nats = brute_force(DECODER, ids, 8, 3)  # type: ignore[arg-type]
-    assert found.tokens == len(ids) - 1 == len(nats)
-    assert found.nats == pytest.approx(sum(nats), rel=1e-5)
-    assert found.words == 17 + 3 + 1 and found.bytes == len(text.encode()) and not found.unscored
-    assert found.perplexity == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-5)
-    assert found.bits_per_byte == pytest.approx(sum(nats) / math.log(2) / len(text.encode()), rel=1e-5)
-    assert found.nats_per_word == pytest.approx(found.nats / 21) and not found.pseudo
+    assert result.tokens == len(ids) - 1 == len(nats)
+    assert result.nats == pytest.approx(sum(nats), rel=1e-5)
+    assert result.words == 17 + 3 + 1 and result.bytes == len(text.encode()) and not result.unscored
+    assert result.perplexity == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(sum(nats) / math.log(2) / len(text.encode()), rel=1e-5)
+    assert result.nats_per_word == pytest.approx(result.nats / 21) and not result.pseudo
 
 
 def corpus_of(model: LoadedModel) -> tuple[Corpus, list[list[int]]]:
@@ -82,10 +82,10 @@ def test_a_corpus_is_read_as_in_pretraining(documents: str) -> None:
     if documents == "join":
         pieces = [[end, *(id for part in parts for id in (*part, end))]]
     nats = [value for piece in pieces for value in brute_force(model, piece, 8, 4)]
-    found = perplexity(model, corpus)
-    assert (found.stride, found.tokens) == (4, corpus.total + 4)
-    assert found.nats == pytest.approx(sum(nats), rel=1e-5)
-    assert found.words == corpus.total and found.bytes == corpus.bytes
+    result = perplexity(model, corpus)
+    assert (result.stride, result.tokens) == (4, corpus.total + 4)
+    assert result.nats == pytest.approx(sum(nats), rel=1e-5)
+    assert result.words == corpus.total and result.bytes == corpus.bytes
 
 
 @pytest.mark.parametrize("start", [False, True])
@@ -97,10 +97,10 @@ def test_windows_side_by_side_are_the_loss_of_the_objective(documents: str, star
     rows = model.objective.rows(corpus, seed=0)
     batch = model.objective.batch([rows[number] for number in range(len(rows))], Chance(0, 0))
     loss = model.objective.metrics(model.model, batch)["loss"]
-    found = perplexity(model, corpus, stride=8)
-    assert found.tokens == loss.count
-    assert found.nats_per_token == pytest.approx(loss.mean, rel=1e-5)
-    assert found.bits_per_byte == pytest.approx(
+    result = perplexity(model, corpus, stride=8)
+    assert result.tokens == loss.count
+    assert result.nats_per_token == pytest.approx(loss.mean, rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(
         loss.mean * model.objective.tokens_per_byte(corpus) / math.log(2), rel=1e-5
     )
 
@@ -119,9 +119,9 @@ def test_a_tokenizer_without_end_of_text_leaves_the_first_token() -> None:
     bare = LoadedModel(model.model, model.objective, Tokenizer(parts))
     assert bare.tokenizer.special.end is None
     ids = bare.tokenizer.encode(TEXTS[0]).ids.tolist()
-    found = perplexity(bare, TEXTS[0])
-    assert found.unscored == 1 and found.tokens == len(ids) - 1
-    assert found.nats == pytest.approx(sum(brute_force(bare, ids, 8, 4)), rel=1e-5)
+    result = perplexity(bare, TEXTS[0])
+    assert result.unscored == 1 and result.tokens == len(ids) - 1
+    assert result.nats == pytest.approx(sum(brute_force(bare, ids, 8, 4)), rel=1e-5)
     with pytest.raises(UserError, match="no end-of-text"):
         perplexity(bare, corpus_of(model)[0])
 
@@ -141,17 +141,17 @@ def test_pseudo_perplexity_masks_one_token_at_a_time(markers: bool, monkeypatch:
             asked[len(before) + place] = special.mask
             scores = torch.from_numpy(model.logits([asked])[0][len(before) + place])  # type: ignore[list-item]
             total -= float(scores.double().log_softmax(-1)[token])
-    found = pseudo_perplexity(model, TEXTS[0])
-    assert found.pseudo and found.tokens == len(ids)
-    assert found.nats == pytest.approx(total, rel=1e-5)
+    result = pseudo_perplexity(model, TEXTS[0])
+    assert result.pseudo and result.tokens == len(ids)
+    assert result.nats == pytest.approx(total, rel=1e-5)
 
 
 def test_pseudo_perplexity_of_a_corpus_reads_its_documents() -> None:
     texts = ["the cat sat", "고양이가 앉았다"]
     encoded = [ENCODER.tokenizer.encode(text).ids.tolist() for text in texts]
     corpus = Corpus.from_documents([[ids] for ids in encoded], ENCODER.tokenizer)
-    found = pseudo_perplexity(ENCODER, corpus)
-    assert found.nats == pytest.approx(sum(pseudo_perplexity(ENCODER, text).nats for text in texts), rel=1e-5)
+    result = pseudo_perplexity(ENCODER, corpus)
+    assert result.nats == pytest.approx(sum(pseudo_perplexity(ENCODER, text).nats for text in texts), rel=1e-5)
 
 
 def test_unknown_tokens_are_counted() -> None:

@@ -56,8 +56,8 @@ def test_from_text_to_a_scored_task(
     etude("evaluate", "tuned", "labelled.jsonl")
     assert "accuracy" in capsys.readouterr().out
     etude("features", "run", "labelled.jsonl", "-o", "states.npz", "--layers", "all")
-    with np.load("states.npz") as found:
-        assert found["vectors"].shape == (12, 3, 64)
+    with np.load("states.npz") as result:
+        assert result["vectors"].shape == (12, 3, 64)
     etude("fill", "run", "A [MASK] town.")
 
 
@@ -65,10 +65,10 @@ def test_states_and_logits_of_ids() -> None:
     model = towers()
     ids = [[5, 9, 10, 5], [5, 11, 5]]
     states = model.states(ids)
-    assert [one.shape for one in states] == [(4, 4, 64), (4, 3, 64)]  # embedding, two layers, combiner
-    assert [one.shape for one in model.states(ids, layers="last")] == [(4, 32), (3, 32)]
+    assert [item.shape for item in states] == [(4, 4, 64), (4, 3, 64)]  # embedding, two layers, combiner
+    assert [item.shape for item in model.states(ids, layers="last")] == [(4, 32), (3, 32)]
     logits = model.logits(ids)
-    assert [one.shape for one in logits] == [(4, model.model.vocab), (3, model.model.vocab)]
+    assert [item.shape for item in logits] == [(4, model.model.vocab), (3, model.model.vocab)]
     changed = model.logits([[5, 9, 12, 5]])[0]
     np.testing.assert_allclose(changed[2], logits[0][2], atol=1e-6)  # the token itself says nothing
     assert np.abs(changed[1] - logits[0][1]).max() > 1e-4
@@ -88,8 +88,8 @@ def test_the_pseudo_perplexity_needs_no_mask() -> None:
     framed = model.frame(ids)
     scores = torch.from_numpy(model.logits([framed])[0])[1:-1]
     nats = torch.nn.functional.cross_entropy(scores, torch.from_numpy(ids).long(), reduction="sum")
-    found = pseudo_perplexity(model, text)
-    assert found.tokens == len(ids) and math.isclose(found.nats, float(nats), rel_tol=1e-4)
+    result = pseudo_perplexity(model, text)
+    assert result.tokens == len(ids) and math.isclose(result.nats, float(nats), rel_tol=1e-4)
 
 
 def test_a_bilm_speaks_of_what_follows() -> None:

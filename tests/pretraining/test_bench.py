@@ -42,17 +42,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def test_sizes_double_up_to_a_whole_step(corpus: Corpus) -> None:
     recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 32})
     assert micro_batch_sizes(recipe, corpus) == [32, 64, 128, 256, 512, 1024]
-    one = recipe.with_settings({"train.micro_tokens": 64})
-    assert micro_batch_sizes(one, corpus) == [64]
+    item = recipe.with_settings({"train.micro_tokens": 64})
+    assert micro_batch_sizes(item, corpus) == [64]
 
 
 def test_a_bench_names_the_fastest_and_its_parts(corpus: Corpus) -> None:
-    found = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
-    assert [one.micro_tokens for one in found.trials] == [256, 512, 1024]
-    assert found.best.rate() == max(one.rate() for one in found.trials) > 0
-    assert set(found.parts) == {"batches", "forward", "backward", "update"}
-    assert all(seconds > 0 for seconds in found.parts.values())
-    assert 0 < found.share(found.best) < 1.5
+    result = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
+    assert [item.micro_tokens for item in result.trials] == [256, 512, 1024]
+    assert result.best.rate() == max(item.rate() for item in result.trials) > 0
+    assert set(result.parts) == {"batches", "forward", "backward", "update"}
+    assert all(seconds > 0 for seconds in result.parts.values())
+    assert 0 < result.share(result.best) < 1.5
 
 
 def test_memory_that_runs_out_ends_the_search_and_not_the_bench(
@@ -66,9 +66,9 @@ def test_memory_that_runs_out_ends_the_search_and_not_the_bench(
         return real(recipe, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "measure_speed", limited)
-    found = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
-    assert [one.speed is None for one in found.trials] == [False, True]
-    assert found.best.micro_tokens == 256
+    result = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
+    assert [item.speed is None for item in result.trials] == [False, True]
+    assert result.best.micro_tokens == 256
     monkeypatch.setattr(module, "measure_speed", lambda *_: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(UserError, match=r"objective\.row_tokens"):
         bench("gpt2-toy", corpus, SMALL, seconds=0.05)
@@ -76,24 +76,24 @@ def test_memory_that_runs_out_ends_the_search_and_not_the_bench(
 
 def test_the_command_says_what_to_set(corpus: Corpus) -> None:
     settings = [f"{name}={value}" for name, value in (SMALL | {"objective.row_tokens": 512}).items()]
-    found = CliRunner().invoke(app, ["bench", "gpt2-toy", str(Path(corpus.folder)), *settings, "--seconds", "0.05"])
-    assert found.exit_code == 0, found.output
-    assert "train.micro_tokens=" in found.output
-    assert "of peak" in found.output
+    result = CliRunner().invoke(app, ["bench", "gpt2-toy", str(Path(corpus.folder)), *settings, "--seconds", "0.05"])
+    assert result.exit_code == 0, result.output
+    assert "train.micro_tokens=" in result.output
+    assert "of peak" in result.output
 
 
 def test_a_plain_bench_needs_neither_recipe_nor_corpus() -> None:
     tiny = [f"{name}={value}" for name, value in SMALL.items()]
     rows = ["objective.row_tokens=512", "objective.length=32", "model.vocab=500"]
-    found = CliRunner().invoke(app, ["bench", *tiny, *rows, "--seconds", "0.01"])
-    assert found.exit_code == 0, found.output
-    assert f"{module.default_recipe().name}, steps of 1,024 tokens; random words, vocabulary 500" in found.output
-    lines = found.output.splitlines()
+    result = CliRunner().invoke(app, ["bench", *tiny, *rows, "--seconds", "0.01"])
+    assert result.exit_code == 0, result.output
+    assert f"{module.default_recipe().name}, steps of 1,024 tokens; random words, vocabulary 500" in result.output
+    lines = result.output.splitlines()
     head = next(number for number, line in enumerate(lines) if "tokens/s" in line and "start-up" in line)
     table = lines[head : head + 3]
     assert [line.split()[0] for line in table] == ["micro-batch", "512", "1,024"]
     assert len({len(line) for line in table}) == 1  # columns end at the same places
-    assert "There a step's time goes to: batches" in found.output
+    assert "There a step's time goes to: batches" in result.output
 
 
 def test_words_at_random_have_the_vocabulary_of_the_recipe() -> None:
@@ -132,12 +132,12 @@ def test_memory_is_the_most_that_was_held_since() -> None:
     ],
 )
 def test_wrong_words_are_one_message(words: list[str], said: str) -> None:
-    found = CliRunner().invoke(app, ["bench", *words])
-    assert isinstance(found.exception, UserError)  # the entry point makes it exit code 2
-    assert said in str(found.exception)
-    assert found.output.strip() == ""
+    result = CliRunner().invoke(app, ["bench", *words])
+    assert isinstance(result.exception, UserError)  # the entry point makes it exit code 2
+    assert said in str(result.exception)
+    assert result.output.strip() == ""
 
 
 def test_no_time_at_all_is_refused() -> None:
-    found = CliRunner().invoke(app, ["bench", "bert-toy", "--seconds", "-1"])
-    assert isinstance(found.exception, UserError) and "seconds=-1 is too small" in str(found.exception)
+    result = CliRunner().invoke(app, ["bench", "bert-toy", "--seconds", "-1"])
+    assert isinstance(result.exception, UserError) and "seconds=-1 is too small" in str(result.exception)

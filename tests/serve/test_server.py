@@ -119,12 +119,12 @@ def test_a_run_serves_what_it_can(run: Callable[[str], Path], name: str, abiliti
 def test_answers_are_those_of_python(run: Callable[[str], Path]) -> None:
     with served(run("bert-toy")) as server:
         model = etude.load(run("bert-toy"))
-        found = post(server, "fill", text="the [MASK] sat [MASK]", top=2)["blanks"]
+        result = post(server, "fill", text="the [MASK] sat [MASK]", top=2)["blanks"]
         wanted: Any = model.fill("the [MASK] sat [MASK]", top=2)
-        assert [[guess["token"] for guess in one] for one in found] == [
-            [guess.token for guess in one] for one in wanted
+        assert [[guess["token"] for guess in item] for item in result] == [
+            [guess.token for guess in item] for item in wanted
         ]
-        assert found[0][0]["text"] == wanted[0][0].text
+        assert result[0][0]["text"] == wanted[0][0].text
         vectors = post(server, "encode", texts=[TEXT, "a dog"], pool="first")["vectors"]
         np.testing.assert_allclose(vectors, model.encode([TEXT, "a dog"], pool="first"), atol=1e-5)
         seen = post(server, "attention", text=TEXT)
@@ -144,8 +144,8 @@ def test_answers_are_those_of_python(run: Callable[[str], Path]) -> None:
 def test_many_at_once_get_their_own_answers(run: Callable[[str], Path]) -> None:
     texts = [f"the cat sat {'on ' * count}" for count in range(1, 13)]
     with served(run("bert-toy")) as server, ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda text: post(server, "encode", texts=[text])["vectors"][0], texts))
-    np.testing.assert_allclose(found, etude.load(run("bert-toy")).encode(texts), atol=1e-5)
+        result = list(pool.map(lambda text: post(server, "encode", texts=[text])["vectors"][0], texts))
+    np.testing.assert_allclose(result, etude.load(run("bert-toy")).encode(texts), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_the_command_line_ends_when_told(run: Callable[[str], Path]) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = process.stderr.readline()
-        found = re.search(r"skipgram-toy at http://127\.0\.0\.1:(\d+) \(encode\)", told)
-        assert found, told
-        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=30)
+        result = re.search(r"skipgram-toy at http://127\.0\.0\.1:(\d+) \(encode\)", told)
+        assert result, told
+        connection = http.client.HTTPConnection("127.0.0.1", int(result[1]), timeout=30)
         connection.request("GET", "/about")
         assert json.loads(connection.getresponse().read())["name"] == "skipgram-toy"
         connection.close()

@@ -44,15 +44,15 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: LoadedModel) -> None:
     """[CLS] a [MASK] text [SEP] the text [SEP], with segments: the likeliest whole words there."""
     replacer = WordReplacer(model, AugmentSettings(candidates=4))
-    [found] = replacer.find_candidates(["this film is very good , 3 actor"])
+    [result] = replacer.find_candidates(["this film is very good , 3 actor"])
     words = ["film", "good", "actor"]  # closed: this is very; no letters: , 3
     text = "this film is very good , 3 actor"
-    assert [text[one.start : one.stop] for one in found] == words
+    assert [text[item.start : item.stop] for item in result] == words
     encoding = model.tokenizer.encode(text)
     special = model.tokenizer.special
-    for one in found:
+    for item in result:
         ids = encoding.ids.copy()
-        place = int(np.flatnonzero(encoding.offsets[:, 0] == one.start)[0])
+        place = int(np.flatnonzero(encoding.offsets[:, 0] == item.start)[0])
         ids[place] = special.mask
         sequence = np.concatenate([[special.start], ids, [special.separator], encoding.ids, [special.separator]])
         packed = module.pack([sequence])
@@ -60,7 +60,7 @@ def test_candidates_are_what_the_model_says_before_the_text_as_it_was(model: Loa
         with torch.no_grad():
             scores = model.objective.logits(model.model, model.model(packed))[place + 1]
         ranked = [model.tokenizer.token(int(token)) for token in scores.argsort(descending=True)]
-        assert one.words == [token for token in ranked if token.isalpha()][:4]
+        assert item.words == [token for token in ranked if token.isalpha()][:4]
 
 
 def test_pieces_of_words_signs_and_numbers_are_no_candidates(model: LoadedModel) -> None:
@@ -85,8 +85,8 @@ def test_word_pieces(base: Bases, tmp_path: Path) -> None:
     assert not any(word and word.startswith("##") for word in replacer.token_words)
     for number, word in enumerate(replacer.token_words):
         assert word is None or tokenizer.token(number) == word
-    [found] = replacer.find_candidates(["zqxy unheard"])
-    assert [(one.start, one.words) for one in found] == [(0, ["near"])]
+    [result] = replacer.find_candidates(["zqxy unheard"])
+    assert [(item.start, item.words) for item in result] == [(0, ["near"])]
     assert WordReplacer(pieces, AugmentSettings()).find_candidates(["zqxy"]) == [[]]
 
 
@@ -103,11 +103,11 @@ def test_copies_change_open_words_alone(data: st.DataObject) -> None:
     replacer.rules = AugmentSettings(copies=8, rate=0.5)
     copies = replacer.make_copies(text, spans, key=data.draw(st.integers(0, 2**32)))
     assert len(set(copies)) == len(copies) <= 8 and text not in copies
-    opened = {one.start for one in spans}
+    opened = {item.start for item in spans}
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
     for copy in copies:
-        for word, start, found in zip(words, starts, copy.split(" "), strict=True):
-            assert found == word or (start in opened and found in ("X", "YY"))
+        for word, start, result in zip(words, starts, copy.split(" "), strict=True):
+            assert result == word or (start in opened and result in ("X", "YY"))
 
 
 def test_every_example_comes_first_and_keeps_its_label(
@@ -157,8 +157,8 @@ def test_of_a_pair_one_text_changes_at_a_time(model: LoadedModel, tmp_path: Path
 
 def test_words_behind_what_the_model_sees_stay(model: LoadedModel) -> None:
     for count in (60, 200):
-        [found] = WordReplacer(model, AugmentSettings()).find_candidates([" ".join(["film"] * count)])
-        assert 20 < len(found) < 40  # twice the text and three markers, in 64 tokens
+        [result] = WordReplacer(model, AugmentSettings()).find_candidates([" ".join(["film"] * count)])
+        assert 20 < len(result) < 40  # twice the text and three markers, in 64 tokens
 
 
 def test_the_python_interface(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_from_a_file_to_an_answer(
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "a &lt;title&gt;" in page and plan.score.replace("_", " ") in page
     assert ("Confusion" in page) == (task in ("classify", "pair", "relation", "tag"))
-    assert page.count("<tr>") > sum(not one.correct for one in judged)
+    assert page.count("<tr>") > sum(not item.correct for item in judged)
     if task == "span":
         assert plan.facts["null"] is True
         tuned.write(answers, tmp_path / "predictions.json")
@@ -103,12 +103,12 @@ def test_from_a_file_to_an_answer(
 def test_named_data_sets_have_a_kind() -> None:
     kinds = task_kinds()
     assert set(INPUTS) <= set(kinds)
-    assert {one.kind for one in DATASETS.values()} <= set(kinds)
+    assert {item.kind for item in DATASETS.values()} <= set(kinds)
 
 
 def test_data_sets_by_name(base: Callable[[str], Path], tmp_path: Path) -> None:
     file = tmp_path / "train.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in records("pair", 8, 0)), encoding="utf-8")
+    file.write_text("".join(json.dumps(item) + "\n" for item in records("pair", 8, 0)), encoding="utf-8")
     for number, (changes, score) in enumerate([({}, "f1"), ({"task.score": "mcc"}, "mcc")]):
         run = finetune(base("bert"), "mrpc", file, tmp_path / str(number), quiet=True,
                        overrides={"train.steps": 1, **changes})  # fmt: skip

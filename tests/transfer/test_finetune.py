@@ -97,11 +97,11 @@ def test_no_line_of_a_pipe_waits_for_the_next(tuned: Run) -> None:
             assert answered.acquire(timeout=60), "the answer before this line never came"
             yield text + "\n"
 
-    found = []
+    result = []
     for answer in model.stream(lines()):
-        found.append(answer["label"])
+        result.append(answer["label"])
         answered.release()
-    assert found == ["good", "bad", "good"]
+    assert result == ["good", "bad", "good"]
 
     def broken() -> Iterator[str]:
         yield "good film\n"
@@ -114,8 +114,8 @@ def test_no_line_of_a_pipe_waits_for_the_next(tuned: Run) -> None:
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     advance = Loop.advance
 
-    def watched(self: Loop, one: Any) -> None:
-        advance(self, one)
+    def watched(self: Loop, item: Any) -> None:
+        advance(self, item)
         if self.state.step == step:
             self.interrupted = True
 
@@ -133,8 +133,8 @@ def test_a_stop_changes_nothing(
         )
         assert not run.finished
     transfer.resume(run.folder, quiet=True)
-    one, other = (load_file(r.folder / "model.safetensors") for r in (run, tuned))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    item, other = (load_file(r.folder / "model.safetensors") for r in (run, tuned))
+    assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)
     times = ("seconds",)
     lines = [[{k: v for k, v in line.items() if k not in times} for line in r.metrics()] for r in (run, tuned)]
     assert lines[0] == lines[1]
@@ -240,5 +240,5 @@ def test_bad_examples_are_left_out_and_counted(
     tuned = TaskModel.open(run.folder)
     with pytest.raises(UserError, match=r"dev\.jsonl:43: not JSON"):
         tuned.read(dev)
-    found = tuned.read(dev, skip_bad=True)
-    assert len(found) == 41 and len(found.bad) == 2
+    result = tuned.read(dev, skip_bad=True)
+    assert len(result) == 41 and len(result.bad) == 2

@@ -37,7 +37,7 @@ def test_layers_thaw_from_above(
 ) -> None:
     """After each epoch of the three, one layer more has moved; a stop in between changes nothing."""
     seen: list[set[str]] = []
-    before = {name: one.clone() for name, one in open_pretrained(base(kind)).model.state_dict().items()}
+    before = {name: item.clone() for name, item in open_pretrained(base(kind)).model.state_dict().items()}
     advance = Loop.advance
 
     def watched(self: Loop, step: Any) -> None:
@@ -61,8 +61,8 @@ def test_layers_thaw_from_above(
         run = finetune(base(kind), "classify", reviews[0], tmp_path / "halves", overrides=changes, quiet=True)
         assert not run.finished
     transfer.resume(run.folder, quiet=True)
-    one, other = (load_file(r.folder / "model.safetensors") for r in (run, whole))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    item, other = (load_file(r.folder / "model.safetensors") for r in (run, whole))
+    assert all(torch.equal(item[name], other[name]) for name in item)
 
 
 def test_fresh_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:

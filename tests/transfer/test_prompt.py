@@ -37,7 +37,7 @@ LABELS = ["1", "0", "1", "0", "1", "0", "1"]
 
 
 def write(path: Path, records: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), encoding="utf-8")
+    path.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in records), encoding="utf-8")
     return path
 
 
@@ -76,7 +76,7 @@ def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: LoadedMod
     text, fit = asking.context(2, 2, room=10**6)
     shown = [asking.pool[number] for number in asking.draw_shots(2, 2)]  # type: ignore[index]
     words = {"0": "bad", "1": "very good"}
-    expected = ["Good or bad?", *(f"{one.texts[0]}\nlabel: {words[one.label]}" for one in shown)]
+    expected = ["Good or bad?", *(f"{item.texts[0]}\nlabel: {words[item.label]}" for item in shown)]
     assert text == "\n##\n".join([*expected, f"{TEXTS[-3]}\nlabel:"])
     assert fit == 2
 
@@ -84,9 +84,9 @@ def test_a_context_is_the_instruction_the_shots_and_what_is_asked(gpt: LoadedMod
 def test_shots_are_drawn_anew_for_each_example_and_fewer_are_the_first_of_more(gpt: LoadedModel, folder: Path) -> None:
     asking = asked_of(gpt, folder)
     drawn = [asking.draw_shots(number, 5) for number in range(7)]
-    assert all(len(set(one)) == 5 and set(one) <= set(range(7)) for one in drawn)
-    assert len({tuple(one) for one in drawn}) > 3
-    assert all(asking.draw_shots(number, 2) == one[:2] for number, one in enumerate(drawn))
+    assert all(len(set(item)) == 5 and set(item) <= set(range(7)) for item in drawn)
+    assert len({tuple(item) for item in drawn}) > 3
+    assert all(asking.draw_shots(number, 2) == item[:2] for number, item in enumerate(drawn))
     assert drawn == [asked_of(gpt, folder).draw_shots(number, 5) for number in range(7)]
     assert drawn != [asked_of(gpt, folder, seed=1).draw_shots(number, 5) for number in range(7)]
 
@@ -142,7 +142,7 @@ def test_a_model_that_knows_the_answers_is_right(learnt: LoadedModel, folder: Pa
     (result,) = (found := prompt(learnt, write_prompt(folder), [0])).results
     assert result.scores["accuracy"].value == 1
     assert result.scores["accuracy"].count == 7
-    assert [one["label"] for one in result.answers] == LABELS[::-1]
+    assert [item["label"] for item in result.answers] == LABELS[::-1]
     assert result.answers[0]["answer"] == "very good"
     assert found.baseline == ("always 'very good'", pytest.approx(4 / 7))
     assert set(result.accuracy_by) == {"sum", "characters", "bytes"}
@@ -155,9 +155,9 @@ def test_a_group_changes_nothing(learnt: LoadedModel, folder: Path, monkeypatch:
     whole = prompt(learnt, file, [0, 2])
     monkeypatch.setattr("etude.transfer.prompt.GROUP", 2)
     parts = prompt(learnt, file, [0, 2])
-    assert [one.scores for one in parts.results] == [one.scores for one in whole.results]
-    for one, other in zip(whole.results, parts.results, strict=True):
-        for mine, its in zip(one.answers, other.answers, strict=True):
+    assert [item.scores for item in parts.results] == [item.scores for item in whole.results]
+    for item, other in zip(whole.results, parts.results, strict=True):
+        for mine, its in zip(item.answers, other.answers, strict=True):
             assert mine["log_probabilities"] == pytest.approx(its["log_probabilities"], abs=1e-4)
 
 
@@ -168,10 +168,10 @@ def test_choices_are_their_own_answers(learnt: LoadedModel, folder: Path) -> Non
     ]
     write(folder / "test.jsonl", records)
     file = write_prompt(folder, kind="choice", template="{question}", answers={}, train="test.jsonl")
-    found = prompt(learnt, file, [0, 1])
-    assert found.results[0].scores["accuracy"].value == 1
-    assert [one["choice"] for one in found.results[0].answers] == [1, 0]
-    assert found.baseline == ("a guess", pytest.approx((1 / 3 + 1 / 2) / 2))
+    result = prompt(learnt, file, [0, 1])
+    assert result.results[0].scores["accuracy"].value == 1
+    assert [item["choice"] for item in result.results[0].answers] == [1, 0]
+    assert result.baseline == ("a guess", pytest.approx((1 / 3 + 1 / 2) / 2))
     asked = PromptFile.load(write_prompt(folder, kind="choice", template="{question}\n{choices}\n=", answers={}))
     assert asked.question(asked.read(folder / "test.jsonl")[1]) == "where was it ?\nA. the actor\nB. the end\n="
 
@@ -184,9 +184,9 @@ def test_the_word_that_follows(learnt: LoadedModel, folder: Path) -> None:
     write(folder / "test.jsonl", records)
     file = write_prompt(folder, kind="word", template="{context}", answers={}, train="test.jsonl")
     alone, with_one = prompt(learnt, file, [0, 1]).results
-    assert [one["right"] for one in alone.answers] == [True, False]
+    assert [item["right"] for item in alone.answers] == [True, False]
     assert alone.scores["accuracy"].value == 0.5
-    nats = [-one["log_probability"] for one in alone.answers]
+    nats = [-item["log_probability"] for item in alone.answers]
     assert nats[0] < 0.1 < 1 < nats[1]
     assert alone.scores["perplexity"].value == pytest.approx(np.exp(np.mean(nats)))
     assert with_one.mean_shots == 1
@@ -206,8 +206,8 @@ def test_answers_are_written_up_to_the_end_of_the_line(learnt: LoadedModel, fold
 
 def test_fewer_are_asked_where_a_limit_is_given(learnt: LoadedModel, folder: Path) -> None:
     told: list[tuple[int, int]] = []
-    found = prompt(learnt, write_prompt(folder), [0, 1], limit=3, on_progress=lambda *numbers: told.append(numbers))
-    assert [one.scores["accuracy"].count for one in found.results] == [3, 3]
+    result = prompt(learnt, write_prompt(folder), [0, 1], limit=3, on_progress=lambda *numbers: told.append(numbers))
+    assert [item.scores["accuracy"].count for item in result.results] == [3, 3]
     assert told[-1] == (6, 6)
 
 
@@ -225,10 +225,10 @@ def test_bad_examples_are_left_out_and_told(
 
 def test_scores_are_those_of_classification(learnt: LoadedModel, folder: Path) -> None:
     (result,) = prompt(learnt, write_prompt(folder, answers={"0": "bad", "1": "zzz"}), [0]).results
-    predicted = [one["label"] for one in result.answers]
-    right = [one == gold for one, gold in zip(predicted, LABELS[::-1], strict=True)]
+    predicted = [item["label"] for item in result.answers]
+    right = [item == gold for item, gold in zip(predicted, LABELS[::-1], strict=True)]
     assert result.scores["accuracy"].value == pytest.approx(np.mean(right))
-    both = sum(one == gold == "1" for one, gold in zip(predicted, LABELS[::-1], strict=True))
+    both = sum(item == gold == "1" for item, gold in zip(predicted, LABELS[::-1], strict=True))
     expected = 2 * both / max(1, predicted.count("1") + LABELS.count("1"))
     assert result.scores["f1"].value == pytest.approx(expected)
     (result,) = prompt(learnt, write_prompt(folder, answers={"0": "bad", "1": "very good", "2": "end"}), [0]).results
@@ -325,9 +325,9 @@ def test_the_command_prints_a_table_and_writes_answers(base: Callable[[str], Pat
     assert done.output.splitlines()[0].split() == ["shots", "accuracy", "macro_f1", "mcc", "f1"]
     assert "7 examples; answers compared by log-probability a token" in done.output
     written = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
-    assert [one["shots"] for one in written] == [0] * 7 + [2] * 7
+    assert [item["shots"] for item in written] == [0] * 7 + [2] * 7
     done = CliRunner().invoke(app, [*words[:5], "--json"])
-    assert [one["shots"] for one in json.loads(done.output)["results"]] == [0, 2]
+    assert [item["shots"] for item in json.loads(done.output)["results"]] == [0, 2]
     lost = ["--predictions", str(folder / "nowhere" / "answers.jsonl")]
     assert "There is no folder" in str(CliRunner().invoke(app, [*words[:5], *lost]).exception)
     assert "whole numbers" in str(CliRunner().invoke(app, [*words[:4], "0,x"]).exception)

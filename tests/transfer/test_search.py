@@ -41,18 +41,18 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     assert not run.finished and trials.is_search(out)
     run = trials.resume(out, quiet=True)
     assert run == Run(out) and run.finished
-    found = json.loads((out / "trials.json").read_text(encoding="utf-8"))
-    assert [(trial["settings"]["train.lr"], trial["seed"]) for trial in found["trials"]] == [
+    result = json.loads((out / "trials.json").read_text(encoding="utf-8"))
+    assert [(trial["settings"]["train.lr"], trial["seed"]) for trial in result["trials"]] == [
         (1e-9, 0),
         (1e-9, 1),
         (0.06, 0),
         (0.06, 1),
     ]
-    scores = [trial["score"] for trial in found["trials"] if trial["settings"]["train.lr"] == 0.06]
-    assert found["chosen"]["settings"] == {"train.lr": 0.06} and found["mean"] == pytest.approx(
+    scores = [trial["score"] for trial in result["trials"] if trial["settings"]["train.lr"] == 0.06]
+    assert result["chosen"]["settings"] == {"train.lr": 0.06} and result["mean"] == pytest.approx(
         statistics.fmean(scores)
     )
-    assert found["deviation"] == pytest.approx(statistics.stdev(scores)) and found["score"] == "accuracy"
+    assert result["deviation"] == pytest.approx(statistics.stdev(scores)) and result["score"] == "accuracy"
     assert Plan.read(out).scores["accuracy"]["value"] == max(scores)
     assert TaskModel.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
     assert [file.parent.name for file in out.rglob("model.safetensors")] == ["x"], "only the winner keeps its weights"
@@ -77,7 +77,7 @@ def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
 
     csv = tmp_path / "mine.csv"
     lines = [json.loads(line) for line in reviews[0].read_text(encoding="utf-8").splitlines()]
-    csv.write_text("review,stars\n" + "".join(f"{one['text']},{one['label']}\n" for one in lines), encoding="utf-8")
+    csv.write_text("review,stars\n" + "".join(f"{item['text']},{item['label']}\n" for item in lines), encoding="utf-8")
     out = tmp_path / "run"
     told = etude(
         "finetune", base("static"), "classify", "--train", csv, "--dev", csv, "-o", out, "--text", "review", "--label",

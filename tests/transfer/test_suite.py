@@ -31,7 +31,7 @@ def test_glue(base: Callable[[str], Path], tmp_path: Path) -> None:
     assert result is not None and set(result["tasks"]) == {"CoLA", "MNLI"}
     assert result["tasks"]["CoLA"]["parts"] == [{"mcc": pytest.approx(result["tasks"]["CoLA"]["score"])}]
     assert len(result["tasks"]["MNLI"]["parts"]) == 2, "matched and mismatched"
-    assert result["score"] == pytest.approx(sum(one["score"] for one in result["tasks"].values()) / 2)
+    assert result["score"] == pytest.approx(sum(item["score"] for item in result["tasks"].values()) / 2)
     assert result["score"] > 0.9 and "2 of 8 tasks" in format_table(result)
     stamp = (tmp_path / "out" / "CoLA" / "model.safetensors").stat().st_mtime_ns
     again = run_suite(base("static"), "glue", data, tmp_path / "out", changes, quiet=True)

@@ -77,7 +77,9 @@ def test_the_terms_are_the_formulas(teacher: Path, reviews: Files) -> None:
         known = taught.teacher.objective.pooled(taught.teacher.model, batch)[0]
         mine, its = model(batch, layers=True).layers, taught.teacher.model(batch, layers=True).layers
         soft = torch.nn.KLDivLoss(reduction="batchmean")((scores / 3).log_softmax(-1), (known / 3).softmax(-1)) * 9
-        hidden = sum(F.mse_loss(taught.matching.fit(one), other) for one, other in zip(mine[1:], its[1:], strict=True))
+        hidden = sum(
+            F.mse_loss(taught.matching.fit(item), other) for item, other in zip(mine[1:], its[1:], strict=True)
+        )
         embedding = F.mse_loss(taught.matching.fit(mine[0]), its[0])
     assert mean["soft"] == pytest.approx(soft.item(), rel=1e-5)
     assert mean["hard"] == pytest.approx(F.cross_entropy(scores, batch.labels).item(), rel=1e-5)
@@ -134,9 +136,9 @@ def test_the_inside_first_and_then_the_answers(reviews: Files, teacher: Path, in
         assert last[name] < first[name]
     assert "accuracy" not in run.metrics("valid")[-1] and not Plan.read(inside).scores
     for use in (
-        lambda one: one.predict(["good"]),
-        lambda one: one.evaluate(reviews[1]),
-        lambda one: list(one.stream(["x"])),
+        lambda item: item.predict(["good"]),
+        lambda item: item.evaluate(reviews[1]),
+        lambda item: list(item.stream(["x"])),
     ):
         with pytest.raises(UserError, match="its head nothing yet"):
             use(TaskModel.open(inside))
@@ -188,21 +190,21 @@ def test_it_goes_on_after_a_stop_to_the_same_bits(
 def test_labels_are_the_teachers(base: Bases, reviews: Files, teacher: Path, tmp_path: Path) -> None:
     """Examples at hand may lack one of them, and may not have others."""
     lines = [json.loads(line) for line in reviews[0].read_text(encoding="utf-8").splitlines()]
-    one = tmp_path / "one.jsonl"
-    one.write_text("".join(json.dumps(line) + "\n" for line in lines if line["label"] == "good"), encoding="utf-8")
+    item = tmp_path / "one.jsonl"
+    item.write_text("".join(json.dumps(line) + "\n" for line in lines if line["label"] == "good"), encoding="utf-8")
     tuned = etude.finetune(
         base("bert"),
         "classify",
-        train=one,
+        train=item,
         out=tmp_path / "run",
         teacher=teacher,
         quiet=True,
         settings={**QUICK, "train.epochs": 1},
     )
     assert tuned.model.task.labels == ["bad", "good"]
-    one.write_text(json.dumps({"text": "good", "label": "fair"}) + "\n", encoding="utf-8")
+    item.write_text(json.dumps({"text": "good", "label": "fair"}) + "\n", encoding="utf-8")
     with pytest.raises(UserError, match="the label 'fair'"):
-        etude.finetune(base("bert"), "classify", train=one, out=tmp_path / "other", teacher=teacher, quiet=True)
+        etude.finetune(base("bert"), "classify", train=item, out=tmp_path / "other", teacher=teacher, quiet=True)
 
 
 def test_the_command_line(base: Bases, reviews: Files, teacher: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def tuned_run(base: Path, task: str, folder: Path, **changes: Any) -> Run:
     file = folder / "train.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in records(task, 32, 0)), encoding="utf-8")
+    file.write_text("".join(json.dumps(item) + "\n" for item in records(task, 32, 0)), encoding="utf-8")
     settings = {"train.steps": 2, "train.lr": 5e-3, "train.batch_examples": 8, **changes}
     return finetune(base, task, file, folder / "run", overrides=settings, quiet=True)
 
@@ -108,19 +108,19 @@ def test_heads_say_the_same_there(
 
 
 def compare(task: str, tuned: TaskModel, model: Any, tokenizer: Any, given: list[dict[str, Any]]) -> None:
-    found = tuned.predict(given)
+    result = tuned.predict(given)
     if task in ("classify", "pair", "relation", "similarity"):
         item = [tuned.plan.module.parse(one, {}, "x") for one in given]
         texts = [item.texts if task == "similarity" else tuned.task.texts(item) for item in item]
         logits = model(**tokenizer(*map(list, zip(*texts, strict=True)), padding=True, return_tensors="pt")).logits
         if task == "similarity":
-            np.testing.assert_allclose(logits[:, 0], [one["score"] for one in found], atol=1e-4)
+            np.testing.assert_allclose(logits[:, 0], [one["score"] for one in result], atol=1e-4)
             return
-        chances = [[one["scores"][model.config.id2label[n]] for n in range(logits.shape[1])] for one in found]
+        chances = [[one["scores"][model.config.id2label[n]] for n in range(logits.shape[1])] for one in result]
         np.testing.assert_allclose(logits.softmax(-1), chances, atol=1e-5)
     elif task in ("rank", "choice"):
         asked, several = ("query", "candidates") if task == "rank" else ("question", "choices")
-        for one, answer in zip(given, found, strict=True):
+        for one, answer in zip(given, result, strict=True):
             both = tokenizer([one[asked]] * len(one[several]), one[several], padding=True, return_tensors="pt")
             if task == "rank":
                 np.testing.assert_allclose(model(**both).logits[:, 0], answer["scores"], atol=1e-5)
@@ -128,12 +128,12 @@ def compare(task: str, tuned: TaskModel, model: Any, tokenizer: Any, given: list
                 logits = model(**{name: value[None] for name, value in both.items()}).logits[0]
                 np.testing.assert_allclose(logits.softmax(-1), answer["scores"], atol=1e-5)
     elif task == "tag":
-        for one, answer in zip(given, found, strict=True):
+        for one, answer in zip(given, result, strict=True):
             logits = model(**tokenizer(one["tokens"], is_split_into_words=True, return_tensors="pt")).logits[0, 1:-1]
             assert [model.config.id2label[int(n)] for n in logits.argmax(-1)] == answer["tags"]
             np.testing.assert_allclose(logits.softmax(-1).amax(-1), answer["scores"], atol=1e-5)
     else:
-        for one, answer in zip(given, found, strict=True):
+        for one, answer in zip(given, result, strict=True):
             out = model(**tokenizer(one["question"], one["context"], return_tensors="pt"))
             asked = len(one["question"].split()) + 2
             starts, ends = out.start_logits[0, asked:-1], out.end_logits[0, asked:-1]

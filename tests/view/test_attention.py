@@ -38,13 +38,13 @@ def model(recipe: str = "bert-toy", spelling: str = "wordpiece:80", **changes: A
 
 def test_weights_are_the_softmax_of_each_layer() -> None:
     opened = model()
-    found = compute_attention(opened, TEXT)
-    assert found.tokens[0] == "[CLS]" and found.tokens[-1] == "[SEP]"
-    assert "".join(found.tokens[1:-1]) == TEXT.replace(" ", "")
-    assert found.markers.tolist() == [True, *[False] * (len(found.tokens) - 2), True]
-    settings, count = opened.model.settings, len(found.tokens)
-    assert found.weights.shape == (settings.layers, settings.heads, count, count)
-    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+    result = compute_attention(opened, TEXT)
+    assert result.tokens[0] == "[CLS]" and result.tokens[-1] == "[SEP]"
+    assert "".join(result.tokens[1:-1]) == TEXT.replace(" ", "")
+    assert result.markers.tolist() == [True, *[False] * (len(result.tokens) - 2), True]
+    settings, count = opened.model.settings, len(result.tokens)
+    assert result.weights.shape == (settings.layers, settings.heads, count, count)
+    np.testing.assert_allclose(result.weights.sum(-1), 1, atol=1e-5)
     ids = opened.frame(opened.tokenizer.encode(TEXT).ids)
     states = opened.states([ids])[0]  # (layers + 1, L, D)
     for layer, branch in enumerate(opened.model.attention):
@@ -53,33 +53,34 @@ def test_weights_are_the_softmax_of_each_layer() -> None:
                 branch.qkv(torch.from_numpy(states[layer])).view(count, 3, branch.heads, -1).permute(1, 2, 0, 3)
             )
             wanted = (query @ key.transpose(1, 2) / query.shape[-1] ** 0.5).softmax(-1)
-        np.testing.assert_allclose(found.weights[layer], wanted.numpy(), atol=1e-5)
+        np.testing.assert_allclose(result.weights[layer], wanted.numpy(), atol=1e-5)
 
 
 def test_a_causal_model_never_looks_ahead() -> None:
-    found = compute_attention(model("gpt2-toy", "bpe:300"), TEXT)
-    assert np.triu(found.weights, 1).max() == 0
-    assert not found.markers.all()
+    result = compute_attention(model("gpt2-toy", "bpe:300"), TEXT)
+    assert np.triu(result.weights, 1).max() == 0
+    assert not result.markers.all()
 
 
 def test_a_pair_is_read_as_tasks_read_it() -> None:
     opened = model()
-    found = compute_attention(opened, "the cat", "a dog")
-    assert [token for token, marker in zip(found.tokens, found.markers, strict=True) if marker] == [
+    result = compute_attention(opened, "the cat", "a dog")
+    assert [token for token, marker in zip(result.tokens, result.markers, strict=True) if marker] == [
         "[CLS]",
         "[SEP]",
         "[SEP]",
     ]
     assert (
-        "".join(token for token, marker in zip(found.tokens, found.markers, strict=True) if not marker) == "thecatadog"
+        "".join(token for token, marker in zip(result.tokens, result.markers, strict=True) if not marker)
+        == "thecatadog"
     )
     alone = compute_attention(opened, "the cat")
-    assert not np.allclose(found.weights[:, :, :2, :2].sum(), alone.weights[:, :, :2, :2].sum())
+    assert not np.allclose(result.weights[:, :, :2, :2].sum(), alone.weights[:, :, :2, :2].sum())
 
 
 def test_korean_and_what_is_too_long() -> None:
-    found = compute_attention(model(), "고양이가 앉았다")
-    assert "".join(found.tokens[1:-1]) == "고양이가앉았다" and not found.cut
+    result = compute_attention(model(), "고양이가 앉았다")
+    assert "".join(result.tokens[1:-1]) == "고양이가앉았다" and not result.cut
     for second in (None, "a dog ran " * 9):
         long = compute_attention(model(), "the cat sat " * 30, second)
         assert long.cut and len(long.tokens) == 32
@@ -126,13 +127,13 @@ def test_the_page_holds_the_weights_and_fetches_nothing() -> None:
 
 
 def test_one_layer_where_all_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = compute_attention(model(), TEXT)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', render_page(found, TEXT, "x", layer=1), re.S)[1])  # type: ignore[index]
+    result = compute_attention(model(), TEXT)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', render_page(result, TEXT, "x", layer=1), re.S)[1])  # type: ignore[index]
     assert (data["layers"], data["first"], len(data["habits"]["entropy"])) == (1, 1, 1)
-    monkeypatch.setattr(attention_page, "LARGEST", found.weights[0].size)
-    assert render_page(found, TEXT, "x", layer=0)
+    monkeypatch.setattr(attention_page, "LARGEST", result.weights[0].size)
+    assert render_page(result, TEXT, "x", layer=0)
     with pytest.raises(UserError, match="or one layer with --layer"):
-        render_page(found, TEXT, "x")
+        render_page(result, TEXT, "x")
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ def vectors() -> WordVectors:
 
 
 def test_neighbours_are_by_cosine() -> None:
-    found = neighbours(vectors(), "King", top=3)
-    assert [word for word, _ in found] == ["kings", "queen", "queens"] or found[0][0] in ("kings", "queen")
+    result = neighbours(vectors(), "King", top=3)
+    assert [word for word, _ in result] == ["kings", "queen", "queens"] or result[0][0] in ("kings", "queen")
     unit = vectors().unit
-    assert found[0][1] == pytest.approx(float((unit @ unit[2])[[0, 1, 3, 4, 5, 6, 7]].max()))
-    assert "king" not in [word for word, _ in found] and found == sorted(found, key=lambda one: -one[1])
+    assert result[0][1] == pytest.approx(float((unit @ unit[2])[[0, 1, 3, 4, 5, 6, 7]].max()))
+    assert "king" not in [word for word, _ in result] and result == sorted(result, key=lambda item: -item[1])
 
 
 def test_an_unknown_word_is_told_with_the_nearest_name() -> None:
@@ -55,12 +55,12 @@ def test_questions_by_group_and_what_is_left_out(tmp_path: Path) -> None:
     lines = ": family\nMan King Woman Queen\nman woman king men\n"
     lines += ": gram1-plural\nking kings queen queens\nman men dog dogs\n"
     path.write_bytes(gzip.compress(lines.encode()))
-    found = score_file(vectors(), path)
-    assert isinstance(found, Analogies) and found.name == "questions"
-    assert found.correct == {"family": 1, "gram1-plural": 1} and found.questions == {"family": 2, "gram1-plural": 1}
-    assert found.left_out == 1 and found.most == 8
-    assert (found.semantic, found.syntactic, found.accuracy) == (0.5, 1.0, 2 / 3)
-    assert "66.67% of 3 questions" in describe(found) and found.json()["accuracy"] == 2 / 3
+    result = score_file(vectors(), path)
+    assert isinstance(result, Analogies) and result.name == "questions"
+    assert result.correct == {"family": 1, "gram1-plural": 1} and result.questions == {"family": 2, "gram1-plural": 1}
+    assert result.left_out == 1 and result.most == 8
+    assert (result.semantic, result.syntactic, result.accuracy) == (0.5, 1.0, 2 / 3)
+    assert "66.67% of 3 questions" in describe(result) and result.json()["accuracy"] == 2 / 3
     few = analogies(vectors(), path, most=4)
     assert few.left_out == 3 and few.questions == {"family": 1, "gram1-plural": 0} and few.accuracy == 1.0
 
@@ -68,11 +68,11 @@ def test_questions_by_group_and_what_is_left_out(tmp_path: Path) -> None:
 def test_similarity_is_spearmans(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("Word 1,Word 2,Human (mean)\nman,woman,1\nman,men,5\nking,kings,8.5\nking,dog,3\nking,man,4\n")
-    found = score_file(vectors(), path)
-    assert isinstance(found, Similarity) and (found.pairs, found.left_out) == (4, 1)
+    result = score_file(vectors(), path)
+    assert isinstance(result, Similarity) and (result.pairs, result.left_out) == (4, 1)
     # cosines: -1, 1/sqrt(5), 10/sqrt(140), 1/sqrt(10): 0.447 stands above 0.316, as 5 above 4
-    assert found.correlation == pytest.approx(1.0)
-    assert "Spearman 1.0000 over 4 pairs, 1 left out" in describe(found)
+    assert result.correlation == pytest.approx(1.0)
+    assert "Spearman 1.0000 over 4 pairs, 1 left out" in describe(result)
     assert similarity(vectors(), path, "zero").pairs == 5
 
 
@@ -93,10 +93,10 @@ def test_broken_sets_are_told(text: str, message: str, tmp_path: Path) -> None:
 
 def test_coverage_says_how_words_are_found() -> None:
     known = WordVectors(["the", "dog", "0000", "Rex"], np.eye(4, dtype=np.float32))
-    found = measure_coverage(known, ["The dog Rex, born 1999,", "the cat. The cat cat!"])
-    assert found.words == 14 and found.known == {"as written": 3, "lower case": 2, "digits as 0": 1}
-    assert found.unknown.most_common(1) == [("cat", 3)] and found.from_ngrams is None
-    assert found.share == pytest.approx(8 / 14)
+    result = measure_coverage(known, ["The dog Rex, born 1999,", "the cat. The cat cat!"])
+    assert result.words == 14 and result.known == {"as written": 3, "lower case": 2, "digits as 0": 1}
+    assert result.unknown.most_common(1) == [("cat", 3)] and result.from_ngrams is None
+    assert result.share == pytest.approx(8 / 14)
     spelled = WordVectors(known.words, known.matrix, grams=NgramTable(np.ones((9, 4), np.float32), 4, 5))
     assert measure_coverage(spelled, ["the cat ,"]).from_ngrams == 1
 
@@ -116,5 +116,5 @@ def test_the_published_sets_have_their_published_sizes() -> None:
     assert similarity(random, DATA / "EN-WS-353-ALL.txt.gz").pairs == 353
     men = similarity(random, DATA / "EN-MEN-TR-3k.txt.gz")
     assert men.pairs == 3000 and abs(men.correlation) < 0.1
-    found = analogies(random, DATA / "questions-words.txt.gz", None)
-    assert len(found.questions) == 14 and sum(found.questions.values()) == 19544 and found.accuracy < 0.01
+    result = analogies(random, DATA / "questions-words.txt.gz", None)
+    assert len(result.questions) == 14 and sum(result.questions.values()) == 19544 and result.accuracy < 0.01

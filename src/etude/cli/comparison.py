@@ -107,7 +107,8 @@ def _print_claims(results: dict[str, Any], console: Console) -> None:
     for claim in results["claims"]:
         line = f"{VERDICTS[claim['verdict']]}: {localize(claim['claim'], 'en')}"
         if "mean" in claim:
-            line += f" ({format_points(claim['mean'], sign=True)}, {format_points(claim['low'])} … {format_points(claim['high'])})"
+            interval = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
+            line += f" ({format_points(claim['mean'], sign=True)}, {interval})"
         console.print(Text(line, style=styles.get(claim["verdict"], "")))
 
 

@@ -29,7 +29,7 @@ class Reader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):  # an alias can loop or explode; `extends` is the way to share
             raise yaml.MarkedYAMLError(
                 problem="aliases are not allowed here", problem_mark=self.peek_event().start_mark
@@ -72,7 +72,7 @@ class Document:
             path = path[:-1]
         return self.places.get(path, "")
 
-    def put(self, path: Path, value: Any, place: str) -> None:
+    def put(self, path: Path, value: object, place: str) -> None:
         branch = self.values
         for key in path[:-1]:
             if not isinstance(branch.setdefault(key, {}), dict):
@@ -229,7 +229,7 @@ def find_recipe(name: str | File, beside: File | None = None) -> File:
     )
 
 
-def read_recipe(file: File, seen: tuple[File, ...] = ()) -> Document:
+def read_recipe(file: File, ancestors: tuple[File, ...] = ()) -> Document:
     """One recipe file with everything it extends."""
     where = file.name if file.parent == FOLDER else str(file)
     document = parse_file(file, where, f"There is no recipe file {where}.")
@@ -239,8 +239,8 @@ def read_recipe(file: File, seen: tuple[File, ...] = ()) -> Document:
     if not isinstance(parent, str):
         raise UserError(f"{document.place(('extends',))}: 'extends' takes the name or the path of one recipe.")
     parent_file = find_recipe(parent, beside=file.parent)
-    if parent_file.resolve() in (*seen, file.resolve()):
+    if parent_file.resolve() in (*ancestors, file.resolve()):
         raise UserError(f"{document.place(('extends',))}: '{parent}' extends this recipe in turn; break the circle.")
-    base = read_recipe(parent_file, (*seen, file.resolve()))
+    base = read_recipe(parent_file, (*ancestors, file.resolve()))
     base.drop(("name",))  # a name is never inherited: two recipes would share it
     return base.overlay(document)

@@ -150,9 +150,9 @@ class Recipe:
                 schedule.full_rows(self.train, objective.row_tokens)
         except UserError as error:
             raise UserError(self._placed(str(error))) from None
-        settled = {"length": objective.length, "row_tokens": objective.row_tokens}
+        row_sizes = {"length": objective.length, "row_tokens": objective.row_tokens}
         values = self.objective.model_dump()
-        missing = {name: value for name, value in settled.items() if name in values and values[name] is None}
+        missing = {name: value for name, value in row_sizes.items() if name in values and values[name] is None}
         return replace(self, objective=self._changed("objective", self.objective, **missing))
 
     @property
@@ -206,7 +206,7 @@ class Recipe:
         """A message about one setting, with its place: for checks that need more than the recipe knows."""
         return _fault(self.source, path, message)
 
-    def _changed(self, group: str, settings: Strict, **values: Any) -> Any:
+    def _changed(self, group: str, settings: Strict, **values: object) -> Any:
         return validate_settings(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
 
 
@@ -215,7 +215,7 @@ def kinds(group: str) -> list[str]:
     return list(list_kinds(PARTS[group]))
 
 
-def _kind(document: Document, group: str, kind: Any) -> ModuleType:
+def _kind(document: Document, group: str, kind: object) -> ModuleType:
     if kind is None:
         raise _fault(document, (group,), f"'{group}' names no kind. There are: {', '.join(kinds(group))}.")
     if not isinstance(kind, str) or not kind.replace(".", "").isidentifier():
@@ -289,7 +289,7 @@ def validate_settings(settings: type[BaseModel], values: Mapping[str, Any], docu
     raise UserError("\n".join(dict.fromkeys(faults)))
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     """1e9 and 64.0 as integers, so that they fit integer settings; number settings take integers anyway."""
     if isinstance(value, float) and value.is_integer():
         return int(value)

@@ -72,7 +72,8 @@ class Endpoint:
         """Return the request; raise UserError where a field is missing, unknown or wrong."""
         if not isinstance(values, dict):
             raise UserError("A request is a JSON object.")
-        return validate_settings(self.request, values, Document(), "request")
+        request: Strict = validate_settings(self.request, values, Document(), "request")
+        return request
 
 
 @dataclass(frozen=True)
