@@ -1,12 +1,12 @@
-"""A corpus made from another, for studies whose question is the text itself.
+"""Altered copies of a corpus, for studies whose question is the text itself.
 
-    share          so many of its documents, chosen by a hash of their number
-    noise          of those, so many with their words in any order: text that looks like text and teaches nothing
-    pseudo_words   so many pairs of words, each pair written as its first word (Gale, Church, Yarowsky 1992; Schütze
-                   1992): an ambiguous word whose sense in every place is known, since one knows what stood there
+    share          the fraction of documents that stay, chosen by a hash of their number
+    noise          the fraction of those whose words are shuffled: text that looks like text and teaches nothing
+    pseudo_words   the number of pairs of words that are merged, each pair written as its first word (Gale, Church,
+                   Yarowsky 1992; Schütze 1992): an ambiguous word whose sense is known at every position
 
-Held-out text stays whole and clean, so that contenders are measured on the same; pseudo-words are merged there too.
-Only words that are one token are merged, and only where they stand as a whole word.
+The held-out split keeps all its documents, unshuffled, so that contenders are measured on the same text; pseudo-words
+are merged there too. Only words that are one token are merged, and only where they stand as a whole word.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Alterations:
     pseudo_words: int = 0
 
 
-def write_altered(source: Path, place: Path, changes: Alterations) -> None:
-    """Writes the corpus aside and gives it its name when it is whole."""
-    aside = place.with_name(place.name + ".writing")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+def write_altered(source: Path, target: Path, changes: Alterations) -> None:
+    """Write an altered copy of the corpus in `source`; it gets its name `target` when it is complete."""
+    partial = target.with_name(target.name + ".writing")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     manifest = json.loads((source / MANIFEST).read_text(encoding="utf-8"))
     pairs = choose_pseudo_words(Corpus.open(source), changes.pseudo_words)
-    for part in SPLITS:
-        if manifest["parts"].get(part, {}).get("tokens"):
-            own = Alterations() if part == "valid" else changes
-            manifest["parts"][part] = _write_split(Corpus.open(source, part), aside / part, own, pairs)
+    for split in SPLITS:
+        if manifest["parts"].get(split, {}).get("tokens"):
+            split_changes = Alterations() if split == "valid" else changes
+            manifest["parts"][split] = _write_split(Corpus.open(source, split), partial / split, split_changes, pairs)
     manifest["remade"] = asdict(changes)
-    shutil.copyfile(source / TOKENIZER_FILE, aside / TOKENIZER_FILE)
-    (aside / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    aside.rename(place)
+    shutil.copyfile(source / TOKENIZER_FILE, partial / TOKENIZER_FILE)
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.rename(target)
 
 
 def _write_split(corpus: Corpus, folder: Path, changes: Alterations, pairs: dict[int, int]) -> SplitEntry:
@@ -67,75 +67,76 @@ def _write_split(corpus: Corpus, folder: Path, changes: Alterations, pairs: dict
         if fold("noise", number) % 1000 < 1000 * changes.noise:
             document = _shuffle_words(document, number)
         document.tokens = _merge_words(document.tokens, document.words, pairs)
-        # bytes are not counted by document: a share of the tokens is about that share of them
-        upto = [round(corpus.bytes * corpus.documents[number + more] / corpus.total) for more in (0, 1)]
-        writer.append(document, upto[1] - upto[0])
+        # bytes are not counted by document: estimated from the document's share of the tokens
+        bytes_before = [round(corpus.bytes * corpus.documents[number + offset] / corpus.total) for offset in (0, 1)]
+        writer.append(document, bytes_before[1] - bytes_before[0])
     return writer.finish()
 
 
 def _read_document(corpus: Corpus, number: int) -> Shard:
-    """One document as a writer takes it: bounds from its own start, a byte a word flag."""
+    """Read one document as a shard: offsets count from its start, word flags are bytes."""
     start, stop = corpus.documents[number], corpus.documents[number + 1]
     first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)
     sentences = corpus.sentences.slice(first, last + 1) - start
     words = corpus.word_starts(start, stop)
     words[0] = True  # a cut document may begin inside a word
-    found = Shard(corpus.tokens(start, stop), np.zeros(1, np.int64), sentences, words.astype(np.uint8))
+    document = Shard(corpus.tokens(start, stop), np.zeros(1, np.int64), sentences, words.astype(np.uint8))
     if corpus.tokenizer.word_level:
-        _set_surfaces(found, corpus.surfaces(start, stop))
-    return found
+        _set_surfaces(document, corpus.surfaces(start, stop))
+    return document
 
 
 def _set_surfaces(document: Shard, surfaces: list[bytes]) -> None:
-    lengths = np.array([len(one) for one in surfaces])
+    lengths = np.array([len(surface) for surface in surfaces])
     document.surfaces = np.frombuffer(b"".join(surfaces), np.uint8)
     document.letters = np.cumsum(lengths) - lengths
 
 
 def _shuffle_words(document: Shard, number: int) -> Shard:
-    """Its words in any order; every sentence keeps as many of them."""
+    """Shuffle the words of a document; every sentence keeps its number of words."""
     starts = np.flatnonzero(document.words)  # (W,)
     lengths = np.diff([*starts, len(document.tokens)])
     order = Permutation(len(starts), fold("words", number))(np.arange(len(starts)))
-    taken, lengths = starts[order], lengths[order]
-    begins = np.cumsum(lengths) - lengths
-    places = np.repeat(taken - begins, lengths) + np.arange(len(document.tokens))
-    sentences = np.unique(begins[np.searchsorted(starts, document.sentences)])
-    found = Shard(document.tokens[places], document.documents, sentences, document.words[places])
+    shuffled_starts, lengths = starts[order], lengths[order]
+    new_starts = np.cumsum(lengths) - lengths
+    source_positions = np.repeat(shuffled_starts - new_starts, lengths) + np.arange(len(document.tokens))
+    sentences = np.unique(new_starts[np.searchsorted(starts, document.sentences)])
+    shuffled = Shard(document.tokens[source_positions], document.documents, sentences, document.words[source_positions])
     if document.surfaces is not None and document.letters is not None:
         ends = [*document.letters[1:], len(document.surfaces)]
         letters = document.surfaces.tobytes()
-        spelled = [letters[a:b] for a, b in zip(document.letters, ends, strict=True)]
-        _set_surfaces(found, [spelled[place] for place in places])
-    return found
+        words = [letters[a:b] for a, b in zip(document.letters, ends, strict=True)]
+        _set_surfaces(shuffled, [words[position] for position in source_positions])
+    return shuffled
 
 
 # --- pseudo-words -----------------------------------------------------------------------------------
 
 
 def choose_pseudo_words(corpus: Corpus, count: int) -> dict[int, int]:
-    """Second word of each pair -> its first: neighbours in the order of frequency, so that neither is the usual one."""
+    """Choose pairs of words to merge: second -> first, neighbours in frequency so that neither dominates."""
     if not count:
         return {}
     tokenizer, counts = corpus.tokenizer, corpus.token_counts()
-    found: list[int] = []
+    candidates: list[int] = []
     for token in np.argsort(-counts, kind="stable").tolist():
         word = tokenizer.token(token)  # of letters alone: no piece that goes on, no special token
         if word.isalpha() and len(word) >= MIN_LETTERS and tokenizer.encode(word).ids.tolist() == [token]:
-            found.append(token)
-        if len(found) == FIRST_RANK + 2 * count:
+            candidates.append(token)
+        if len(candidates) == FIRST_RANK + 2 * count:
             break
     else:
         raise UserError(
-            f"text.pseudo_words={count}: this corpus has only {len(found)} words of {MIN_LETTERS} letters or more that are "
-            f"one token, and {FIRST_RANK + 2 * count} are needed. Ask for fewer, or prepare it with a larger vocabulary."
+            f"text.pseudo_words={count}: this corpus has only {len(candidates)} words of {MIN_LETTERS} letters or more "
+            f"that are one token, and {FIRST_RANK + 2 * count} are needed. Ask for fewer, or prepare it with a larger "
+            "vocabulary."
         )
-    chosen = found[FIRST_RANK:]
+    chosen = candidates[FIRST_RANK:]
     return {second: first for first, second in zip(chosen[::2], chosen[1::2], strict=True)}
 
 
 def _whole_words(words: np.ndarray) -> np.ndarray:
-    """Which tokens are a word by themselves."""
+    """Return a mask of the tokens that are a whole word."""
     return words.astype(bool) & np.append(words[1:], 1).astype(bool)
 
 
@@ -144,33 +145,33 @@ def _merge_words(tokens: np.ndarray, words: np.ndarray, pairs: dict[int, int]) -
         return tokens
     seconds = np.array(sorted(pairs))
     firsts = np.array([pairs[second] for second in seconds.tolist()])
-    place = np.minimum(np.searchsorted(seconds, tokens), len(seconds) - 1)
-    changed = _whole_words(words) & (seconds[place] == tokens)
-    return np.where(changed, firsts[place], tokens)
+    index = np.minimum(np.searchsorted(seconds, tokens), len(seconds) - 1)
+    is_second = _whole_words(words) & (seconds[index] == tokens)
+    return np.where(is_second, firsts[index], tokens)
 
 
 def label_senses(corpus: Corpus, pairs: dict[int, int]) -> Iterator[dict[str, list[str]]]:
-    """Held-out sentences with pseudo-words in them, and what each had been, as tags that write entities.
+    """Yield held-out sentences with pseudo-words, each tagged with its original word as an entity.
 
-    `corpus` is the held-out part before words were merged. Whoever knows only the word finds every one of them and
-    guesses one of two; the rest must come from the sentence.
+    `corpus` is the held-out split before words were merged. The word alone gives away where the pseudo-words are and
+    leaves two candidates for each; the right one must come from the sentence.
     """
-    known = {**pairs, **{first: first for first in pairs.values()}}
-    members = np.array(sorted(known))
+    merged = {**pairs, **{first: first for first in pairs.values()}}
+    members = np.array(sorted(merged))
     for number in range(len(corpus.sentences)):
         start, stop = corpus.sentences[number], corpus.sentences[number + 1]
         if stop - start > MAX_TOKENS:
             continue
         tokens, starts = corpus.tokens(start, stop), corpus.word_starts(start, stop)
         starts[0] = True
-        asked = np.isin(tokens, members) & _whole_words(starts)
-        if not asked.any():
+        is_pseudo = np.isin(tokens, members) & _whole_words(starts)
+        if not is_pseudo.any():
             continue
         words, tags = [], []
         bounds = [*np.flatnonzero(starts).tolist(), len(tokens)]
         for a, b in pairwise(bounds):
             token = int(tokens[a])
-            words.append(corpus.tokenizer.decode([known[token]] if asked[a] else tokens[a:b].tolist()).strip())
-            tags.append(f"B-{corpus.tokenizer.token(token)}" if asked[a] else "O")
+            words.append(corpus.tokenizer.decode([merged[token]] if is_pseudo[a] else tokens[a:b].tolist()).strip())
+            tags.append(f"B-{corpus.tokenizer.token(token)}" if is_pseudo[a] else "O")
         if all(words):
             yield {"tokens": words, "tags": tags}

@@ -1,10 +1,10 @@
-"""One budget for everybody, turned into each contender's number of steps; and what a step costs and takes here.
+"""Budgets: one amount of compute for every contender, turned into its number of training steps.
 
-FLOPs a token come from the objective itself over the first batches it will train on, so they hold generator and
-discriminator, both towers, heads only where they run. No contender reads the text more than `epochs` times. Models that
-update themselves (word vectors) cost so few FLOPs that equal FLOPs would mean hundreds of passes: they get the
-wall-clock time that the others take on average. Speeds are measured once and kept with the study, so that a study
-that was killed goes on with the same plan.
+FLOPs per token come from the objective, counted over the first training batches, so they include generator and
+discriminator, both towers, and heads only where they run. No contender reads the text more than `epochs` times. Models
+that update themselves (word vectors) cost so few FLOPs that equal FLOPs would mean hundreds of epochs: they get the
+average wall-clock time of the other contenders. Speeds are measured once and saved with the study, so that a study
+that was killed resumes with the same plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SAMPLE_STEPS = 16  # steps whose FLOPs are counted: batches differ by about 1 % 
 TRIAL_SECONDS = 1.0  # seconds of a measurement of speed
 UNITS = {"s": ("minutes", 1 / 60), "m": ("minutes", 1.0), "min": ("minutes", 1.0), "h": ("minutes", 60.0),
          "": ("flops", 1.0), "flops": ("flops", 1.0), "tokens": ("tokens", 1.0), "tok": ("tokens", 1.0)}  # fmt: skip
-PLACEHOLDER_WORDS = 4_000  # of the made-up text, where the real one is not there yet
+PLACEHOLDER_WORDS = 4_000  # of the synthetic text that stands in for a corpus that is not prepared
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,27 @@ class Cost:
 
 
 def compute_cost(recipe: Recipe, corpus: Corpus) -> Cost:
-    """What a resolved recipe costs on a corpus: a pure function, so that a plan made again is the same plan."""
+    """Compute the cost of a resolved recipe on a corpus; deterministic, so that replanning gives the same plan."""
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
     settings = recipe.train
     rows = build_rows(recipe, corpus, objective)
-    full = schedule.full_rows(settings, rows.row_tokens)
+    rows_per_step = schedule.full_rows(settings, rows.row_tokens)
     loader = Loader(
-        objective, rows, seed=settings.seed, batch_rows=lambda _: full, rows_before=lambda step: step * full,
-        micro_tokens=settings.micro_tokens, workers=0,
+        objective, rows, seed=settings.seed, batch_rows=lambda _: rows_per_step,
+        rows_before=lambda step: step * rows_per_step, micro_tokens=settings.micro_tokens, workers=0,
     )  # fmt: skip
     flops, tokens = 0, 0
-    for number in range(SAMPLE_STEPS):
-        for batch in loader.step(number).batches:
+    for step in range(SAMPLE_STEPS):
+        for batch in loader.step(step).batches:
             flops, tokens = flops + objective.flops(model, batch), tokens + batch.size
-    own = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     return Cost(
         flops_per_token=flops / tokens,
         row_tokens=rows.row_tokens or 1,
         epoch_tokens=len(rows) * (rows.row_tokens or 1),
-        parameters=own,
+        parameters=parameters,
         head_parameters=_count_parameters(objective),
         updates_itself=objective.updates_itself,
     )
@@ -95,46 +95,46 @@ class TrainingLength:
 def compute_length(
     recipe: Recipe, cost: Cost, kind: str, amount: float, epochs: float, speed: float | None
 ) -> TrainingLength:
-    """Steps under a budget; `speed` in tokens a second where the budget is one of time."""
+    """Compute how long a contender trains under a budget; a budget of minutes needs `speed` in tokens per second."""
     if kind == "minutes":
         assert speed is not None
         tokens = amount * 60 * speed
     else:
         tokens = amount / cost.flops_per_token if kind == "flops" else amount
-    most = epochs * cost.epoch_tokens
-    capped = tokens > most
-    # the ramp of a growing batch is stretched with the run (`stretched`), so sizes are counted after that
-    settings = _scale_batch_ramp(recipe, min(tokens, most)).train
-    wanted = min(tokens, most)
+    max_tokens = epochs * cost.epoch_tokens
+    capped = tokens > max_tokens
+    # the ramp of a growing batch is stretched with the run (`stretch_schedule`), so sizes are counted after that
+    settings = _scale_batch_ramp(recipe, min(tokens, max_tokens)).train
+    target_tokens = min(tokens, max_tokens)
 
-    def read_after(steps: int) -> int:
+    def tokens_after(steps: int) -> int:
         return schedule.rows_before(settings, cost.row_tokens, steps) * cost.row_tokens
 
-    steps = max(1, schedule.steps_within(settings, cost.row_tokens, int(wanted) // cost.row_tokens))
+    steps = max(1, schedule.steps_within(settings, cost.row_tokens, int(target_tokens) // cost.row_tokens))
     # the nearest step, not the last that fits: those with large steps would all get less
-    if not capped and read_after(steps + 1) - wanted < wanted - read_after(steps):
+    if not capped and tokens_after(steps + 1) - target_tokens < target_tokens - tokens_after(steps):
         steps += 1
-    read = read_after(steps)
+    tokens_read = tokens_after(steps)
     return TrainingLength(
         steps,
-        read,
-        read * cost.flops_per_token,
-        read / cost.epoch_tokens,
+        tokens_read,
+        tokens_read * cost.flops_per_token,
+        tokens_read / cost.epoch_tokens,
         capped,
         kind == "minutes" and cost.updates_itself,
     )
 
 
 def stretch_schedule(recipe: Recipe, cost: Cost, length: TrainingLength, curve: int) -> Recipe:
-    """The recipe for so many steps: its schedule keeps its shape, whatever length it was written for.
+    """Fit a recipe's schedule to a new length, keeping its shape.
 
-    Warm-up in steps becomes the share it was of the recipe's own run, a growing batch grows over the same share.
+    Warm-up in steps and the ramp of a growing batch keep their fraction of the run.
     """
     settings = recipe.train
     changes: dict[str, Any] = {"train.steps": length.steps}
     if settings.warmup >= 1:
-        own = _recipe_steps(recipe, cost)
-        changes["train.warmup"] = min(0.5, settings.warmup / own) if own else 0.1
+        recipe_steps = _recipe_steps(recipe, cost)
+        changes["train.warmup"] = min(0.5, settings.warmup / recipe_steps) if recipe_steps else 0.1
     changes["train.eval_every"] = max(1, -(-length.steps // curve))
     changes["train.save_every"] = max(1, min(settings.save_every or length.steps, -(-length.steps // 8)))
     return _scale_batch_ramp(recipe, length.tokens).with_settings(changes)
@@ -150,8 +150,8 @@ def _scale_batch_ramp(recipe: Recipe, tokens: float) -> Recipe:
     ramp = recipe.train.batch_ramp
     if ramp is None:
         return recipe
-    own = recipe.train.tokens or ((recipe.train.steps or 0) * recipe.train.batch_tokens)
-    share = min(0.5, ramp.over_tokens / own) if own else 0.1
+    recipe_tokens = recipe.train.tokens or ((recipe.train.steps or 0) * recipe.train.batch_tokens)
+    share = min(0.5, ramp.over_tokens / recipe_tokens) if recipe_tokens else 0.1
     return recipe.with_settings({"train.batch_ramp.over_tokens": max(1, int(share * tokens))})
 
 
@@ -159,21 +159,21 @@ def _scale_batch_ramp(recipe: Recipe, tokens: float) -> Recipe:
 
 
 class Machine:
-    """Device, precision and speeds, measured once and kept in a file."""
+    """Device, precision and speeds, measured once and saved in a file."""
 
     def __init__(self, path: Path | None, device: str | None = None) -> None:
         self.path = path
-        known: dict[str, Any] = {}
+        saved: dict[str, Any] = {}
         if path is not None and path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-        self.device: str = device or known.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
-        if known.get("device") != self.device:
-            known = {}
-        self.precision: str = known.get("precision") or peak.resolve_precision("auto", self.device)
-        self.speeds: dict[str, float] = known.get("speeds", {})
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        self.device: str = device or saved.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+        if saved.get("device") != self.device:
+            saved = {}
+        self.precision: str = saved.get("precision") or peak.resolve_precision("auto", self.device)
+        self.speeds: dict[str, float] = saved.get("speeds", {})
 
     def fit_recipe(self, recipe: Recipe) -> Recipe:
-        """With the device and the precision of this machine, unless the recipe names its own."""
+        """Set the device and precision of this machine where the recipe names none."""
         changes: dict[str, Any] = {}
         if recipe.train.device is None:
             changes["train.device"] = self.device
@@ -182,7 +182,7 @@ class Machine:
         return recipe.with_settings(changes) if changes else recipe
 
     def tokens_per_second(self, recipe: Recipe, corpus: Corpus | None) -> float:
-        """Tokens a second, by a short trial; of a made-up text where there is no corpus yet."""
+        """Measure tokens per second in a short trial; on synthetic text where there is no corpus yet."""
         shape = recipe.with_settings({"train.steps": 1_000, "train.seed": 0})
         key = hash_json([shape.dump(), corpus is None, torch.get_num_threads()])
         if key not in self.speeds:
@@ -206,17 +206,17 @@ def make_placeholder_corpus(recipe: Recipe) -> Corpus:
 
 
 def resolve_minutes(seconds: Callable[[], list[float]], amount: float, kind: str) -> float:
-    """The minutes a model that updates itself may take: what the others take on average, or the budget of time."""
+    """Return the minutes of a self-updating model: the average of the others, or the budget if it is in minutes."""
     if kind == "minutes":
         return amount
-    others = seconds()
-    return fmean(others) / 60 if others else amount
+    other_seconds = seconds()
+    return fmean(other_seconds) / 60 if other_seconds else amount
 
 
 def parse_budget(budget: str) -> dict[str, float]:
-    """`10m` as {"minutes": 10}."""
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
-    if not found or found[2] not in UNITS:
+    """Parse a budget: `10m` becomes {"minutes": 10}."""
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
+    if not match or match[2] not in UNITS:
         raise UserError(f"--budget {budget}: write a time (90s, 10m, 2h), FLOPs (1e12) or tokens (5e6tokens).")
-    kind, factor = UNITS[found[2]]
-    return {kind: float(found[1]) * factor}
+    kind, factor = UNITS[match[2]]
+    return {kind: float(match[1]) * factor}

@@ -1,4 +1,4 @@
-"""Which code makes which kind of cell: a result is thrown away when that code changes, and only then.
+"""Code behind each kind of cell: a result is recomputed when that code changes, and only then.
 
 Each function names the modules a cell's work starts in; `code_hash.fingerprint` follows what they import. What a kind
 of cell never runs is not named: an edit of beam search leaves every pre-training alone, an edit of how final weights

@@ -1,9 +1,9 @@
-"""A cell of a study: one pre-training, one transfer, or one guess without a model, kept by what it is made from.
+"""Cells of a study: one pre-training, one transfer or one baseline each, cached under a key.
 
 A cell's key is a hash of everything its result depends on: resolved recipe or task settings, data, seed, the code
-that matters, the version of torch. Its folder is `<key>.work` while it is worked on, with the checkpoints of its run
-inside, and becomes `<key>` by one rename when its result is written: a cell is whole or it is not there.
-A failure that would repeat itself (a rate that diverges) is kept as `<key>.failed`, with its message.
+that matters, the version of torch. Its folder is `<key>.work` while it runs, with the checkpoints of its run inside,
+and becomes `<key>` by one rename when its result is written: a cell is complete or absent.
+A failure that would repeat itself (a learning rate that diverges) is stored as `<key>.failed`, with its message.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Cell:
     key: str
     kind: Kind
     title: str  # for people
-    arguments: dict[str, Any]  # all that is needed to do it, JSON-ready
-    position: dict[str, Any]  # where in the grid it belongs
+    arguments: dict[str, Any]  # everything needed to run it, JSON-ready
+    position: dict[str, Any]  # row, column and seeds in the grid
     depends_on: str | None = None  # the cell whose run it starts from
     flops: float = 0.0  # about
     seconds: float = 0.0
@@ -73,33 +73,33 @@ class CellStore:
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Path]:
-        """The working folder of a cell, for one process at a time: a lock goes with whoever holds it."""
+        """Lock the working folder of a cell for one process; the lock ends with the process."""
         work = self.work_folder(key)
         work.mkdir(parents=True, exist_ok=True)
         with open(self.folder / f".{key}.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             work.mkdir(parents=True, exist_ok=True)
-            for left in work.glob(".run.creating-*"):  # by a process that died
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in work.glob(".run.creating-*"):  # by a process that died
+                shutil.rmtree(leftover, ignore_errors=True)
             yield work
 
     def finish(self, key: str, result: dict[str, Any]) -> None:
-        """Writes the result and gives the folder its name."""
-        work, place = self.work_folder(key), self.result_folder(key)
+        """Write the result and rename the working folder to its final name."""
+        work, target = self.work_folder(key), self.result_folder(key)
         checkpoint.write_text(work / RESULT, json.dumps(result, indent=1, ensure_ascii=False))
         checkpoint.flush(work)
-        shutil.rmtree(place, ignore_errors=True)
-        os.rename(work, place)
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(work, target)
         checkpoint.flush(self.folder)
         shutil.rmtree(self.failure_folder(key), ignore_errors=True)
 
     def fail(self, key: str, message: str) -> None:
-        """Keeps a failure that would repeat itself; what was begun goes."""
-        place = self.failure_folder(key)
-        place.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_text(place / ERROR, json.dumps({"message": message}, ensure_ascii=False))
+        """Store a failure that would repeat itself and remove the working folder."""
+        folder = self.failure_folder(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text(folder / ERROR, json.dumps({"message": message}, ensure_ascii=False))
         shutil.rmtree(self.work_folder(key), ignore_errors=True)
 
     def clear_failure(self, key: str) -> None:
-        """So that a failed cell is tried again."""
+        """Remove a stored failure, so that the cell is tried again."""
         shutil.rmtree(self.failure_folder(key), ignore_errors=True)

@@ -1,8 +1,8 @@
-"""A hash of the code behind a result: modules and everything of ours that they import, all the way down.
+"""Hash of the code behind a result: modules and all project modules they import, transitively.
 
 Comments, docstrings and layout do not count (the syntax tree is hashed), nor do modules that only report:
-changing a message must not throw away a day of results, and changing a loss must. A kind of another package counts
-with the modules of its package that it imports, and with those of ours.
+changing a message must not invalidate a day of results, and changing a loss must. A kind of another package counts
+with the modules it imports from its own package and from this one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPORTING_MODULES = {
 
 @cache
 def fingerprint(*modules: str) -> str:
-    """One hash over the modules named and all of ours that they import, as they are when it is first asked for."""
+    """Hash the named modules and all project modules they import; cached at the first call."""
     pending, hashes = list(modules), {}
     while pending:
         name = pending.pop()
@@ -49,7 +49,7 @@ def fingerprint(*modules: str) -> str:
 
 
 def _read(name: str) -> tuple[str, bool]:
-    """The text of a module, and whether it is the file of a package."""
+    """Read a module's source, and whether it is the `__init__.py` of a package."""
     file = _find_file(name)
     assert file is not None, name
     return file.read_text(encoding="utf-8"), file.name == "__init__.py"
@@ -66,7 +66,7 @@ def _find_file(name: str) -> Path | None:
 
 @cache
 def _package_folder(package: str) -> Path:
-    """The folder of another package; of a single module, its path without the ending."""
+    """Return the folder of another package; for a single module, its path without the suffix."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return Path(package)  # nowhere: it holds no files
@@ -76,7 +76,7 @@ def _package_folder(package: str) -> Path:
 
 @cache
 def _analyse(name: str, source: str, is_package: bool) -> tuple[tuple[str, ...], str]:
-    """What a module imports, and a hash of its syntax tree: parsed once for each text."""
+    """Return the imports of a module and a hash of its syntax tree; cached by source."""
     tree = ast.parse(source)
     imported = _list_imports(tree, name.split(".") if is_package else name.split(".")[:-1])
     roots = ("etude", name.partition(".")[0])
@@ -86,7 +86,7 @@ def _analyse(name: str, source: str, is_package: bool) -> tuple[tuple[str, ...],
 
 
 def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
-    """Every name that a module imports, wherever in it; not for the type checker alone."""
+    """List every name a module imports, inside functions too, except under TYPE_CHECKING."""
     imported: list[str] = []
 
     def visit(node: ast.AST) -> None:
@@ -107,7 +107,7 @@ def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
 
 
 def _hash_tree(tree: ast.Module) -> str:
-    """A hash of the code without its docstrings."""
+    """Hash the syntax tree without docstrings."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):

@@ -1,8 +1,8 @@
-"""`etude demo`: the main job at toy size. Several systems pre-train on the built-in world for the same compute, meet
-two tasks with few labels, and are compared with not pre-training at all.
+"""`etude demo`: a toy study that ends within minutes.
 
-The budget is measured first: how many FLOPs each contender does in a second here, and so how many each may have for all
-of it to end within the time. It is kept in the folder, so that a demo that was stopped goes on with the same one.
+Several models pre-train on the built-in world for the same compute, are fine-tuned on two tasks with few labels, and
+are compared with no pre-training. The budget is measured first: FLOPs per second of each contender give the FLOPs each
+may spend for everything to fit the time. It is saved in the folder, so that a demo that was stopped resumes with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run_demo(
     seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Does what is not done yet, and tells what came out."""
+    """Run the cells that are not done and write the report."""
     workers = workers or min(4, os.cpu_count() or 1)
     study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed})
     flops = calibrate_flops(study, folder, minutes, workers, say)
@@ -42,7 +42,7 @@ def run_demo(
 
 
 def calibrate_flops(study: Study, folder: Path, minutes: float, workers: int, say: Callable[[str], None]) -> float:
-    """FLOPs for each contender, so that pre-training and all transfers fit into the minutes."""
+    """Choose the FLOPs per contender such that pre-training and all transfers fit into the minutes."""
     path = folder / BUDGET_FILE
     if path.is_file():
         return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
@@ -53,20 +53,22 @@ def calibrate_flops(study: Study, folder: Path, minutes: float, workers: int, sa
     seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
     drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]
     by_gradient = [
-        1 / (plan.tokens_per_second(one) * one.cost.flops_per_token) for one in drafts if not one.cost.updates_itself
+        1 / (plan.tokens_per_second(draft) * draft.cost.flops_per_token)
+        for draft in drafts
+        if not draft.cost.updates_itself
     ]
     # those that go by the clock take what the others take on average
     share = sum(by_gradient) * len(drafts) / len(by_gradient) * study.seeds.pretrain
     flops = max(1e9, seconds / share)
     flops = float(f"{flops:.2g}")  # a round number, and the same one after a small change of speed
     checkpoint.write_text(path, json.dumps({"flops": flops, "minutes": minutes, "workers": workers}))
-    each = [flops * one for one in by_gradient]
-    say(f"{flops:.2g} FLOPs for each contender: {min(each):.0f} to {max(each):.0f} s on this machine")
+    seconds_each = [flops * seconds_per_flop for seconds_per_flop in by_gradient]
+    say(f"{flops:.2g} FLOPs for each contender: {min(seconds_each):.0f} to {max(seconds_each):.0f} s on this machine")
     return flops
 
 
 def best_gain(report: Report) -> tuple[str, float] | None:
-    """The best contender and its points over no pre-training."""
+    """Return the best contender and its gain in points over no pre-training."""
     ranked = [row for row in report.results["rows"] if row["kind"] == "contender" and row["mean"]]
     best = max(ranked, key=lambda row: row["mean"]["mean"], default=None)
     control = next((row for row in report.results["rows"] if row["kind"] == "control"), None)

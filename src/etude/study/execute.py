@@ -1,8 +1,8 @@
-"""How a cell is done: the work itself, in whatever process it happens to run.
+"""Execution of one cell, in whichever process runs it.
 
-Killed at any moment, the same call goes on: runs resume from their last checkpoint bit for bit, and a result is
-written once, whole. What a user or a setting can cause (a rate that diverges) ends the cell with its message and
-nothing else.
+Killed at any moment, the same call resumes: runs continue from their last checkpoint bit for bit, and a result is
+written once, complete. An error that a setting can cause (a learning rate that diverges) ends only this cell, with
+its message.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ WINDOW = 3  # last lines of the log whose mean loss tells whether a run learnt o
 
 
 class Interrupted(Exception):
-    """A signal asked for an end; what was done is saved."""
+    """Raised when a signal stopped the work; a checkpoint is saved."""
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """What became of a cell: an error is a message; a crash may be tried again."""
+    """Outcome of running a cell; `error` is its message if it failed."""
 
     key: str
     error: str | None = None
@@ -58,7 +58,7 @@ class CellResult:
 
 
 def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
-    """Does a cell unless it is done; never raises for what the cell itself is to blame for."""
+    """Run a cell unless it is done; errors of the cell itself are returned, not raised."""
     store = CellStore(folder)
     with store.lock(cell.key) as work:
         state = store.state(cell.key)
@@ -69,21 +69,21 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
             shutil.rmtree(work, ignore_errors=True)
             return CellResult(cell.key, store.error(cell.key))
         try:
-            with _collect_warnings() as notes:
+            with _collect_warnings() as warnings:
                 result = CELL_RUNNERS[cell.kind](cell, store, work, quiet)
         except Interrupted:
             return CellResult(cell.key, stopped=True)
-        except UserError as problem:
-            store.fail(cell.key, str(problem))
-            return CellResult(cell.key, str(problem))
-        except (RuntimeError, MemoryError) as problem:
-            if not is_memory_error(problem):
+        except UserError as error:
+            store.fail(cell.key, str(error))
+            return CellResult(cell.key, str(error))
+        except (RuntimeError, MemoryError) as error:
+            if not is_memory_error(error):
                 raise
-            message = f"memory ran out: {str(problem).splitlines()[0]}"
+            message = f"memory ran out: {str(error).splitlines()[0]}"
             return CellResult(cell.key, message)  # not kept: another time there may be more
-        about = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
-        about |= {"hardware": describe_hardware(), "versions": describe_versions(), "notes": sorted(notes)}
-        store.finish(cell.key, {**about, **result})
+        metadata = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
+        metadata |= {"hardware": describe_hardware(), "versions": describe_versions(), "notes": sorted(warnings)}
+        store.finish(cell.key, {**metadata, **result})
         _remove_checkpoints(
             store.result_folder(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.arguments.get("keep"))
         )
@@ -92,19 +92,19 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
 
 @contextlib.contextmanager
 def _collect_warnings() -> Iterator[set[str]]:
-    """What is said on the way (texts that were cut) belongs to the result; said for every cell, it is noise."""
-    found: set[str] = set()
+    """Collect warnings (such as truncated texts) for the cell's result in place of logging them per cell."""
+    messages: set[str] = set()
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.add(re.sub(r"^\S*/", "", record.getMessage()))  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.add(re.sub(r"^\S*/", "", record.getMessage()))  # type: ignore[method-assign]
     log = logging.getLogger("etude")
-    before = log.propagate
+    propagated = log.propagate
     log.addHandler(handler)
     log.propagate = False
     try:
-        yield found
+        yield messages
     finally:
         log.removeHandler(handler)
-        log.propagate = before
+        log.propagate = propagated
 
 
 def _now() -> str:
@@ -112,7 +112,7 @@ def _now() -> str:
 
 
 def _remove_checkpoints(run: Path, keep: bool) -> None:
-    """Checkpoints go when nothing can be resumed any more; weights of transfers, which nobody starts from, too."""
+    """Remove the checkpoints of a finished run; the weights too unless `keep`."""
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
     if not keep:
         (run / "model.safetensors").unlink(missing_ok=True)
@@ -133,16 +133,18 @@ def _run_pretraining(cell: Cell, store: CellStore, work: Path, quiet: bool) -> d
     check_not_diverged(run, Corpus.open(cell.arguments["corpus"]))
     last = run.metrics()[-1]
     valid = run.metrics("valid")
-    place = ("step", "tokens", "flops", "seconds")
+    progress_keys = ("step", "tokens", "flops", "seconds")
     return {
-        **{name: last[name] for name in place},
-        "valid": {name: value for name, value in (valid[-1] if valid else {}).items() if name not in (*place, "split")},
+        **{name: last[name] for name in progress_keys},
+        "valid": {
+            name: value for name, value in (valid[-1] if valid else {}).items() if name not in (*progress_keys, "split")
+        },
         "curve": [{name: value for name, value in line.items() if name != "split"} for line in valid],
     }
 
 
 def check_not_diverged(run: Run, corpus: Corpus) -> None:
-    """A run that ends worse than it began has diverged, finite or not: better no number than that one."""
+    """Raise UserError if the training loss ended above its initial value: the run has diverged."""
     lines = run.metrics("train")
     losses = [math.nan if line["loss"] is None else line["loss"] for line in lines]
     last = sum(losses[-WINDOW:]) / len(losses[-WINDOW:])
@@ -155,7 +157,7 @@ def check_not_diverged(run: Run, corpus: Corpus) -> None:
 
 
 def compute_initial_loss(run: Run, corpus: Corpus, logged: float) -> float:
-    """Of the first weights on the first step; where a model updates itself, what the log says first."""
+    """Compute the loss of the initial weights on the first step; self-updating models use the first logged loss."""
     recipe = run.recipe
     model, objective = build_learner(recipe, corpus.tokenizer)
     if objective.updates_itself:
@@ -174,7 +176,7 @@ def compute_initial_loss(run: Run, corpus: Corpus, logged: float) -> float:
 
 
 def _write_initial_weights(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
-    """A run with its first weights: what every pre-training starts from."""
+    """Write a run with initial weights, which every pre-training starts from."""
     folder = work / "run"
     shutil.rmtree(folder, ignore_errors=True)
     recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
@@ -189,20 +191,20 @@ def _write_initial_weights(cell: Cell, store: CellStore, work: Path, quiet: bool
 
 
 def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
-    order, folder = cell.arguments, work / "run"
+    arguments, folder = cell.arguments, work / "run"
     if (folder / "recipe.yaml").is_file():
         run = finetune.resume(folder, quiet)
     else:
-        base = store.result_folder(order["base"]) / "run"
+        base = store.result_folder(arguments["base"]) / "run"
         run = finetune.finetune(
-            base, order["task"], order["train"], folder, dev=order["dev"], columns=order["columns"],
-            overrides=order["settings"], quiet=quiet,
+            base, arguments["task"], arguments["train"], folder, dev=arguments["dev"], columns=arguments["columns"],
+            overrides=arguments["settings"], quiet=quiet,
         )  # fmt: skip
     if not run.finished:
         raise Interrupted
     plan, last = Plan.read(folder), run.metrics()[-1]
     tuned = TaskModel.open(folder, device=plan.train.device)
-    examples = tuned.read(order["test"])
+    examples = tuned.read(arguments["test"])
     outcome = tuned.task.outcome(examples, tuned.predict(examples))
     return {
         **_save_outcome(outcome, work, tuned.task.score),
@@ -218,16 +220,18 @@ def _save_outcome(outcome: Outcome, work: Path, score: str) -> dict[str, Any]:
 
 
 def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
-    order = cell.arguments
-    module = task_module(order["task"])
-    train, test, dev = (module.read(order[part], order["columns"]) for part in ("train", "test", "dev"))
-    own = {name.removeprefix("task."): value for name, value in order["settings"].items() if name.startswith("task.")}
-    settings = validate_settings(module.Settings, own, parse_overrides({}), "task")
+    arguments = cell.arguments
+    module = task_module(arguments["task"])
+    train, test, dev = (module.read(arguments[part], arguments["columns"]) for part in ("train", "test", "dev"))
+    task_settings = {
+        name.removeprefix("task."): value for name, value in arguments["settings"].items() if name.startswith("task.")
+    }
+    settings = validate_settings(module.Settings, task_settings, parse_overrides({}), "task")
     scoring = module.scoring(settings, module.learn(train, settings))
     on_test = scoring.outcome(test, module.majority(train, test))
     on_dev = scoring.outcome(dev, module.majority(train, dev))
-    nothing = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-    return {**_save_outcome(on_test, work, scoring.score), "dev": float(on_dev.score()), **nothing}
+    no_cost = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
+    return {**_save_outcome(on_test, work, scoring.score), "dev": float(on_dev.score()), **no_cost}
 
 
 CELL_RUNNERS = {

@@ -1,8 +1,8 @@
-"""Where cells are done: in this process, in several of this machine, or on a Ray cluster.
+"""Executors of cells: this process, several local processes, or a Ray cluster.
 
-All three take a cell when it is ready and give back what became of it; the order and the graph belong to `runs/run.py`.
-Processes are spoken to in lines of JSON. One that dies takes only its own cell with it and is replaced; when the
-parent dies, its children see their input end and stop at once, which loses nothing (see cells.py).
+All three accept a cell when it is ready and return its result; order and dependencies belong to `runner.py`.
+Worker processes exchange lines of JSON. One that dies loses only its own cell and is replaced; when the parent dies,
+its children see their input end and stop at once, which loses nothing (see cells.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from etude.study.execute import CellResult, run_cell
 
 
 class Executor(Protocol):
-    slots: int  # cells that can be under way at once
+    slots: int  # cells that can run at once
 
     def submit(self, cell: Cell) -> None: ...
 
     def wait(self) -> CellResult:
-        """The next one that comes to an end; waits for it."""
+        """Wait for the next cell that finishes."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -38,7 +38,7 @@ class Executor(Protocol):
 
 
 class SerialExecutor:
-    """One cell after the other, in this process."""
+    """Runs one cell after another in this process."""
 
     slots = 1
 
@@ -86,7 +86,7 @@ class ProcessExecutor:
         return self.results.get()
 
     def _serve(self, number: int) -> None:
-        """Hands cells to one process, and starts another when it dies."""
+        """Feed cells to one worker process, restarting it when it dies."""
         worker: Worker | None = None
         while (cell := self.pending.get()) is not None:
             if worker is None or worker.process.poll() is not None:
@@ -95,7 +95,7 @@ class ProcessExecutor:
 
     def _start_worker(self, number: int) -> Worker:
         threads = max(1, (os.cpu_count() or 1) // self.slots)
-        # one thread a process where the caller has not said otherwise: more than cores slow each other down
+        # split the cores unless the caller set a number of threads: more threads than cores slow each other down
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         gpus = _list_gpus()
         if gpus:
@@ -116,16 +116,16 @@ class ProcessExecutor:
         try:
             process.stdin.write(cell.dump() + "\n")
             process.stdin.flush()
-            answer = process.stdout.readline()
+            reply = process.stdout.readline()
         except (OSError, ValueError):
-            answer = ""
-        if not answer:
+            reply = ""
+        if not reply:
             code = process.wait()
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            ending = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             return CellResult(
-                cell.key, f"its process {how}; memory may have run out. Run the study again to try it again."
+                cell.key, f"its process {ending}; memory may have run out. Run the study again to try it again."
             )
-        return CellResult(**json.loads(answer))
+        return CellResult(**json.loads(reply))
 
     def __enter__(self) -> Self:
         for thread in self.threads:
@@ -143,12 +143,12 @@ class ProcessExecutor:
 
 
 def _list_gpus() -> list[str]:
-    """Those that may be used, by name, without waking them in this process."""
+    """List the GPUs that may be used, without initialising CUDA in this process."""
     import torch
 
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named:
-        return named.split(",")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return visible.split(",")
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
@@ -156,7 +156,7 @@ def _list_gpus() -> list[str]:
 
 
 class RayExecutor:
-    """A cell is a task with its needs. All machines must see the study's folder under the same path."""
+    """Runs each cell as a Ray task. All machines must see the study's folder under the same path."""
 
     def __init__(self, folder: Path) -> None:
         require("ray", "--on ray")
@@ -190,8 +190,8 @@ class RayExecutor:
         key = self.running.pop(ready[0])
         try:
             return CellResult(**json.loads(self.ray.get(ready[0])))
-        except Exception as problem:  # a node that went, a worker that was killed: Ray has many classes for it
-            return CellResult(key, f"Ray lost it: {str(problem).strip().splitlines()[-1]}")
+        except Exception as error:  # a node that went, a worker that was killed: Ray has many classes for it
+            return CellResult(key, f"Ray lost it: {str(error).strip().splitlines()[-1]}")
 
     def __exit__(self, *_: Any) -> None:
         if self.owns_cluster:
@@ -199,6 +199,6 @@ class RayExecutor:
 
 
 def _run_remote(cell: str, folder: str) -> str:
-    """On a machine of the cluster; plain text both ways."""
-    done = run_cell(Cell.parse(cell), Path(folder))
-    return json.dumps(vars(done))
+    """Run a cell on a machine of the cluster; arguments and result are JSON text."""
+    result = run_cell(Cell.parse(cell), Path(folder))
+    return json.dumps(vars(result))

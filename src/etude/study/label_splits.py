@@ -1,7 +1,8 @@
-"""The labelled examples of a study's tasks as files: what is learnt from, chosen on, and reported on.
+"""Train, dev and test files of a study's tasks.
 
-The three parts never share an example. How many labels are learnt from is part of the grid; which ones they are is
-drawn by the seed, the same for every contender, labels evenly: with few of them, the draw is a large part of the noise.
+The three splits never share an example. The number of training labels is part of the grid; which examples they are is
+drawn by the seed, the same for every contender and balanced over classes: with few labels, the draw is a large part of
+the noise.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TaskFiles:
         return self.folder / "test.jsonl"
 
     def write_train(self, labels: int | None, seed: int) -> Path:
-        """The file with so many examples, drawn by the seed."""
+        """Write the training file with `labels` examples, drawn by the seed, and return its path."""
         if labels is None or labels >= len(self.pool):
             path = self.folder / "train.jsonl"
             chosen = self.pool
@@ -61,7 +62,7 @@ class TaskFiles:
 
     @cached_property
     def _strata(self) -> list[frozenset[str]]:
-        """The classes of each example of the pool: its label, or its tags; none where answers are no classes."""
+        """Classes of each example of the pool: its label or its tags; empty where answers are no classes."""
         kind = task_module(self.task.kind)
         strata = []
         for number, record in enumerate(self.pool):
@@ -71,36 +72,36 @@ class TaskFiles:
 
 
 def draw_examples(labels: Sequence[frozenset[str]], pool: Sequence[Record], count: int, key: int) -> list[Record]:
-    """So many of them: every label at least once, classes evenly, otherwise by chance."""
-    places: list[int] = Permutation(len(pool), key)(np.arange(len(pool))).tolist()
-    every = set().union(*labels)
-    if len(every) > count and all(len(one) == 1 for one in labels):
-        raise UserError(f"{count} labels are fewer than the {len(every)} classes of the task: ask for more.")
-    single = all(len(one) == 1 for one in labels)
+    """Draw `count` examples at random: every label at least once, classes balanced."""
+    order: list[int] = Permutation(len(pool), key)(np.arange(len(pool))).tolist()
+    all_classes = set().union(*labels)
+    if len(all_classes) > count and all(len(classes) == 1 for classes in labels):
+        raise UserError(f"{count} labels are fewer than the {len(all_classes)} classes of the task: ask for more.")
+    single = all(len(classes) == 1 for classes in labels)
     if single:
-        groups: dict[str, list[int]] = {name: [] for name in sorted(every)}
-        for place in places:
-            groups[next(iter(labels[place]))].append(place)
+        groups: dict[str, list[int]] = {name: [] for name in sorted(all_classes)}
+        for index in order:
+            groups[next(iter(labels[index]))].append(index)
         rounds = zip_longest(*groups.values())
-        chosen = [place for one in rounds for place in one if place is not None][:count]
+        chosen = [index for classes in rounds for index in classes if index is not None][:count]
     else:  # sentences of tags: those that bring a tag nobody has brought yet come first
-        seen: set[str] = set()
-        first = []
-        for place in places:
-            if labels[place] - seen:
-                first.append(place)
-                seen |= labels[place]
-        early = set(first)
-        rest = [place for place in places if place not in early]
-        chosen = [*first, *rest][: max(count, len(first))] if every else places[:count]
-    return [pool[place] for place in chosen]
+        covered: set[str] = set()
+        first_of_class = []
+        for index in order:
+            if labels[index] - covered:
+                first_of_class.append(index)
+                covered |= labels[index]
+        covering = set(first_of_class)
+        rest = [index for index in order if index not in covering]
+        chosen = [*first_of_class, *rest][: max(count, len(first_of_class))] if all_classes else order[:count]
+    return [pool[index] for index in chosen]
 
 
 # --- making them ------------------------------------------------------------------------------------
 
 
 def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, data: Path | None = None) -> TaskFiles:
-    """Writes dev and test of a task into the study's folder; training files follow when they are asked for."""
+    """Write dev and test of a task into the study's folder; training files are written on demand."""
     task = study.tasks[name]
     if task.world is not None:
         parts = _from_world(study, task)
@@ -111,11 +112,11 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, 
     key = hashlib.blake2b(json.dumps([parts, task.columns], sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = source.folder / "tasks" / f"{name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
-    found = TaskFiles(task, folder, parts["train"], name)
-    for path, part in ((found.dev, "dev"), (found.test, "test")):
-        if not path.is_file():
-            _write_records(path, parts[part])
-    return found
+    files = TaskFiles(task, folder, parts["train"], name)
+    for file, part in ((files.dev, "dev"), (files.test, "test")):
+        if not file.is_file():
+            _write_records(file, parts[part])
+    return files
 
 
 def _max_labels(task: Task) -> int:
@@ -139,17 +140,17 @@ def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> 
     sizes = [task.dev_size or DEV_SIZE, task.test_size or TEST_SIZE, POOL_FACTOR * _max_labels(task)]
     if source.text.world is None:
         sizes[2] = _max_labels(task)  # held-out text is dear
-    every: list[Record]
+    records: list[Record]
     if task.made == "sense":
-        every = list(islice(source.label_senses(tokenizer), sum(sizes)))
-        if len(every) < sum(sizes):
+        records = list(islice(source.label_senses(tokenizer), sum(sizes)))
+        if len(records) < sum(sizes):
             raise UserError(
-                f"The held-out text has only {len(every)} of {sum(sizes)} sentences with pseudo-words: ask for fewer "
+                f"The held-out text has only {len(records)} of {sum(sizes)} sentences with pseudo-words: ask for fewer "
                 "labels, or for more text.pseudo_words."
             )
     else:
-        every = list(make_sentence_pairs(source.unseen_documents(tokenizer), task.made, sum(sizes)))
-    return {"dev": every[: sizes[0]], "test": every[sizes[0] : sizes[0] + sizes[1]], "train": every[-sizes[2] :]}
+        records = list(make_sentence_pairs(source.unseen_documents(tokenizer), task.made, sum(sizes)))
+    return {"dev": records[: sizes[0]], "test": records[sizes[0] : sizes[0] + sizes[1]], "train": records[-sizes[2] :]}
 
 
 def _from_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
@@ -168,7 +169,7 @@ def _from_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
 
 
 def resolve_path(name: str, data: Path | None) -> Path:
-    """A file as it is named, or under the folder of data."""
+    """Return the path of a file, relative to the data folder where one is given."""
     path = Path(name)
     if data is not None and not path.is_absolute():
         path = data / path
@@ -187,15 +188,15 @@ def read_records(kind: str, path: Path) -> list[Record]:
     return records
 
 
-def split_by_hash(examples: list[Record], first: Callable[[int], bool]) -> tuple[list[Record], list[Record]]:
-    """Two parts by a hash of the content, so that equal examples fall on the same side."""
+def split_by_hash(examples: list[Record], is_first: Callable[[int], bool]) -> tuple[list[Record], list[Record]]:
+    """Split examples by a hash of their content, so that equal examples fall on the same side."""
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record in examples:
         content = {key: value for key, value in record.items() if key not in ("id", "guid", "qid", "idx")}
         tenth = fold("part", json.dumps(content, sort_keys=True, ensure_ascii=False)) % 10
-        sides[0 if first(tenth) else 1].append(record)
+        sides[0 if is_first(tenth) else 1].append(record)
     return sides
 
 
 def _write_records(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:
-    checkpoint.write_text(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in examples))
+    checkpoint.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in examples))

@@ -1,4 +1,4 @@
-"""The leaderboard as text: for the terminal, as Markdown; and the plan of a dry run."""
+"""Leaderboard as a terminal table and as Markdown, and the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ VERDICTS = {
 
 
 def rank_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows, best mean first; those without one last."""
+    """Sort rows by mean score, best first; rows without a mean last."""
     return sorted(results["rows"], key=lambda row: -(row["mean"] or {"mean": -1.0})["mean"])
 
 
 def format_points(value: float | None, sign: bool = False) -> str:
-    """In points, with a true minus; what rounds to nothing has no sign."""
+    """Format a score in points, with a typographic minus; a rounded zero has no sign."""
     if value is None:
         return ""
     points = round(100 * value, 1) + 0.0  # -0.0 + 0.0 is 0.0
     return f"{points:{'+' if sign and points else ''}.1f}".replace("-", "−")
 
 
-def format_spread(one: dict[str, Any] | None, otherwise: str) -> str:
-    """Mean ± deviation over seeds, in points."""
-    if one is None:
-        return otherwise
-    return format_points(one["mean"]) + (
-        f" ± {format_points(one['deviation'])}" if one["deviation"] is not None else ""
+def format_spread(score: dict[str, Any] | None, default: str) -> str:
+    """Format mean ± standard deviation over seeds, in points."""
+    if score is None:
+        return default
+    return format_points(score["mean"]) + (
+        f" ± {format_points(score['deviation'])}" if score["deviation"] is not None else ""
     )
 
 
 def missing_reason(row: dict[str, Any]) -> str:
-    """Why a row may lack a score: something failed, or the study was cut off before."""
+    """Say why a row lacks a score: a cell failed, or the study was interrupted."""
     return "failed" if row["failed"] else "not done"
 
 
 def format_cost(row: dict[str, Any]) -> tuple[str, str, str]:
-    """FLOPs, tokens and seconds of its pre-training."""
+    """Format FLOPs, tokens and seconds of a row's pre-training."""
     spent = row.get("pretraining")
     if not spent or spent["flops"] is None:
         return "0", "0", "0"
@@ -50,7 +50,7 @@ def format_cost(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def render_markdown(results: dict[str, Any], language: str = "en") -> str:
-    """Everything that decides, in one file that reads in a repository."""
+    """Render leaderboard and claims as one Markdown file."""
     columns = results["columns"]
     head = ["", "mean", *(column["name"] for column in columns), "FLOPs", "tokens", "seconds", "parameters"]
     lines = [f"# {localize(results['title'], language)}", ""]
@@ -80,27 +80,27 @@ def render_markdown(results: dict[str, Any], language: str = "en") -> str:
 
 
 def _render_claim(claim: dict[str, Any], language: str) -> str:
-    words = localize(claim["claim"], language)
+    sentence = localize(claim["claim"], language)
     if "mean" not in claim:
-        return f"| {words} | | | | {VERDICTS[claim['verdict']]} |"
+        return f"| {sentence} | | | | {VERDICTS[claim['verdict']]} |"
     interval = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
     gain, verdict = format_points(claim["mean"], sign=True), VERDICTS[claim["verdict"]]
-    return f"| {words} | {gain} | {interval} | {claim['holm']:.3g} | {verdict} |"
+    return f"| {sentence} | {gain} | {interval} | {claim['holm']:.3g} | {verdict} |"
 
 
 # --- terminal ---------------------------------------------------------------------------------------
 
 
 def print_leaderboard(results: dict[str, Any], console: Any) -> None:
-    """On a terminal as wide as that is; a log has no edge."""
+    """Print the leaderboard: as wide as the terminal, 200 columns in a log."""
     from rich.console import Console
 
-    wide = console if console.is_terminal else Console(highlight=False, width=200)
-    wide.print(_build_table(results))
+    printer = console if console.is_terminal else Console(highlight=False, width=200)
+    printer.print(_build_table(results))
 
 
 def _build_table(results: dict[str, Any]) -> Any:
-    """A table for rich."""
+    """Build the rich table of the leaderboard."""
     from rich.table import Table
     from rich.text import Text
 
@@ -119,7 +119,7 @@ def _build_table(results: dict[str, Any]) -> Any:
 
 
 def build_plan_table(plan: Plan, cells: list[Cell]) -> Any:
-    """The grid of a dry run: what each of the cells costs and takes, and what is there already."""
+    """Build the table of a dry run: cost, time and state of each cell."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -133,22 +133,22 @@ def build_plan_table(plan: Plan, cells: list[Cell]) -> Any:
 
 
 def summarize_plan(plan: Plan, workers: int = 1) -> str:
-    """The whole of it in a few lines."""
-    waiting = plan.pending_cells()
-    left, flops = sum(cell.seconds for cell in waiting), sum(cell.flops for cell in waiting)
+    """Summarise a plan in a few lines."""
+    pending = plan.pending_cells()
+    seconds, flops = sum(cell.seconds for cell in pending), sum(cell.flops for cell in pending)
     budget = plan.study.budget
     lines = [
-        f"{len(plan.cells)} cells, {len(plan.cells) - len(waiting)} of them cached; "
-        f"about {flops:.2e} FLOPs and {left / 60 / max(1, workers):.1f} minutes to go.",
+        f"{len(plan.cells)} cells, {len(plan.cells) - len(pending)} of them cached; "
+        f"about {flops:.2e} FLOPs and {seconds / 60 / max(1, workers):.1f} minutes to go.",
         f"Budget: {', '.join(format_budget(budget.kind, amount) for amount in budget.amounts)} for every contender.",
     ]
     for row in plan.rows:
         if row.length is not None:
-            why = " (passes over the text are capped)" if row.length.capped else ""
-            why += " (by the clock: it needs hardly any FLOPs)" if row.length.by_clock else ""
+            notes = " (passes over the text are capped)" if row.length.capped else ""
+            notes += " (by the clock: it needs hardly any FLOPs)" if row.length.by_clock else ""
             lines.append(
                 f"  {row.name}: {row.length.steps:,} steps, {format_count(row.length.tokens, 'KMBT')} tokens, "
-                f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{why}"
+                f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{notes}"
             )
     if not plan.exact:
         lines.append("The text is not prepared yet: costs are those of a made-up text.")

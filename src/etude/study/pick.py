@@ -1,9 +1,9 @@
-"""`etude pick`: a text, a labelled task and some minutes become the run that does best, exported.
+"""`etude pick`: the best pre-training for a text, a labelled task and a time limit, exported.
 
-Successive halving (Jamieson and Talwalkar 2016) over recipes and sizes: everybody pre-trains for a short time, the
-better half goes on with twice as much, and so on until two are left, which meet the control without pre-training with
-several seeds. All choices are made on dev; the test part is first read in the last round. Where nothing beats "no
-pre-training" on dev, that is the answer, and the model that never pre-trained is what one takes home.
+Successive halving (Jamieson and Talwalkar 2016) over recipes and sizes: all candidates pre-train for a short time, the
+better half continues with twice as much, and so on until two are left, which are compared with the control without
+pre-training over several seeds. All choices are made on dev; the test split is first read in the last round. Where
+nothing beats "no pre-training" on dev, the result is the model trained on the labels alone.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ GPU_CANDIDATES: dict[str, dict[str, Any]] = {  # and a GPU
 }
 SEEDS = 3  # transfers of each of the last two
 FINALISTS = 2  # contenders of the last round
-PLANNED_SHARE = 0.9  # of the minutes that are planned with: preparing and reporting take the rest
-MIN_MINUTES = 1 / 60  # minutes of pre-training below which a round says nothing
+PLANNED_SHARE = 0.9  # of the minutes; preparing and reporting take the rest
+MIN_MINUTES = 1 / 60  # of pre-training: below it a round is uninformative
 LOG_FILE = "pick.json"
 
 
@@ -84,15 +84,15 @@ def pick(
     device: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> PickResult:
-    """Chooses among `candidates` ({name: {"recipe": ..., "set": {...}}}); `settings` are those of the transfers."""
+    """Pick the best of `candidates` ({name: {"recipe": ..., "set": {...}}}); `settings` are for the transfers."""
     task_module(task)
-    out, begun = Path(out), time.monotonic()
+    out, start = Path(out), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     files = _split_files(out / "labelled", task, train, dev, test)
-    usual: Mapping[str, Mapping[str, Any]] = (
+    defaults: Mapping[str, Mapping[str, Any]] = (
         GPU_CANDIDATES if (device or _default_device()) == "cuda" else CPU_CANDIDATES
     )
-    chosen = {name: dict(one) for name, one in (candidates or usual).items()}
+    chosen = {name: dict(candidate) for name, candidate in (candidates or defaults).items()}
     if len(chosen) < 2:
         raise UserError("One candidate is no choice: name two or more recipes.")
     log = _PickLog(out / LOG_FILE, {"task": task, "candidates": chosen})
@@ -100,25 +100,25 @@ def pick(
         "text": _text_settings(text), "columns": dict(columns or {}), "kind": task, "files": files,
         "settings": dict(settings or {}),
     }  # fmt: skip
-    lefts, names = _plan_rounds(len(chosen)), list(chosen)
+    survivors, names = _plan_rounds(len(chosen)), list(chosen)
     report: Report | None = None
-    for number, left in enumerate(lefts):
-        last = number == len(lefts) - 1
-        known = log.round(number)
-        if known is None:
-            spent = time.monotonic() - begun
-            share = (PLANNED_SHARE * minutes * 60 - spent) / (len(lefts) - number)
+    for number, survivor_count in enumerate(survivors):
+        last = number == len(survivors) - 1
+        round_log = log.round(number)
+        if round_log is None:
+            spent = time.monotonic() - start
+            share = (PLANNED_SHARE * minutes * 60 - spent) / (len(survivors) - number)
             study = _build_study(common, {name: chosen[name] for name in names}, 1.0, last)
-            each = _minutes_each(study, out, share, max(1, workers if on == "processes" else 1), device)
-            known = log.begin(number, names, each)
-        say(f"Round {number + 1} of {len(lefts)}: {len(names)} candidates, {known['minutes']:.2g} minutes each")
-        study = _build_study(common, {name: chosen[name] for name in known["names"]}, known["minutes"], last)
+            minutes_each = _minutes_each(study, out, share, max(1, workers if on == "processes" else 1), device)
+            round_log = log.begin(number, names, minutes_each)
+        say(f"Round {number + 1} of {len(survivors)}: {len(names)} candidates, {round_log['minutes']:.2g} minutes each")
+        study = _build_study(common, {name: chosen[name] for name in round_log["names"]}, round_log["minutes"], last)
         report = running.run(study, out, on=on, workers=workers, device=device, keep=last, say=say)
         scores = _dev_scores(report)
-        able = sorted((name for name in known["names"] if name in scores), key=lambda name: -scores[name])
-        if not able:
+        ranked = sorted((name for name in round_log["names"] if name in scores), key=lambda name: -scores[name])
+        if not ranked:
             raise UserError(f"Every candidate failed: {'; '.join(report.failed[:3])}")
-        names = able[:left]
+        names = ranked[:survivor_count]
         log.end(number, scores, names)
     assert report is not None
     return _write_result(out, report, _dev_scores(report), log)
@@ -129,39 +129,39 @@ def _default_device() -> str:
 
 
 def _plan_rounds(count: int) -> list[int]:
-    """How many are left after each round: halves until two, and the winner of those."""
-    lefts = []
+    """List how many candidates survive each round: halves until two, then the winner."""
+    survivors = []
     while count > FINALISTS:
         count = max(FINALISTS, -(-count // 2))
-        lefts.append(count)
-    return [*lefts, 1]
+        survivors.append(count)
+    return [*survivors, 1]
 
 
-def _text_settings(places: Sequence[str]) -> dict[str, Any]:
-    if len(places) == 1 and (Path(places[0]) / "manifest.json").is_file():
-        return {"corpus": places[0]}
-    return {"files": list(places)}
+def _text_settings(paths: Sequence[str]) -> dict[str, Any]:
+    if len(paths) == 1 and (Path(paths[0]) / "manifest.json").is_file():
+        return {"corpus": paths[0]}
+    return {"files": list(paths)}
 
 
 def _split_files(
     folder: Path, kind: str, train: str | Path, dev: str | Path | None, test: str | Path | None
 ) -> dict[str, str]:
-    """Three files that share no example; what is not given is taken from what is, by a hash of the content."""
+    """Write train, dev and test files that share no example; a missing split is taken from train by content hash."""
     names = {name: folder / f"{name}.jsonl" for name in ("train", "dev", "test")}
     if all(path.is_file() for path in names.values()):
         return {name: str(path) for name, path in names.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    learnt = read_records(kind, resolve_path(str(train), None))
-    chosen = None if dev is None else read_records(kind, resolve_path(str(dev), None))
-    told = None if test is None else read_records(kind, resolve_path(str(test), None))
-    if told is None:
-        learnt, told = split_by_hash(learnt, lambda tenth: tenth < 8)
-    if chosen is None:
-        learnt, chosen = split_by_hash(learnt, lambda tenth: tenth < 6)
-    for name, part in (("train", learnt), ("dev", chosen), ("test", told)):
+    train_records = read_records(kind, resolve_path(str(train), None))
+    dev_records = None if dev is None else read_records(kind, resolve_path(str(dev), None))
+    test_records = None if test is None else read_records(kind, resolve_path(str(test), None))
+    if test_records is None:
+        train_records, test_records = split_by_hash(train_records, lambda tenth: tenth < 8)
+    if dev_records is None:
+        train_records, dev_records = split_by_hash(train_records, lambda tenth: tenth < 6)
+    for name, part in (("train", train_records), ("dev", dev_records), ("test", test_records)):
         if len(part) < 2:
             raise UserError(f"{train}: too few examples to part: {len(part)} are left for {name}. Give more of them.")
-        checkpoint.write_text(names[name], "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in part))
+        checkpoint.write_text(names[name], "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in part))
     return {name: str(path) for name, path in names.items()}
 
 
@@ -184,34 +184,34 @@ def _build_study(common: dict[str, Any], contenders: dict[str, Any], minutes: fl
 
 
 def _minutes_each(study: Study, out: Path, seconds: float, workers: int, device: str | None) -> float:
-    """Pre-training of each candidate, so that a round with its transfers fits into its share of the time."""
+    """Compute the minutes of pre-training per candidate such that a round with its transfers fits its time."""
     plan: Plan = make_plan(study, out, device=device, dry=True)
     transfers = sum(cell.seconds for cell in plan.cells.values() if cell.kind == "transfer")
-    each = (seconds * workers - transfers) / len(study.contenders) / 60
-    return max(MIN_MINUTES, each)
+    minutes = (seconds * workers - transfers) / len(study.contenders) / 60
+    return max(MIN_MINUTES, minutes)
 
 
 def _dev_scores(report: Report) -> dict[str, float]:
-    """Mean score on dev of everybody who came to the end."""
-    found: dict[str, list[float]] = {}
+    """Average the dev scores of every row that is complete."""
+    scores: dict[str, list[float]] = {}
     for cell in report.results["cells"]:
         if cell["kind"] in ("transfer", "majority") and "dev" in cell:
-            found.setdefault(cell["place"]["row"], []).append(cell["dev"])
+            scores.setdefault(cell["place"]["row"], []).append(cell["dev"])
     units = report.results["seeds"]["pretrain"] * report.results["seeds"]["transfer"]
-    return {name: fmean(values) for name, values in found.items() if len(values) == units}
+    return {name: fmean(values) for name, values in scores.items() if len(values) == units}
 
 
 class _PickLog:
-    """What was decided so far, so that a pick that was killed decides the same again."""
+    """Decisions so far, saved so that a pick that was killed decides the same again."""
 
-    def __init__(self, path: Path, asked: dict[str, Any]) -> None:
+    def __init__(self, path: Path, request: dict[str, Any]) -> None:
         self.path = path
-        self.values: dict[str, Any] = {**asked, "rounds": []}
+        self.values: dict[str, Any] = {**request, "rounds": []}
         if path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-            if {name: known[name] for name in asked} != asked:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if {name: saved[name] for name in request} != request:
                 raise UserError(f"{path.parent} holds another pick. Choose another folder with -o.")
-            self.values = known
+            self.values = saved
 
     def round(self, number: int) -> dict[str, Any] | None:
         return self.values["rounds"][number] if number < len(self.values["rounds"]) else None
@@ -221,8 +221,8 @@ class _PickLog:
         self._write()
         return self.values["rounds"][number]
 
-    def end(self, number: int, scores: dict[str, float], kept: list[str]) -> None:
-        self.values["rounds"][number] |= {"dev": scores, "kept": kept}
+    def end(self, number: int, scores: dict[str, float], survivors: list[str]) -> None:
+        self.values["rounds"][number] |= {"dev": scores, "kept": survivors}
         self._write()
 
     def _write(self) -> None:
@@ -230,22 +230,22 @@ class _PickLog:
 
 
 def _write_result(out: Path, report: Report, scores: dict[str, float], log: _PickLog) -> PickResult:
-    """The report with the rounds in it, and the winner's folders."""
-    able = [name for name in scores if name not in (CONTROL, FROZEN, MAJORITY)]
-    winner = max(able, key=lambda name: scores[name])
+    """Write the report with its rounds, and export the winner."""
+    contenders = [name for name in scores if name not in (CONTROL, FROZEN, MAJORITY)]
+    winner = max(contenders, key=lambda name: scores[name])
     pays = CONTROL not in scores or scores[winner] > scores[CONTROL]
     winner = winner if pays else CONTROL
     labels = {row["name"]: row["label"] for row in report.results["rows"]}
     rounds = [
         {
-            "minutes": one["minutes"],
+            "minutes": round_log["minutes"],
             "rows": [
-                {"label": labels.get(name, name), "dev": one["dev"][name], "kept": name in one["kept"]}
-                for name in sorted(one["dev"], key=lambda name: -one["dev"][name])
-                if name in one["names"] or name == CONTROL
+                {"label": labels.get(name, name), "dev": round_log["dev"][name], "kept": name in round_log["kept"]}
+                for name in sorted(round_log["dev"], key=lambda name: -round_log["dev"][name])
+                if name in round_log["names"] or name == CONTROL
             ],
         }
-        for one in log.values["rounds"]
+        for round_log in log.values["rounds"]
     ]
     results = {**report.results, "rounds": rounds, "winner": winner, "pays": pays}
     results["exported"] = _export_winner(out, results, winner)
@@ -255,27 +255,29 @@ def _write_result(out: Path, report: Report, scores: dict[str, float], log: _Pic
 
 
 def _export_winner(out: Path, results: dict[str, Any], winner: str) -> dict[str, str]:
-    """best: the fine-tuned run, of the seed that was best on dev; pretrained, and exported where that is possible."""
+    """Copy the winner: its fine-tuned run (best seed on dev), its pre-training, and an export where possible."""
     cells = results["cells"]
-    own = [cell for cell in cells if cell["kind"] == "transfer" and cell["place"]["row"] == winner and "dev" in cell]
-    best = max(own, key=lambda cell: cell["dev"])
+    transfers = [
+        cell for cell in cells if cell["kind"] == "transfer" and cell["place"]["row"] == winner and "dev" in cell
+    ]
+    best = max(transfers, key=lambda cell: cell["dev"])
     _copy_folder(out / "cells" / best["key"] / "run", out / "best")
-    told = {"best": "best"}
-    base = next((cell for cell in cells if cell["kind"] == "pretrain" and cell["place"]["row"] == winner), None)
-    if base is not None:
-        _copy_folder(out / "cells" / base["key"] / "run", out / "pretrained")
-        told["pretrained"] = "pretrained"
+    exported = {"best": "best"}
+    pretraining = next((cell for cell in cells if cell["kind"] == "pretrain" and cell["place"]["row"] == winner), None)
+    if pretraining is not None:
+        _copy_folder(out / "cells" / pretraining["key"] / "run", out / "pretrained")
+        exported["pretrained"] = "pretrained"
         shutil.rmtree(out / "exported", ignore_errors=True)
         try:
             export_run(out / "pretrained", out / "exported")
-            told["exported"] = "exported"
-        except UserError as problem:
-            told["not exported"] = str(problem).replace(str(out), ".")
-    return told
+            exported["exported"] = "exported"
+        except UserError as error:
+            exported["not exported"] = str(error).replace(str(out), ".")
+    return exported
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Anew each time, there at once or not at all."""
+    """Copy a folder atomically, replacing an older copy."""
     writing = target.with_name(f".{target.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)
     shutil.copytree(source, writing)

@@ -1,10 +1,10 @@
-"""From a study to its cells: who trains how long on what, which cells there already are, what the rest will cost.
+"""Plan of a study: its cells with their cost, and which of them are cached.
 
-Rows are contenders (at each budget) and what they are held against; columns are tasks with a number of labels. Every
-row meets every column once a unit, a pre-training seed and a transfer seed. The baselines are always there:
+Rows are contenders (at each budget) and baselines; columns are tasks with a number of labels. Every row is evaluated on
+every column once per unit, a pair of pre-training seed and transfer seed. The baselines are always included:
 
-    no pre-training   the same model from its first weights, trained on the labels alone, for longer
-    random frozen     its first weights, never trained, under the same head: what a head alone can do
+    no pre-training   the same model from initial weights, trained on the labels alone, for longer
+    random frozen     its initial weights, frozen, under the same head: what a head alone can do
     majority          no model: the most frequent answer
 """
 
@@ -61,7 +61,7 @@ class Draft:
 
     @cached_property
     def transfer_defaults(self) -> dict[bool, dict[str, Any]]:
-        """What a transfer does unless told otherwise: frozen or not -> its settings."""
+        """Default settings of a transfer, by whether the model is frozen."""
         with torch.device("meta"):
             model = self.recipe.build_model()
         return {frozen: model.transfer_defaults(frozen) for frozen in (False, True)}
@@ -123,7 +123,7 @@ class Plan:
         return {name: prepare_labels(self.study, name, self.source, first, self.data) for name in self.study.tasks}
 
     def tokens_per_second(self, draft: Draft) -> float:
-        """Tokens a second; unmeasured (infinite) on a GPU in earnest, where a trial would first compile."""
+        """Return tokens per second; infinite (unmeasured) in a real GPU run, where a trial would first compile."""
         if self.machine.device.startswith("cuda") and not self.dry:
             return math.inf
         if draft.entry.name not in self.speeds:
@@ -131,7 +131,7 @@ class Plan:
         return self.speeds[draft.entry.name]
 
     def pending_cells(self) -> list[Cell]:
-        """What is not done yet."""
+        """List the cells that are not done."""
         return [cell for cell in self.cells.values() if self.store.state(cell.key) != "done"]
 
 
@@ -145,14 +145,14 @@ def make_plan(
     keep: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """The whole grid. Prepares the corpora first; a dry run goes without those that are not there."""
+    """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist."""
     machine = Machine(folder / "machine.json", device)
     plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
     drafts = [_make_draft(plan, entry, dry, say) for entry in study.entries()]
     amounts = study.budget.amounts
     for amount in amounts:
         for draft in drafts:
-            plan.rows.append(_make_row(plan, draft, drafts, amount, many=len(amounts) > 1))
+            plan.rows.append(_make_row(plan, draft, drafts, amount, has_curve=len(amounts) > 1))
     drafted = {draft.entry.contender: draft for draft in reversed(drafts)}
     for name, contender in study.controls().items():
         draft = drafted[contender]
@@ -180,48 +180,48 @@ def _localize_baseline(name: str) -> Localized:
 
 
 def _make_draft(plan: Plan, entry: Entry, dry: bool, say: Callable[[str], None]) -> Draft:
-    recipe, own = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
-    source = TextSource(own, plan.folder) if own is not None else plan.source
+    recipe, own_text = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
+    source = TextSource(own_text, plan.folder) if own_text is not None else plan.source
     ready = source.is_ready(recipe.tokenizer)
     corpus = source.open_corpus(recipe.tokenizer, say) if ready or not dry else None
-    like = corpus or source.find_similar(recipe.tokenizer)
-    resolved = plan.machine.fit_recipe(recipe.resolve(vocab=like.tokenizer.vocab if like else None))
+    similar = corpus or source.find_similar(recipe.tokenizer)
+    resolved = plan.machine.fit_recipe(recipe.resolve(vocab=similar.tokenizer.vocab if similar else None))
     place = source.corpus_folder(recipe.tokenizer)
     if corpus is not None:
         return Draft(entry, resolved, corpus, compute_cost(resolved, corpus), place)
-    if like is not None:
-        known = compute_cost(resolved, like)
-        part = replace(known, epoch_tokens=int(known.epoch_tokens * source.text.share))
-        return Draft(entry, resolved, None, part, place)
+    if similar is not None:
+        similar_cost = compute_cost(resolved, similar)
+        cost = replace(similar_cost, epoch_tokens=int(similar_cost.epoch_tokens * source.text.share))
+        return Draft(entry, resolved, None, cost, place)
     plan.exact = False
-    found = compute_cost(resolved, make_placeholder_corpus(resolved))
+    cost = compute_cost(resolved, make_placeholder_corpus(resolved))
     tokens = int(source.size / 4)  # about, for pieces of words
-    return Draft(entry, resolved, None, replace(found, epoch_tokens=tokens), place)
+    return Draft(entry, resolved, None, replace(cost, epoch_tokens=tokens), place)
 
 
-def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, many: bool) -> Row:
+def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_curve: bool) -> Row:
     study, kind = plan.study, plan.study.budget.kind
-    own_clock = draft.cost.updates_itself or kind == "minutes"
-    if own_clock:
+    is_timed = draft.cost.updates_itself or kind == "minutes"
+    if is_timed:
         minutes = resolve_minutes(lambda: _gradient_seconds(plan, drafts, amount), amount, kind)
         speed = plan.machine.tokens_per_second(draft.recipe, draft.corpus)
-        found = compute_length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)
-        found = replace(found, by_clock=kind != "minutes")
+        length = compute_length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)
+        length = replace(length, by_clock=kind != "minutes")
     else:
-        found = compute_length(draft.recipe, draft.cost, kind, amount, study.epochs, None)
-    recipe = stretch_schedule(draft.recipe, draft.cost, found, study.curve)
-    name = f"{draft.entry.name} @ {format_budget(kind, amount)}" if many else draft.entry.name
-    return Row(name, "contender", draft.entry.label, draft, amount, recipe, found)
+        length = compute_length(draft.recipe, draft.cost, kind, amount, study.epochs, None)
+    recipe = stretch_schedule(draft.recipe, draft.cost, length, study.curve)
+    name = f"{draft.entry.name} @ {format_budget(kind, amount)}" if has_curve else draft.entry.name
+    return Row(name, "contender", draft.entry.label, draft, amount, recipe, length)
 
 
 def _gradient_seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:
-    """What the contenders that learn by gradients will take."""
-    found = []
+    """Estimate the seconds of each contender that learns by gradients."""
+    seconds = []
     for draft in drafts:
         if not draft.cost.updates_itself:
-            how_long = compute_length(draft.recipe, draft.cost, plan.study.budget.kind, amount, plan.study.epochs, None)
-            found.append(how_long.tokens / plan.machine.tokens_per_second(draft.recipe, draft.corpus))
-    return found
+            length = compute_length(draft.recipe, draft.cost, plan.study.budget.kind, amount, plan.study.epochs, None)
+            seconds.append(length.tokens / plan.machine.tokens_per_second(draft.recipe, draft.corpus))
+    return seconds
 
 
 def format_budget(kind: str, amount: float) -> str:
@@ -231,22 +231,22 @@ def format_budget(kind: str, amount: float) -> str:
 
 
 def format_scientific(value: float) -> str:
-    """2 × 10¹¹, as people write it."""
+    """Format a number as 2 × 10¹¹."""
     if not value:
         return "0"
-    digits = math.floor(math.log10(abs(value)) + 1e-9)
-    if abs(digits) < 4:
+    power = math.floor(math.log10(abs(value)) + 1e-9)
+    if abs(power) < 4:
         return f"{value:.3g}"
-    raised = str(digits).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    front = f"{value / 10**digits:.3g}"
-    return f"10{raised}" if front == "1" else f"{front} × 10{raised}"
+    exponent = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    mantissa = f"{value / 10**power:.3g}"
+    return f"10{exponent}" if mantissa == "1" else f"{mantissa} × 10{exponent}"
 
 
 # --- cells ------------------------------------------------------------------------------------------
 
 
 def _list_cells(plan: Plan) -> Iterator[Cell]:
-    """Seed by seed, so that a study that is stopped has something whole to show."""
+    """Yield the cells seed by seed, so that an interrupted study has complete seeds."""
     for seed in range(plan.study.seeds.pretrain):
         for row in plan.rows:
             base: Cell | None = None
@@ -263,18 +263,18 @@ def _list_cells(plan: Plan) -> Iterator[Cell]:
 
 
 def _base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
-    """Its pre-training; of a baseline, the first weights."""
-    trained = row.recipe is not None
+    """Plan the pre-training of a row; of a baseline, its initial weights."""
+    is_trained = row.recipe is not None
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
-    kind: Literal["pretrain", "untrained"] = "pretrain" if trained else "untrained"
-    made_by = (cell_code.pretraining if trained else cell_code.initial_weights)(
+    kind: Literal["pretrain", "untrained"] = "pretrain" if is_trained else "untrained"
+    code = (cell_code.pretraining if is_trained else cell_code.initial_weights)(
         recipe.model_kind, recipe.objective_kind
     )
     return Cell(
-        key=hash_json([kind, _key_settings(recipe), draft.fingerprint, made_by, torch.__version__]),
+        key=hash_json([kind, _key_settings(recipe), draft.fingerprint, code, torch.__version__]),
         kind=kind,
         title=f"pre-training {row.name}, seed {seed}"
-        if trained
+        if is_trained
         else f"first weights of {draft.entry.name}, seed {seed}",
         arguments={"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)},
         position={"row": row.name, "seed": seed},
@@ -285,7 +285,7 @@ def _base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
 
 
 def _key_settings(recipe: Recipe) -> dict[str, Any]:
-    """All of a resolved recipe that a result depends on: not its name and notes, nor when it saves."""
+    """Return the settings that a result depends on: not names, notes or when checkpoints are saved."""
     train = recipe.train.model_dump(mode="json")
     for name in ("save_every", "keep", "tensorboard", "log_every", "workers"):
         train.pop(name)
@@ -298,34 +298,34 @@ def _key_settings(recipe: Recipe) -> dict[str, Any]:
 
 def _transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, base: Cell | None) -> Cell:
     task, files = plan.study.tasks[column.task], plan.files[column.task]
-    number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
+    unit_number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
     # the drawn labels are drawn evenly, so the majority is that of all there are
-    train = files.write_train(column.labels if base is not None else None, number)
+    train = files.write_train(column.labels if base is not None else None, unit_number)
     examples = train.read_bytes().count(b"\n")
-    settings = _transfer_settings(plan, row, column, tuned, examples, number)
+    settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
     kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
     if row.draft is None:
-        made_by = cell_code.majority(task.kind)
+        code = cell_code.majority(task.kind)
     else:
-        made_by = cell_code.transfer(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
-    content = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
-    own = {
+        code = cell_code.transfer(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
+    data_hashes = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
+    key_settings = {
         name: value
         for name, value in settings.items()
         if (name.startswith("task.") if base is None else name != "train.save_every")
     }
-    key = hash_json([kind, base.key if base else None, task.kind, own, task.columns, content, made_by])
-    order: dict[str, Any] = {
+    key = hash_json([kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code])
+    arguments: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
     }  # fmt: skip
     flops, seconds = _estimate_transfer(plan, row, settings, train, files)
-    extra = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
+    suffix = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
     return Cell(
         key=key,
         kind=kind,
-        title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{extra}",
-        arguments=order,
+        title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{suffix}",
+        arguments=arguments,
         position={"row": row.name, "column": column.name, "unit": list(unit), "tuned": tuned},
         depends_on=base.key if base else None,
         flops=flops,
@@ -341,54 +341,55 @@ def _cell_needs(plan: Plan) -> dict[str, float]:
 
 
 def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: int, seed: int) -> Changes:
-    """Of one transfer: the study's, the task's, the contender's, then what the row is."""
+    """Merge the settings of a transfer: study, task, contender, tuning, then the kind of row."""
     study = plan.study
-    found: Changes = {**study.transfer, **study.tasks[column.task].set}
+    settings: Changes = {**study.transfer, **study.tasks[column.task].set}
     if row.draft is not None:
-        found |= study.contenders[row.draft.entry.contender].transfer
-    found |= tuned
+        settings |= study.contenders[row.draft.entry.contender].transfer
+    settings |= tuned
     if row.kind == "frozen":
-        found |= {"transfer.frozen": True}
+        settings |= {"transfer.frozen": True}
         for name in ("train.lr", "train.epochs", "transfer.freeze", "train.layer_decay"):
-            found.pop(name, None)  # those of fine-tuning; a head on features has usual values of its own
+            settings.pop(name, None)  # those of fine-tuning; a head on features has usual values of its own
     if row.kind == "control":
-        found.pop("transfer.frozen", None)
+        settings.pop("transfer.frozen", None)
         if study.control.epochs is not None:
-            found = {name: value for name, value in found.items() if name not in LENGTHS}
-            found["train.epochs"] = study.control.epochs
-        found |= study.control.set
-    found = {"train.precision": plan.machine.precision, **found}  # a study may ask for its own
-    found |= {"train.seed": seed, "train.device": plan.machine.device}
-    if row.draft is not None and "train.eval_every" not in found:
-        usual = row.draft.transfer_defaults[bool(found.get("transfer.frozen"))]
-        batch = found.get("train.batch_examples", usual["batch_examples"])
-        steps = found.get("train.steps")
-        if not any(name in found for name in ("train.steps", "train.tokens", "train.flops")):
-            steps = math.ceil(found.get("train.epochs", usual["epochs"]) * examples / batch)
+            settings = {name: value for name, value in settings.items() if name not in LENGTHS}
+            settings["train.epochs"] = study.control.epochs
+        settings |= study.control.set
+    settings = {"train.precision": plan.machine.precision, **settings}  # a study may ask for its own
+    settings |= {"train.seed": seed, "train.device": plan.machine.device}
+    if row.draft is not None and "train.eval_every" not in settings:
+        defaults = row.draft.transfer_defaults[bool(settings.get("transfer.frozen"))]
+        batch = settings.get("train.batch_examples", defaults["batch_examples"])
+        steps = settings.get("train.steps")
+        if not any(name in settings for name in ("train.steps", "train.tokens", "train.flops")):
+            steps = math.ceil(settings.get("train.epochs", defaults["epochs"]) * examples / batch)
         if steps is not None:
-            found["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
-    if "train.eval_every" in found:  # usual is every pass over the labels, which are few: a checkpoint every third step
-        found.setdefault("train.save_every", found["train.eval_every"])
-    return found
+            settings["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
+    # by default a checkpoint is saved every epoch, and with few labels that is every third step
+    if "train.eval_every" in settings:
+        settings.setdefault("train.save_every", settings["train.eval_every"])
+    return settings
 
 
 def _estimate_transfer(plan: Plan, row: Row, settings: Changes, train: Path, files: TaskFiles) -> tuple[float, float]:
-    """(FLOPs, seconds) of a transfer, about: four bytes a token, half of a record being text."""
+    """Estimate (FLOPs, seconds) of a transfer: four bytes per token, half of a record being text."""
     if row.draft is None:
         return 0.0, 0.2
     frozen = bool(settings.get("transfer.frozen"))
-    passes = settings.get("train.epochs", row.draft.transfer_defaults[frozen]["epochs"])
+    epochs = settings.get("train.epochs", row.draft.transfer_defaults[frozen]["epochs"])
     if "train.steps" in settings:
         examples = max(1, train.read_bytes().count(b"\n"))
-        passes = settings["train.steps"] * settings.get("train.batch_examples", 32) / examples
-    learnt, chosen, told = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
-    tokens = learnt * (1 if frozen else passes)
-    looking = (chosen * (1 if frozen else EVALUATIONS) + told) / 3
-    return tokens * row.draft.cost.flops_per_token, (tokens + looking) / plan.tokens_per_second(
+        epochs = settings["train.steps"] * settings.get("train.batch_examples", 32) / examples
+    train_tokens, dev_tokens, test_tokens = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
+    tokens = train_tokens * (1 if frozen else epochs)
+    evaluated = (dev_tokens * (1 if frozen else EVALUATIONS) + test_tokens) / 3
+    return tokens * row.draft.cost.flops_per_token, (tokens + evaluated) / plan.tokens_per_second(
         row.draft
     ) + TRANSFER_OVERHEAD
 
 
 @cache
-def _hash_file(path: Path, changed: int) -> str:
+def _hash_file(path: Path, modified: int) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""What came out, as plain data: everything the report shows, and `results.json` as it is."""
+"""Results of a study as plain data: the content of `results.json` and of the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etude.tasks.outcomes import Outcome
 
 
 class StudyOutcomes:
-    """The finished cells of a plan, and their draws."""
+    """Outcomes of the finished cells of a plan, and their bootstrap draws."""
 
     def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
         self.plan, self.errors, self.rule = plan, errors, plan.study.rule
@@ -59,21 +59,21 @@ class StudyOutcomes:
         return all((row, name) in self.units for name in self.columns_of(on))
 
     def seeds(self, row: str, on: str) -> list[float]:
-        """The score of each unit, in order."""
+        """Return the score of each unit, in order."""
         names = self.columns_of(on)
         return [fmean(float(self.units[row, name][unit].score()) for name in names) for unit in sorted(self.plan.units)]
 
     def draws_of(self, row: str, on: str) -> np.ndarray:
         return np.mean([self.drawn[row, name] for name in self.columns_of(on)], axis=0)
 
-    def difference(self, one: str, other: str, on: str, margin: float = 0.0) -> Difference:
-        drawn = self.draws_of(one, on) - self.draws_of(other, on)
-        return compare(self.seeds(one, on), self.seeds(other, on), drawn, self.rule.interval, margin)
+    def difference(self, left: str, right: str, on: str, margin: float = 0.0) -> Difference:
+        drawn = self.draws_of(left, on) - self.draws_of(right, on)
+        return compare(self.seeds(left, on), self.seeds(right, on), drawn, self.rule.interval, margin)
 
 
 def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that is known about a study that has come to its end."""
-    found = StudyOutcomes(plan, errors)
+    """Collect everything known about a study as JSON-ready data."""
+    outcomes = StudyOutcomes(plan, errors)
     study = plan.study
     return {
         "format": "etude study", "version": 1,
@@ -84,22 +84,22 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "date": datetime.now(UTC).date().isoformat(), "hardware": describe_hardware(), "versions": describe_versions(),
         "system": f"{platform.system()} {platform.machine()}", "device": plan.machine.device,
         "precision": _list_precisions(plan),
-        "columns": [_describe_column(found, column) for column in plan.columns],
-        "rows": [_describe_row(found, row) for row in plan.rows],
-        "claims": _test_claims(found), "comparisons": _compare_with_control(found),
-        "cells": [_describe_cell(found, key) for key in plan.cells],
+        "columns": [_describe_column(outcomes, column) for column in plan.columns],
+        "rows": [_describe_row(outcomes, row) for row in plan.rows],
+        "claims": _test_claims(outcomes), "comparisons": _compare_with_control(outcomes),
+        "cells": [_describe_cell(outcomes, key) for key in plan.cells],
     }  # fmt: skip
 
 
 def _list_precisions(plan: Plan) -> str:
-    """Of the cells: a study may ask for another than the machine's usual one."""
+    """List the precisions of the cells: a study may set another than the machine's default."""
     learnt = {row.recipe.train.precision for row in plan.rows if row.recipe is not None}
     tuned = {cell.arguments["settings"]["train.precision"] for cell in plan.cells.values() if cell.kind == "transfer"}
     return ", ".join(sorted(learnt | tuned))
 
 
-def _describe_column(found: StudyOutcomes, column: Column) -> dict[str, Any]:
-    plan = found.plan
+def _describe_column(outcomes: StudyOutcomes, column: Column) -> dict[str, Any]:
+    plan = outcomes.plan
     task = plan.study.tasks[column.task]
     done = next(
         (plan.store.result(key) for (_, name, _, _), key in plan.trials.items()
@@ -112,21 +112,31 @@ def _describe_column(found: StudyOutcomes, column: Column) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _describe_row(found: StudyOutcomes, row: Row) -> dict[str, Any]:
-    plan, store = found.plan, found.plan.store
+def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
+    plan, store = outcomes.plan, outcomes.plan.store
     level = plan.study.rule.interval
     scores = {
-        column.name: summarize(found.seeds(row.name, column.name), found.drawn[row.name, column.name], level).json()
+        column.name: summarize(
+            outcomes.seeds(row.name, column.name), outcomes.drawn[row.name, column.name], level
+        ).json()
         for column in plan.columns
-        if found.has_scores(row.name, column.name)
+        if outcomes.has_scores(row.name, column.name)
     }
-    tuned = {name: plan.study.tune_grid()[number] for (own, name), number in found.chosen.items() if own == row.name}
-    whole = found.has_scores(row.name, MEAN)
-    mean = summarize(found.seeds(row.name, MEAN), found.draws_of(row.name, MEAN), level).json() if whole else None
+    tuned = {
+        name: plan.study.tune_grid()[number]
+        for (row_name, name), number in outcomes.chosen.items()
+        if row_name == row.name
+    }
+    is_complete = outcomes.has_scores(row.name, MEAN)
+    mean = (
+        summarize(outcomes.seeds(row.name, MEAN), outcomes.draws_of(row.name, MEAN), level).json()
+        if is_complete
+        else None
+    )
     values: dict[str, Any] = {
         "name": row.name, "label": row.label, "kind": row.kind, "amount": row.amount, "scores": scores, "mean": mean,
         "tuned": {name: changes for name, changes in tuned.items() if changes and row.kind != "majority"},
-        "failed": sorted({message for key, message in found.errors.items()
+        "failed": sorted({message for key, message in outcomes.errors.items()
                           if plan.cells[key].position["row"] == row.name}),
     }  # fmt: skip
     if row.draft is not None:
@@ -140,19 +150,20 @@ def _describe_row(found: StudyOutcomes, row: Row) -> dict[str, Any]:
         }  # fmt: skip
     if row.length is not None:
         keys = [plan.bases[row.name, seed] for seed in range(plan.study.seeds.pretrain)]
-        done = [store.result(key) for key in keys if store.state(key) == "done"]
+        results = [store.result(key) for key in keys if store.state(key) == "done"]
         values["pretraining"] = {
             "steps": row.length.steps, "epochs": row.length.epochs, "capped": row.length.capped,
             "by_clock": row.length.by_clock, "planned_flops": row.length.flops,
-            **{name: fmean(one[name] for one in done) if done else None for name in ("tokens", "flops", "seconds")},
-            "valid": _average([one["valid"] for one in done]),
-            "curves": [one["curve"] for one in done],
+            **{name: fmean(result[name] for result in results) if results else None
+               for name in ("tokens", "flops", "seconds")},
+            "valid": _average([result["valid"] for result in results]),
+            "curves": [result["curve"] for result in results],
         }  # fmt: skip
     return values
 
 
 def _describe_text(plan: Plan, draft: Draft) -> dict[str, Any]:
-    """What it read, and by which tokenizer: a prepared corpus has its own, whatever the recipe names."""
+    """Describe text and tokenizer: a prepared corpus has its own, whatever the recipe names."""
     corpus = draft.corpus
     if corpus is None:
         return {"tokenizer": draft.recipe.tokenizer}
@@ -167,68 +178,68 @@ def _model_shape(model: Any) -> dict[str, Any]:
     return {name: values[name] for name in ("layers", "width", "heads", "context", "vocab", "share") if name in values}
 
 
-def _average(found: list[dict[str, Any]]) -> dict[str, float]:
-    if not found:
+def _average(records: list[dict[str, Any]]) -> dict[str, float]:
+    if not records:
         return {}
     return {
-        name: fmean(one[name] for one in found)
-        for name in found[0]
-        if all(isinstance(one.get(name), (int, float)) for one in found)
+        name: fmean(record[name] for record in records)
+        for name in records[0]
+        if all(isinstance(record.get(name), (int, float)) for record in records)
     }
 
 
-def _test_claims(found: StudyOutcomes) -> list[dict[str, Any]]:
-    """Each with its verdict; p-values corrected over all claims of the study."""
-    study, last = found.plan.study, _largest_budget_rows(found)
+def _test_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
+    """Test each claim; p-values are corrected over all claims of the study."""
+    study, rows = outcomes.plan.study, _largest_budget_rows(outcomes)
     tested: list[tuple[Claim, Difference | None]] = []
     for claim in study.claims:
-        one, other = last.get(claim.better, claim.better), last.get(claim.than, claim.than)
-        known = found.has_scores(one, claim.on) and found.has_scores(other, claim.on)
-        tested.append((claim, found.difference(one, other, claim.on, claim.margin) if known else None))
-    corrected = iter(holm_adjust([one.p for _, one in tested if one is not None]))
+        left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
+        has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
+        tested.append((claim, outcomes.difference(left, right, claim.on, claim.margin) if has_both else None))
+    corrected = iter(holm_adjust([left.p for _, left in tested if left is not None]))
     claims = []
-    for claim, measured in tested:
+    for claim, difference in tested:
         values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
-        if measured is not None:
+        if difference is not None:
             p = next(corrected)
-            used = p if study.rule.correction == "holm" else measured.p
+            p_used = p if study.rule.correction == "holm" else difference.p
             values |= {
-                **measured.json(),
+                **difference.json(),
                 "holm": p,
-                "verdict": decide_verdict(measured, used, study.rule, claim.margin),
+                "verdict": decide_verdict(difference, p_used, study.rule, claim.margin),
             }
         claims.append(values)
     return claims
 
 
-def _largest_budget_rows(found: StudyOutcomes) -> dict[str, str]:
-    """Entry -> its row at the largest budget, which claims are about."""
-    return {row.draft.entry.name: row.name for row in found.plan.rows if row.kind == "contender" and row.draft}
+def _largest_budget_rows(outcomes: StudyOutcomes) -> dict[str, str]:
+    """Map each entry to its row at the largest budget, which claims are about."""
+    return {row.draft.entry.name: row.name for row in outcomes.plan.rows if row.kind == "contender" and row.draft}
 
 
-def _compare_with_control(found: StudyOutcomes) -> list[dict[str, Any]]:
-    """Every contender against the control without pre-training, everywhere, corrected together."""
-    plan = found.plan
+def _compare_with_control(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
+    """Compare every contender with no pre-training on every column, p-values corrected together."""
+    plan = outcomes.plan
     controls = {row.draft.entry.contender: row.name for row in plan.rows if row.kind == "control" and row.draft}
-    usual = next((row.name for row in plan.rows if row.kind == "control"), None)
-    listed = []
+    default = next((row.name for row in plan.rows if row.kind == "control"), None)
+    differences = []
     for row in plan.rows:
-        if row.kind != "contender" or usual is None or row.draft is None:
+        if row.kind != "contender" or default is None or row.draft is None:
             continue
-        against = controls.get(row.draft.entry.contender, usual)
+        against = controls.get(row.draft.entry.contender, default)
         for on in [MEAN, *(column.name for column in plan.columns)]:
-            if found.has_scores(row.name, on) and found.has_scores(against, on):
-                listed.append((row.name, against, on, found.difference(row.name, against, on)))
-    corrected = holm_adjust([one.p for *_, one in listed])
+            if outcomes.has_scores(row.name, on) and outcomes.has_scores(against, on):
+                differences.append((row.name, against, on, outcomes.difference(row.name, against, on)))
+    corrected = holm_adjust([difference.p for *_, difference in differences])
     return [
-        {"row": row, "against": against, "on": on, **one.json(), "holm": p,
-         "verdict": decide_verdict(one, p, plan.study.rule)}
-        for (row, against, on, one), p in zip(listed, corrected, strict=True)
+        {"row": row, "against": against, "on": on, **difference.json(), "holm": p,
+         "verdict": decide_verdict(difference, p, plan.study.rule)}
+        for (row, against, on, difference), p in zip(differences, corrected, strict=True)
     ]  # fmt: skip
 
 
-def _describe_cell(found: StudyOutcomes, key: str) -> dict[str, Any]:
-    plan, cell = found.plan, found.plan.cells[key]
+def _describe_cell(outcomes: StudyOutcomes, key: str) -> dict[str, Any]:
+    plan, cell = outcomes.plan, outcomes.plan.cells[key]
     values: dict[str, Any] = {
         "key": key, "kind": cell.kind, "title": cell.title, "place": cell.position, "state": plan.store.state(key),
         "commands": list_commands(plan, key),
@@ -237,13 +248,13 @@ def _describe_cell(found: StudyOutcomes, key: str) -> dict[str, Any]:
         result = plan.store.result(key)
         values |= {name: result[name] for name in ("value", "dev", "step", "tokens", "flops", "seconds", "valid")
                    if name in result}  # fmt: skip
-    if key in found.errors:
-        values["error"] = found.errors[key]
+    if key in outcomes.errors:
+        values["error"] = outcomes.errors[key]
     return values
 
 
 def list_commands(plan: Plan, key: str) -> list[str]:
-    """What to type in the study's folder to do exactly this again."""
+    """List the shell commands that reproduce a cell, typed in the study's folder."""
     cell = plan.cells[key]
     inside = {name: _relative_path(plan, cell.arguments[name]) for name in ("corpus", "train", "dev", "test")
               if cell.arguments.get(name)}  # fmt: skip
@@ -259,12 +270,12 @@ def list_commands(plan: Plan, key: str) -> list[str]:
 
 
 def _relative_path(plan: Plan, path: str) -> str:
-    """As seen from the study's folder; only its name where nothing but the root is above both of them."""
+    """Return a path relative to the study's folder; only its name where the two share nothing but the root."""
     inside, folder = Path(path).resolve(), plan.folder.resolve()
     if inside.is_relative_to(folder):
         return str(inside.relative_to(folder))
-    apart = Path(path).is_absolute() or os.path.commonpath([inside, folder]) == inside.anchor
-    return inside.name if apart else os.path.relpath(inside, folder)
+    is_outside = Path(path).is_absolute() or os.path.commonpath([inside, folder]) == inside.anchor
+    return inside.name if is_outside else os.path.relpath(inside, folder)
 
 
 def _format_setting(value: Any) -> str:

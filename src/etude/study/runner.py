@@ -1,7 +1,7 @@
-"""`etude study`: plans, does the cells that are not done, and tells what came out.
+"""`etude study`: plans a study, runs the cells that are not done, and writes the report.
 
-Cells wait only for the run they start from. One that fails is told, with those that needed it, and the rest goes on.
-Stopped or killed, the same command goes on; a second one at the same time is refused.
+Cells wait only for the run they start from. A cell that fails is reported, with those that depend on it, and the rest
+continues. Stopped or killed, the same command resumes; a second one at the same time is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Report:
-    """A study that has come to its end."""
+    """Results of a study and the folder they are in."""
 
     folder: Path
     results: dict[str, Any]
@@ -68,9 +68,9 @@ def run(
     quiet: bool = True,
     say: OnProgress = lambda _: None,
 ) -> Report:
-    """Does what is not done yet of a study in the folder `out`; `only` does one cell and what it needs.
+    """Run the cells of a study that are not done, in the folder `out`; `only` runs one cell and its dependency.
 
-    Without `work` no cell is done: the report tells what there is, of a study that was cut off too.
+    Without `work` no cell runs: the report shows the cells that are done, of an interrupted study too.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,47 +78,47 @@ def run(
         plan = plans.make_plan(
             study, folder, data=None if data is None else Path(data), device=device, keep=keep, say=say
         )
-        known = register_claims(plan)
+        registration = register_claims(plan)
         checkpoint.write_text(
             folder / STUDY, yaml.dump(study.dump(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
         )
-        wanted = select_cells(plan, only)
+        cells = select_cells(plan, only)
         if not work:
-            return write_results(plan, load_errors(plan, wanted), known, language)
+            return write_results(plan, load_errors(plan, cells), registration, language)
         if retry:
-            for cell in wanted:
+            for cell in cells:
                 plan.store.clear_failure(cell.key)
-        with _make_executor(on, plan.store.folder, workers, quiet) as place:
-            errors = run_cells(plan, wanted, place, say)
-        return write_results(plan, errors, known, language)
+        with _make_executor(on, plan.store.folder, workers, quiet) as executor:
+            errors = run_cells(plan, cells, executor, say)
+        return write_results(plan, errors, registration, language)
 
 
 def load_errors(plan: Plan, cells: list[Cell]) -> dict[str, str]:
-    """The messages of failures that were kept, by key."""
+    """Load the messages of stored failures, by key."""
     return {cell.key: plan.store.error(cell.key) for cell in cells if plan.store.state(cell.key) == "failed"}
 
 
-def write_results(plan: Plan, errors: dict[str, str], known: dict[str, Any], language: str = "en") -> Report:
-    """results.json, the table and the page."""
-    found = results.collect(plan, errors, known)
-    checkpoint.write_text(plan.folder / RESULTS, json.dumps(found, indent=1, ensure_ascii=False))
-    checkpoint.write_text(plan.folder / TABLE, render_markdown(found))
-    write_report(plan.folder / REPORT, found, language)
-    return Report(plan.folder, found)
+def write_results(plan: Plan, errors: dict[str, str], registration: dict[str, Any], language: str = "en") -> Report:
+    """Write results.json, the Markdown table and the HTML report."""
+    collected = results.collect(plan, errors, registration)
+    checkpoint.write_text(plan.folder / RESULTS, json.dumps(collected, indent=1, ensure_ascii=False))
+    checkpoint.write_text(plan.folder / TABLE, render_markdown(collected))
+    write_report(plan.folder / REPORT, collected, language)
+    return Report(plan.folder, collected)
 
 
 def select_cells(plan: Plan, only: str | None) -> list[Cell]:
-    """All cells, or one of them with what it starts from."""
+    """Select all cells, or one of them with the cell it depends on."""
     if only is None:
         return list(plan.cells.values())
-    found = [cell for key, cell in plan.cells.items() if key.startswith(only)]
-    if len(found) != 1:
-        many = "no cell" if not found else f"{len(found)} cells"
+    matches = [cell for key, cell in plan.cells.items() if key.startswith(only)]
+    if len(matches) != 1:
+        count = "no cell" if not matches else f"{len(matches)} cells"
         raise UserError(
-            f"--cell {only}: {many} of this study begin{'' if found[1:] else 's'} like this. --dry-run lists them."
+            f"--cell {only}: {count} of this study begin{'' if matches[1:] else 's'} like this. --dry-run lists them."
         )
-    before = [plan.cells[found[0].depends_on]] if found[0].depends_on else []
-    return [*before, *found]
+    dependencies = [plan.cells[matches[0].depends_on]] if matches[0].depends_on else []
+    return [*dependencies, *matches]
 
 
 @contextlib.contextmanager
@@ -141,76 +141,91 @@ def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) ->
 
 
 def register_claims(plan: Plan) -> dict[str, Any]:
-    """The claims and the rule as they stood before the first cell: whoever changes them later, the report says so."""
+    """Save the claims and the rule before the first cell runs, so that the report can say if they changed later."""
     study, path = plan.study, plan.folder / REGISTERED
-    now = {
+    current = {
         "claims": [claim.model_dump(mode="json") for claim in study.claims],
         "rule": study.rule.model_dump(mode="json"),
     }
-    begun = any(plan.store.state(key) != "absent" for key in plan.cells)
+    has_results = any(plan.store.state(key) != "absent" for key in plan.cells)
     if path.is_file():
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if {name: known[name] for name in now} == now:
-            return {"date": known["date"], "changed": known.get("changed", False)}
-        begun = True  # somebody has seen a result of this folder
-    known = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "changed": begun and path.is_file(), **now}
-    checkpoint.write_text(path, json.dumps(known, indent=1, ensure_ascii=False))
-    return {"date": known["date"], "changed": known["changed"]}
+        registration = json.loads(path.read_text(encoding="utf-8"))
+        if {name: registration[name] for name in current} == current:
+            return {"date": registration["date"], "changed": registration.get("changed", False)}
+        has_results = True  # somebody has seen a result of this folder
+    registration = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "changed": has_results and path.is_file(),
+        **current,
+    }
+    checkpoint.write_text(path, json.dumps(registration, indent=1, ensure_ascii=False))
+    return {"date": registration["date"], "changed": registration["changed"]}
 
 
 # --- cells in their order ---------------------------------------------------------------------------
 
 
-def run_cells(plan: Plan, cells: list[Cell], place: Executor, say: OnProgress) -> dict[str, str]:
-    """Does what is not done; the messages of what failed, by key."""
+def run_cells(plan: Plan, cells: list[Cell], executor: Executor, say: OnProgress) -> dict[str, str]:
+    """Run the cells that are not done; returns the messages of failed cells, by key."""
     store = plan.store
     waiting = [cell for cell in cells if store.state(cell.key) != "done"]
-    total, begun, running = len(waiting), time.monotonic(), 0
+    total, start, active = len(waiting), time.monotonic(), 0
     errors: dict[str, str] = {}
     finished = {cell.key for cell in cells if store.state(cell.key) == "done"}
     if len(finished) and total:
         say(f"{len(finished)} of {len(cells)} cells are there already")
-    spent = 0.0
-    while waiting or running:
-        for cell in [one for one in waiting if one.depends_on in errors]:
+    planned_seconds = 0.0
+    while waiting or active:
+        for cell in [cell for cell in waiting if cell.depends_on in errors]:
             waiting.remove(cell)
             errors[cell.key] = f"what it starts from failed: {errors[cell.depends_on or '']}"
-        ready = [one for one in waiting if one.depends_on is None or one.depends_on in finished]
-        if place.slots > 1:  # the longest first, so that nobody waits at the end for one that was begun late
-            ready.sort(key=lambda one: (one.kind != "pretrain", -one.seconds))
-        for cell in ready[: max(0, place.slots - running)]:
+        ready = [cell for cell in waiting if cell.depends_on is None or cell.depends_on in finished]
+        if executor.slots > 1:  # the longest first, so that nobody waits at the end for one that was begun late
+            ready.sort(key=lambda cell: (cell.kind != "pretrain", -cell.seconds))
+        for cell in ready[: max(0, executor.slots - active)]:
             waiting.remove(cell)
-            place.submit(cell)
-            running += 1
-        if not running:
+            executor.submit(cell)
+            active += 1
+        if not active:
             continue
-        done = place.wait()
-        running -= 1
-        cell = plan.cells[done.key]
-        if done.stopped:
+        result = executor.wait()
+        active -= 1
+        cell = plan.cells[result.key]
+        if result.stopped:
             raise Interrupted
-        spent += cell.seconds
-        if done.error is None:
-            finished.add(done.key)
+        planned_seconds += cell.seconds
+        if result.error is None:
+            finished.add(result.key)
         else:
-            errors[done.key] = done.error
-        count = total - len(waiting) - running
-        say(_format_progress(plan, cell, done.error, count, total, time.monotonic() - begun, spent, waiting))
+            errors[result.key] = result.error
+        count = total - len(waiting) - active
+        say(
+            _format_progress(plan, cell, result.error, count, total, time.monotonic() - start, planned_seconds, waiting)
+        )
     return errors
 
 
 def _format_progress(
-    plan: Plan, cell: Cell, error: str | None, count: int, total: int, passed: float, spent: float, waiting: list[Cell]
+    plan: Plan,
+    cell: Cell,
+    error: str | None,
+    count: int,
+    total: int,
+    elapsed: float,
+    planned_seconds: float,
+    pending: list[Cell],
 ) -> str:
-    left = sum(one.seconds for one in waiting) * passed / spent if spent and waiting else 0.0
+    remaining = (
+        sum(cell.seconds for cell in pending) * elapsed / planned_seconds if planned_seconds and pending else 0.0
+    )
     if error is not None:
         outcome = f"FAILED: {error.splitlines()[0]}"
     else:
         result = plan.store.result(cell.key)
         score = f"{result['score']} {100 * result['value']:.1f}, " if "value" in result else ""
         outcome = f"{score}{result['seconds']:.1f} s"
-    wait = f"  (left about {_format_duration(left)})" if left > 2 else ""
-    return f"[{count}/{total}] {cell.title}: {outcome}{wait}"
+    estimate = f"  (left about {_format_duration(remaining)})" if remaining > 2 else ""
+    return f"[{count}/{total}] {cell.title}: {outcome}{estimate}"
 
 
 def _format_duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""A study as written: one YAML file says who competes, on which text and tasks, for which budget, and what is claimed.
+"""Schema of a study file: contenders, text, tasks, budget and claims.
 
     name: mlm-vs-electra
     text: {world: 3}                      # megabytes of the built-in town; or {files: [...]}, or {corpus: folder}
@@ -59,11 +59,11 @@ class Text(Strict):
     where: str | None = Field(default=None, description="keeps records by their fields: score>=3")
     share: float = Field(default=1.0, gt=0, le=1, description="of the documents of files or a corpus that are read")
     noise: float = Field(default=0.0, ge=0, le=1, description="of the documents that are read, their words shuffled")
-    pseudo_words: int = Field(default=0, ge=0, description="pairs of words that are written as one of them (remade.py)")
+    pseudo_words: int = Field(default=0, ge=0, description="pairs of words merged into one (altered_corpus.py)")
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        if sum(one is not None for one in (self.world, self.files, self.corpus)) != 1:
+        if sum(value is not None for value in (self.world, self.files, self.corpus)) != 1:
             raise ValueError("a text is either world (megabytes), files (a list), or corpus (a prepared folder)")
         if self.world is not None and (self.share < 1 or self.pseudo_words):
             raise ValueError("share and pseudo_words are for files and corpora: the world has megabytes and homonyms")
@@ -79,7 +79,7 @@ class Budget(Strict):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        if sum(one is not None for one in (self.flops, self.tokens, self.minutes)) != 1:
+        if sum(value is not None for value in (self.flops, self.tokens, self.minutes)) != 1:
             raise ValueError("a budget is exactly one of flops, tokens and minutes")
         return self
 
@@ -89,8 +89,8 @@ class Budget(Strict):
 
     @property
     def amounts(self) -> list[float]:
-        found = getattr(self, self.kind)
-        return sorted({float(one) for one in (found if isinstance(found, list) else [found])})
+        amounts = getattr(self, self.kind)
+        return sorted({float(amount) for amount in (amounts if isinstance(amounts, list) else [amounts])})
 
 
 class Contender(Strict):
@@ -121,7 +121,7 @@ class Task(Strict):
 
     @model_validator(mode="after")
     def _check_examples(self) -> Self:
-        if sum(one is not None for one in (self.world, self.made, self.train)) != 1:
+        if sum(value is not None for value in (self.world, self.made, self.train)) != 1:
             raise ValueError("a task has its examples from one of world, made and train")
         if self.train is None and self.labels is None:
             raise ValueError("how many examples of the world are learnt from is said by labels")
@@ -140,7 +140,7 @@ class Seeds(Strict):
 
 
 class Control(Strict):
-    """What nothing learnt before is worth: the same models trained on the labels alone."""
+    """Baseline without pre-training: the same models trained on the labels alone."""
 
     of: list[str] | Literal["first", "all"] = Field(default="first", description="whose model is taken")
     epochs: int | None = Field(default=None, ge=1, description="over the labels; as many as everybody's if None")
@@ -199,7 +199,7 @@ class Study(Strict):
 
     @classmethod
     def load(cls, path: str | Path, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
-        """From a file; `changes` as {"budget": {"flops": 1e12}, "seeds.pretrain": 1}, by name or dotted name."""
+        """Load a file; `changes` as {"budget": {"flops": 1e12}, "seeds.pretrain": 1}, by name or dotted name."""
         file = Path(path)
         if file.suffix not in (".yaml", ".yml"):
             file = file.with_suffix(".yaml")
@@ -209,14 +209,14 @@ class Study(Strict):
     @classmethod
     def from_document(cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
         values, places = dict(document.values), dict(document.places)
-        beside = values.pop("gpu", None)
+        gpu_section = values.pop("gpu", None)
         if gpu:
-            if not isinstance(beside, dict):
+            if not isinstance(gpu_section, dict):
                 where = document.place(())
                 raise UserError(f"{where}: this study has no section 'gpu'. Run it without --gpu.")
-            values |= beside
-            kept = {path: place for path, place in places.items() if path[:1] and path[0] not in beside}
-            places = kept | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
+            values |= gpu_section
+            own_places = {path: place for path, place in places.items() if path[:1] and path[0] not in gpu_section}
+            places = own_places | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
         changed = Document(values, places)
         for name, value in (changes or {}).items():
             changed = _with_change(changed, _split_name(name), value)
@@ -226,7 +226,7 @@ class Study(Strict):
         return study
 
     def _check(self, document: Document) -> None:
-        """What is wrong between the parts, with its place."""
+        """Check references between sections; errors name the line."""
         if not self.contenders or not self.tasks:
             raise UserError(f"{document.place(())}: a study needs contenders and tasks.")
         entries, tasks = self.entries(), self.scored_tasks()
@@ -238,20 +238,20 @@ class Study(Strict):
         for name, task in self.tasks.items():
             try:
                 task_module(task.kind)
-            except UserError as problem:
-                raise UserError(f"{document.place(('tasks', name, 'kind'))}: {problem}") from None
+            except UserError as error:
+                raise UserError(f"{document.place(('tasks', name, 'kind'))}: {error}") from None
             if task.made == "sense" and not self.text.pseudo_words:
                 where = document.place(("tasks", name, "made"))
                 raise UserError(f"{where}: senses are those of pseudo-words: set text.pseudo_words, such as 20.")
-        named = [entry.name for entry in entries] + [*self.controls(), FROZEN, MAJORITY]
-        places = [MEAN, *self.tasks, *(f"{task}@{labels}" for task, labels in tasks if labels is not None)]
+        row_names = [entry.name for entry in entries] + [*self.controls(), FROZEN, MAJORITY]
+        task_names = [MEAN, *self.tasks, *(f"{task}@{labels}" for task, labels in tasks if labels is not None)]
         for number, claim in enumerate(self.claims):
-            for key, word, known in (
-                ("better", claim.better, named), ("than", claim.than, named), ("on", claim.on, places),
+            for key, reference, known in (
+                ("better", claim.better, row_names), ("than", claim.than, row_names), ("on", claim.on, task_names),
             ):  # fmt: skip
-                if word not in known:
+                if reference not in known:
                     where = document.place(("claims", str(number), key))
-                    raise UserError(f"{where}: '{word}' is not in this study.{suggest_name(word, known)}")
+                    raise UserError(f"{where}: '{reference}' is not in this study.{suggest_name(reference, known)}")
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))
@@ -260,8 +260,8 @@ class Study(Strict):
     # --- the grid -----------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """Every contender with every value that is varied; the budget is not part of it."""
-        found = []
+        """List every contender with every varied value; the budget is not part of it."""
+        entries = []
         for name, contender in self.contenders.items():
             for values in itertools.product(*self.vary.values()):
                 varied = dict(zip(self.vary, values, strict=True))
@@ -271,14 +271,14 @@ class Study(Strict):
                     label = ", ".join([label, *parts])
                 else:
                     label = {language: ", ".join([text, *parts]) for language, text in label.items()}
-                found.append(Entry(" ".join([name, *parts]), name, {**self.set, **contender.set, **varied}, label))
-        twice = [entry.name for number, entry in enumerate(found) if entry in found[:number]]
-        if twice:
-            raise UserError(f"'{twice[0]}' stands twice in what is varied. Name each value once.")
-        return found
+                entries.append(Entry(" ".join([name, *parts]), name, {**self.set, **contender.set, **varied}, label))
+        duplicates = [entry.name for number, entry in enumerate(entries) if entry in entries[:number]]
+        if duplicates:
+            raise UserError(f"'{duplicates[0]}' stands twice in what is varied. Name each value once.")
+        return entries
 
     def controls(self) -> dict[str, str]:
-        """Name of a control -> the contender whose model it takes."""
+        """Map each control to the contender whose model it uses."""
         first = next(iter(self.contenders))
         if self.control.of == "first":
             return {CONTROL: first}
@@ -286,7 +286,7 @@ class Study(Strict):
         return {CONTROL: of[0]} if len(of) == 1 else {f"{CONTROL} ({name})": name for name in of}
 
     def scored_tasks(self) -> list[tuple[str, int | None]]:
-        """(task, labels) of everything that is scored."""
+        """List (task, labels) of every column."""
         return [(name, amount) for name, task in self.tasks.items() for amount in task.amounts]
 
     def tune_grid(self) -> list[Changes]:
@@ -315,14 +315,14 @@ def format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def localize(words: Localized, language: str) -> str:
-    if isinstance(words, str):
-        return words
-    return words.get(language) or words.get("en") or next(iter(words.values()), "")
+def localize(text: Localized, language: str) -> str:
+    if isinstance(text, str):
+        return text
+    return text.get(language) or text.get("en") or next(iter(text.values()), "")
 
 
 def _split_name(name: str) -> tuple[str, ...]:
-    """`set.train.lr` changes the setting train.lr: behind a group of settings, what follows is one name."""
+    """Split a dotted name; behind a group of settings (`set.train.lr`) the rest is one name."""
     parts = name.split(".")
     for number, part in enumerate(parts[:-1], 1):
         if part in SETTINGS:
@@ -337,20 +337,20 @@ def _with_change(document: Document, path: tuple[str, ...], value: Any) -> Docum
 
 
 def _inherit_text(document: Document) -> Document:
-    """A contender's text that names no source is the study's, with what it says changed."""
-    whole, contenders = document.values.get("text"), document.values.get("contenders")
-    if not isinstance(whole, dict) or not isinstance(contenders, dict):
+    """Merge the study's text into a contender's text that names no source of its own."""
+    study_text, contenders = document.values.get("text"), document.values.get("contenders")
+    if not isinstance(study_text, dict) or not isinstance(contenders, dict):
         return document
-    found = dict(contenders)
+    inherited = dict(contenders)
     for name, contender in contenders.items():
-        own = contender.get("text") if isinstance(contender, dict) else None
-        if isinstance(own, dict) and not any(source in own for source in SOURCES):
-            found[name] = {**contender, "text": {**whole, **own}}
-    return Document({**document.values, "contenders": found}, document.places)
+        own_text = contender.get("text") if isinstance(contender, dict) else None
+        if isinstance(own_text, dict) and not any(source in own_text for source in SOURCES):
+            inherited[name] = {**contender, "text": {**study_text, **own_text}}
+    return Document({**document.values, "contenders": inherited}, document.places)
 
 
 def _validate(model: type[Study], document: Document) -> Any:
-    """The study, each part checked at its own place, so that a message names the line it is about."""
+    """Validate a study section by section, so that a message names its line."""
     values = dict(document.values)
     parts: dict[str, Any] = {"contenders": Contender, "tasks": Task}
     for group, kind in parts.items():

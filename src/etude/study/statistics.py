@@ -1,4 +1,4 @@
-"""What can be concluded: means and spreads, intervals over seeds and examples, and when a claim holds.
+"""Statistics of a study: bootstrap intervals over seeds and examples, corrections and verdicts.
 
 A score is uncertain for two reasons: another seed would have learnt something else, and another test set would have
 held other examples. The bootstrap draws both (pre-training seeds, transfer seeds within each, and examples), every
@@ -21,14 +21,14 @@ from etude.study.settings import Rule
 from etude.tasks.outcomes import Outcome
 
 BATCH_DRAWS = 2_000  # draws at a time: (draws, examples) weights of a large test set must fit into memory
-MAX_CACHED = 50_000_000  # weights that are kept for the next contender: 200 MB
+MAX_CACHED = 50_000_000  # weights cached for the next contender: 200 MB
 Unit = tuple[int, int]  # (pre-training seed, transfer seed)
 Units = Mapping[Unit, Outcome]
 Verdict = Literal["holds", "fails", "not settled", "not tested"]
 
 
 class Bootstrap:
-    """The same draws of seeds and of examples for everybody, made when they are first asked for."""
+    """Paired bootstrap: the same draws of seeds and examples for every contender, made on demand."""
 
     def __init__(self, units: Sequence[Unit], count: int, seed: int = 0) -> None:
         self.units, self.count, self.seed = sorted(units), count, seed
@@ -36,17 +36,17 @@ class Bootstrap:
         self.cached: dict[tuple[str, int, int], np.ndarray] = {}
 
     def _shares(self) -> np.ndarray:
-        chance = np.random.default_rng([self.seed, 0])
+        rng = np.random.default_rng([self.seed, 0])
         outer = len({first for first, _ in self.units})
         inner = len(self.units) // outer  # units are a grid, sorted: those of one pre-training stand together
-        runs = chance.integers(outer, size=(self.count, outer, 1))
-        columns = runs * inner + chance.integers(inner, size=(self.count, outer, inner))
+        runs = rng.integers(outer, size=(self.count, outer, 1))
+        columns = runs * inner + rng.integers(inner, size=(self.count, outer, inner))
         places = columns.reshape(self.count, -1) + np.arange(self.count)[:, None] * len(self.units)
         counts = np.bincount(places.ravel(), minlength=self.count * len(self.units))
         return counts.reshape(self.count, -1) / len(self.units)
 
     def resample(self, name: str, units: Units) -> np.ndarray:
-        """(draws,) the mean score over the drawn seeds on the drawn examples of the test set called `name`."""
+        """Return (draws,): the mean score over the drawn seeds on the drawn examples of the test set called `name`."""
         size = len(next(iter(units.values())).parts)
         scores = np.empty((self.count, len(self.units)))
         for start in range(0, self.count, BATCH_DRAWS):
@@ -56,12 +56,12 @@ class Bootstrap:
         return (scores * self.shares).sum(1)
 
     def _weights(self, name: str, start: int, size: int) -> np.ndarray:
-        """(draws, examples): how often each is drawn; kept for the next contender where they fit."""
+        """Return (draws, examples): how often each is drawn; cached for the next contender where they fit."""
         key = (name, start, size)
         if key not in self.cached:
             count = min(BATCH_DRAWS, self.count - start)
-            chance = np.random.default_rng([self.seed, 1, start, *name.encode()])
-            drawn = chance.integers(size, size=(count, size)) + np.arange(count)[:, None] * size
+            rng = np.random.default_rng([self.seed, 1, start, *name.encode()])
+            drawn = rng.integers(size, size=(count, size)) + np.arange(count)[:, None] * size
             counts = np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size).astype(np.float32)
             if next(iter(self.cached), key)[0] != name or self.count * size > MAX_CACHED:
                 self.cached.clear()
@@ -94,7 +94,7 @@ def summarize(values: Sequence[float], draws: np.ndarray, level: float) -> Summa
 
 @dataclass(frozen=True)
 class Difference:
-    """One contender's score less another's, both under the same seeds and examples."""
+    """Difference of two contenders' scores, paired over seeds and examples."""
 
     mean: float
     low: float
@@ -108,31 +108,31 @@ class Difference:
 
 
 def compare(
-    one: Sequence[float], other: Sequence[float], draws: np.ndarray, level: float, margin: float = 0.0
+    left: Sequence[float], right: Sequence[float], draws: np.ndarray, level: float, margin: float = 0.0
 ) -> Difference:
-    """`draws` of the difference; `one` and `other` the scores of each seed."""
+    """Compare two contenders; `left` and `right` are scores per seed, `draws` those of their difference."""
     low, high = percentile_interval(draws, level)
     count = len(draws)
     tail = min((draws <= margin).sum(), (draws >= margin).sum())
-    seeds = [a - b for a, b in zip(one, other, strict=True)]
+    seeds = [a - b for a, b in zip(left, right, strict=True)]
     p = min(1.0, 2 * (float(tail) + 1) / (count + 1))
-    return Difference(float(np.mean(seeds)), low, high, p, hedges_g(one, other), seeds)
+    return Difference(float(np.mean(seeds)), low, high, p, hedges_g(left, right), seeds)
 
 
-def hedges_g(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The difference in units of the pooled deviation over seeds, corrected for few of them; None without spread."""
-    if len(one) < 2 or len(other) < 2:
+def hedges_g(left: Sequence[float], right: Sequence[float]) -> float | None:
+    """Return Hedges' g over seeds: the difference in pooled standard deviations, or None without spread."""
+    if len(left) < 2 or len(right) < 2:
         return None
-    count = len(one) + len(other) - 2
-    squares = np.var(one, ddof=1) * (len(one) - 1) + np.var(other, ddof=1) * (len(other) - 1)
+    count = len(left) + len(right) - 2
+    squares = np.var(left, ddof=1) * (len(left) - 1) + np.var(right, ddof=1) * (len(right) - 1)
     pooled = math.sqrt(squares / count)
     if pooled < 1e-9:
         return None
-    return float((np.mean(one) - np.mean(other)) / pooled * (1 - 3 / (4 * count - 1)))
+    return float((np.mean(left) - np.mean(right)) / pooled * (1 - 3 / (4 * count - 1)))
 
 
 def holm_adjust(values: Sequence[float]) -> list[float]:
-    """Adjusted p-values: the smallest times n, the next times n - 1 …, never falling."""
+    """Adjust p-values by Holm's step-down rule: the smallest times n, the next times n - 1 …, never falling."""
     order = sorted(range(len(values)), key=lambda number: values[number])
     adjusted = [0.0] * len(values)
     running = 0.0
@@ -142,15 +142,15 @@ def holm_adjust(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def decide_verdict(found: Difference, p: float, rule: Rule, margin: float = 0.0) -> Verdict:
-    """By the rule of the study; `p` is corrected where the rule says so."""
-    sure = p < 1 - rule.interval
+def decide_verdict(difference: Difference, p: float, rule: Rule, margin: float = 0.0) -> Verdict:
+    """Decide a claim by the study's rule; `p` is corrected where the rule says so."""
+    is_significant = p < 1 - rule.interval
 
     def all_beyond(sign: int) -> bool:
-        return rule.seeds == "ignored" or all(sign * (value - margin) > 0 for value in found.seeds)
+        return rule.seeds == "ignored" or all(sign * (value - margin) > 0 for value in difference.seeds)
 
-    if sure and found.low > margin and all_beyond(1):
+    if is_significant and difference.low > margin and all_beyond(1):
         return "holds"
-    if sure and found.high < margin and all_beyond(-1):
+    if is_significant and difference.high < margin and all_beyond(-1):
         return "fails"
     return "not settled"

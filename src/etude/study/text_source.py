@@ -1,4 +1,4 @@
-"""The text of a study, and one corpus for each distinct tokenizer, kept by what it is made from."""
+"""Text of a study, and one prepared corpus for each tokenizer, cached by content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST_UNSEEN = 100_000_000  # number of the first document of the town that no c
 
 
 def hash_json(value: Any) -> str:
-    """A hash of anything that JSON can say."""
+    """Hash any JSON-serialisable value."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -40,13 +40,13 @@ class TextSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the text itself, whatever it will be cut into."""
+        """Hash of the text itself, before tokenization."""
         text = self.text
         if text.corpus is not None:
             return Corpus.open(text.corpus).fingerprint
         if text.world is not None:
-            made_by = cell_code.world_text()
-            return hash_json(["world", text.world, text.language, text.seed, text.noise, made_by])
+            code = cell_code.world_text()
+            return hash_json(["world", text.world, text.language, text.seed, text.noise, code])
         assert text.files is not None
         content = hashlib.blake2b(digest_size=16)
         for source in find_sources(text.files):
@@ -60,7 +60,7 @@ class TextSource:
 
     @cached_property
     def base(self) -> TextSource | None:
-        """What the corpus is made from where that is another one; the world shuffles its own text."""
+        """Source of the unaltered corpus, where this one is altered; the world shuffles its own text."""
         text = self.text
         if text.share == 1 and not text.pseudo_words and (not text.noise or text.world is not None):
             return None
@@ -71,45 +71,45 @@ class TextSource:
         return Alterations(self.text.share, self.text.noise, self.text.pseudo_words)
 
     def corpus_folder(self, tokenizer: str) -> Path:
-        """Where the corpus of a tokenizer lies, made or not."""
+        """Return the folder of a tokenizer's corpus, prepared or not."""
         if self.base is not None:
-            base, made_by = self.base.corpus_folder(tokenizer), cell_code.altered_corpus()
-            key = hash_json([self.fingerprint, base.name, asdict(self.changes), made_by])
+            base, code = self.base.corpus_folder(tokenizer), cell_code.altered_corpus()
+            key = hash_json([self.fingerprint, base.name, asdict(self.changes), code])
             return self.folder / "corpora" / f"{base.name}-remade-{key[:12]}"
         if self.text.corpus is not None:
             return Path(self.text.corpus)
-        made_by = cell_code.corpus()
-        key = hash_json([self.fingerprint, tokenizer, self.text.valid, self.text.where, made_by])
+        code = cell_code.corpus()
+        key = hash_json([self.fingerprint, tokenizer, self.text.valid, self.text.where, code])
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 
     def is_ready(self, tokenizer: str) -> bool:
         return (self.corpus_folder(tokenizer) / MANIFEST).is_file()
 
     def open_corpus(self, tokenizer: str, say: Callable[[str], None] = lambda _: None) -> Corpus:
-        place = self.corpus_folder(tokenizer)
+        folder = self.corpus_folder(tokenizer)
         if not self.is_ready(tokenizer):
             if self.base is not None:
-                whole = self.base.open_corpus(tokenizer, say)
-                say(f"Making {place.name} from {whole.folder.name}")
-                write_altered(whole.folder, place, self.changes)
-                return Corpus.open(place)
+                base_corpus = self.base.open_corpus(tokenizer, say)
+                say(f"Making {folder.name} from {base_corpus.folder.name}")
+                write_altered(base_corpus.folder, folder, self.changes)
+                return Corpus.open(folder)
             if self.text.corpus is not None:
-                return Corpus.open(place)  # says what is wrong
-            say(f"Preparing {place.name} with {tokenizer}")
+                return Corpus.open(folder)  # says what is wrong
+            say(f"Preparing {folder.name} with {tokenizer}")
             files: list[str | Path] = [self._write_world()] if self.text.world else list(self.text.files or [])
             prepare(
-                files, place, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where
+                files, folder, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where
             )
-        return Corpus.open(place)
+        return Corpus.open(folder)
 
     def find_similar(self, tokenizer: str) -> Corpus | None:
-        """Where a corpus is still to be made from one that is there: that one, which costs as much a token."""
+        """Return the unaltered corpus if it is prepared and this one is not: FLOPs per token are the same."""
         ready = self.base is not None and self.base.is_ready(tokenizer)
         return self.base.open_corpus(tokenizer) if self.base is not None and ready else None
 
     @property
     def size(self) -> float:
-        """About how much text there is."""
+        """Size of the text in bytes, approximately."""
         if self.text.corpus is not None:
             return float(Corpus.open(self.text.corpus).bytes)
         if self.text.world is not None:
@@ -121,30 +121,30 @@ class TextSource:
         path = self.folder / "corpora" / f"town-{self.text.language}-{self.fingerprint[:12]}.txt"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_suffix(".writing")
+            partial = path.with_suffix(".writing")
             town = World(self.text.seed, self.text.language)
             texts = (
                 _shuffle_words(text, number, self.text.noise) for number, text in enumerate(town.text(self.text.world))
             )
-            aside.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
-            aside.replace(path)
+            partial.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+            partial.replace(path)
         return path
 
     def open_held_out(self, tokenizer: str) -> Corpus:
-        """The part that nobody trains on."""
+        """Open the held-out split."""
         corpus = Corpus.open(self.open_corpus(tokenizer).folder, split="valid")
         if not len(corpus.documents):
             raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
         return corpus
 
     def label_senses(self, tokenizer: str) -> Iterator[dict[str, list[str]]]:
-        """Sentences with pseudo-words, and what each of them was before it was merged."""
+        """Yield sentences with pseudo-words, tagged with the original words."""
         assert self.base is not None, "a study with such a task has pseudo-words"
         whole = self.base.open_corpus(tokenizer)
         return label_senses(self.base.open_held_out(tokenizer), choose_pseudo_words(whole, self.text.pseudo_words))
 
     def unseen_documents(self, tokenizer: str) -> Iterator[list[str]]:
-        """Sentences of documents that are in nobody's training text, document by document."""
+        """Yield the sentences of each document that is in no training text."""
         if self.text.world is not None:
             town = World(self.text.seed, self.text.language)
             for document in town.documents(FIRST_UNSEEN):
@@ -159,7 +159,7 @@ class TextSource:
 
 
 def _shuffle_words(text: str, number: int, share: float) -> str:
-    """The words of a share of the documents in any order: text that looks like text and teaches nothing."""
+    """Shuffle the words of a share of the documents, chosen by their number."""
     if fold("noise", number) % 1000 >= 1000 * share:
         return text
     words = text.split(" ")
@@ -167,25 +167,25 @@ def _shuffle_words(text: str, number: int, share: float) -> str:
 
 
 def make_sentence_pairs(documents: Iterator[list[str]], made: str, count: int, skip: int = 0) -> list[dict[str, str]]:
-    """Two sentences that follow on each other, or do not: the tests of next-sentence and sentence-order models.
+    """Make pairs of sentences for next-sentence and sentence-order tasks.
 
     next: the second is the one after the first, or one of the document before. order: as they stand, or swapped.
     One pair a document, labels in turn, so that nothing but the order of sentences tells them apart.
     """
-    found: list[dict[str, str]] = []
-    before: list[str] = []
-    usable = (one for one in documents if len([s for s in one if len(s.split()) > 2]) >= 3)
+    pairs: list[dict[str, str]] = []
+    previous: list[str] = []
+    usable = (document for document in documents if len([s for s in document if len(s.split()) > 2]) >= 3)
     for number, sentences in enumerate(islice(usable, skip + count + 1)):
         if number > skip:
-            at = fold("pairs", number, "first") % (len(sentences) - 1)
-            first, second = sentences[at], sentences[at + 1]
-            true = number % 2 == 0
+            index = fold("pairs", number, "first") % (len(sentences) - 1)
+            first, second = sentences[index], sentences[index + 1]
+            is_yes = number % 2 == 0
             if made == "order":
-                left, right = (first, second) if true else (second, first)
+                left, right = (first, second) if is_yes else (second, first)
             else:
-                left, right = first, second if true else before[fold("pairs", number, "other") % len(before)]
-            found.append({"text_a": left, "text_b": right, "label": "yes" if true else "no"})
-        before = sentences
-    if len(found) < count:
-        raise UserError(f"The held-out text gives only {len(found)} of {count} pairs: hold out more, or ask for fewer.")
-    return found
+                left, right = first, second if is_yes else previous[fold("pairs", number, "other") % len(previous)]
+            pairs.append({"text_a": left, "text_b": right, "label": "yes" if is_yes else "no"})
+        previous = sentences
+    if len(pairs) < count:
+        raise UserError(f"The held-out text gives only {len(pairs)} of {count} pairs: hold out more, or ask for fewer.")
+    return pairs

@@ -1,4 +1,7 @@
-"""A process that does cells: one line of JSON in, one out. Started by where.py; ends when its input does."""
+"""Worker process that runs cells: one line of JSON in, one out.
+
+Started by executors.py; it ends when its input ends.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +14,44 @@ import traceback
 from pathlib import Path
 
 
-def start_reader(orders: queue.Queue[str]) -> None:
-    """Reads orders in a thread, from a copy of the input; the input itself is empty from then on.
+def start_reader(requests: queue.Queue[str]) -> None:
+    """Read requests in a thread, from a copy of stdin; stdin itself is empty from then on.
 
     A thread that waits in sys.stdin holds its lock for ever, and a process that is forked meanwhile (to build batches
     for a GPU) closes sys.stdin first thing: it would wait for that lock, and nobody would ever let it go.
     """
     lines = os.fdopen(os.dup(0), encoding="utf-8")
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), 0)
 
     def read() -> None:
         """Input ends when the parent has no more to say, or is dead: a cell under way is left for the next time."""
         for line in lines:
-            orders.put(line)
+            requests.put(line)
         os._exit(0)
 
     threading.Thread(target=read, daemon=True, name="etude-orders").start()
 
 
 def main() -> None:
-    orders: queue.Queue[str] = queue.Queue()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    requests: queue.Queue[str] = queue.Queue()
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
-    start_reader(orders)
+    start_reader(requests)
 
     from etude.study.cells import Cell
     from etude.study.execute import CellResult, run_cell
 
     folder = Path(sys.argv[1])
     while True:
-        cell = Cell.parse(orders.get())
+        cell = Cell.parse(requests.get())
         try:
-            done = run_cell(cell, folder)
-        except Exception as problem:
+            result = run_cell(cell, folder)
+        except Exception as error:
             traceback.print_exc()
-            done = CellResult(cell.key, f"{type(problem).__name__}: {problem}")
-        answers.write(json.dumps(vars(done)) + "\n")
-        answers.flush()
+            result = CellResult(cell.key, f"{type(error).__name__}: {error}")
+        replies.write(json.dumps(vars(result)) + "\n")
+        replies.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Drawings of the report as SVG inside the page: no library, no script, colours from the page's own variables.
+"""SVG charts of the report: no library, no script, colours from CSS variables of the page.
 
 Small enough to be read on a phone at their own size (400 units wide), sharp in print.
 """
@@ -44,13 +44,13 @@ class Axis:
     ticks: list[float] = field(default_factory=list)
 
     def position(self, value: float, start: float, stop: float) -> float:
-        """Where a value lies between two ends of the drawing."""
-        one, low, high = (math.log10(v) if self.log else v for v in (value, self.low, self.high))
-        return start + (stop - start) * ((one - low) / (high - low) if high > low else 0.5)
+        """Map a value to a coordinate between `start` and `stop`."""
+        scaled, low, high = (math.log10(v) if self.log else v for v in (value, self.low, self.high))
+        return start + (stop - start) * ((scaled - low) / (high - low) if high > low else 0.5)
 
 
 def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round values that span a range."""
+    """Return round tick values that span a range."""
     if high <= low:
         high = low + 1
     raw = (high - low) / count
@@ -88,7 +88,7 @@ def log_axis(values: Sequence[float]) -> Axis:
 
 
 def format_count(value: float) -> str:
-    """1200 as 1.2k, with the letters everybody knows."""
+    """Format a number with an SI prefix: 1200 becomes 1.2k."""
     for limit, letter in ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit * 0.9995:
             return f"{value / limit:.3g}{letter}"
@@ -106,49 +106,51 @@ def draw_chart(
     level: Series | None = None,
     unit: str = "",
 ) -> str:
-    """Points with intervals, joined by lines where asked; `level` is a dashed line across with its band."""
+    """Draw points with intervals, joined if `lines`; `level` is a dashed horizontal line with its band."""
     plot_left, plot_right, plot_top, plot_bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
     parts = [_draw_frame(x, y, x_name, plot_left, plot_right, plot_top, plot_bottom, unit)]
 
-    def across(value: float) -> float:
+    def x_of(value: float) -> float:
         return x.position(value, plot_left, plot_right)
 
-    def upward(value: float) -> float:
+    def y_of(value: float) -> float:
         return y.position(value, plot_bottom, plot_top)
 
     names: list[tuple[float, float, Series]] = []
     if level is not None and level.points:
-        across_all = level.points[0]
-        top, height = upward(across_all.high), upward(across_all.y)
+        band = level.points[0]
+        top, height = y_of(band.high), y_of(band.y)
         parts.append(
             f'<rect x="{plot_left}" y="{top:.1f}" width="{plot_right - plot_left}" '
-            f'height="{max(1.0, upward(across_all.low) - top):.1f}" fill="{level.colour}" opacity=".13"/>'
+            f'height="{max(1.0, y_of(band.low) - top):.1f}" fill="{level.colour}" opacity=".13"/>'
             f'<line x1="{plot_left}" x2="{plot_right}" y1="{height:.1f}" y2="{height:.1f}" '
             f'stroke="{level.colour}" stroke-width="1.5" stroke-dasharray="4 3"/>'
         )
         names.append((height, plot_right, level))
-    for one in series:
-        if not one.points:
+    for line in series:
+        if not line.points:
             continue
-        ordered = sorted(one.points, key=lambda point: point.x)
+        ordered = sorted(line.points, key=lambda point: point.x)
         if lines and len(ordered) > 1:
-            way = " ".join(f"{across(p.x):.1f},{upward(p.y):.1f}" for p in ordered)
-            dash = ' stroke-dasharray="4 3"' if one.dashed else ""
-            parts.append(f'<polyline points="{way}" fill="none" stroke="{one.colour}" stroke-width="2"{dash}/>')
+            path = " ".join(f"{x_of(p.x):.1f},{y_of(p.y):.1f}" for p in ordered)
+            dash = ' stroke-dasharray="4 3"' if line.dashed else ""
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2"{dash}/>')
         for point in ordered:
-            at, top, bottom = across(point.x), upward(point.high), upward(point.low)
+            center, top, bottom = x_of(point.x), y_of(point.high), y_of(point.low)
             if point.high > point.low:
                 parts.append(
-                    f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" '
-                    f'stroke="{one.colour}" stroke-width="1.6" opacity=".55"/>'
+                    f'<line x1="{center:.1f}" x2="{center:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" '
+                    f'stroke="{line.colour}" stroke-width="1.6" opacity=".55"/>'
                 )
-            parts.append(f'<circle cx="{at:.1f}" cy="{upward(point.y):.1f}" r="4" fill="{one.colour}" class="mark"/>')
-        names.append((upward(ordered[-1].y), across(ordered[-1].x), one))
+            parts.append(
+                f'<circle cx="{center:.1f}" cy="{y_of(point.y):.1f}" r="4" fill="{line.colour}" class="mark"/>'
+            )
+        names.append((y_of(ordered[-1].y), x_of(ordered[-1].x), line))
     if lines:
         parts += _draw_names(names, plot_right, plot_top, plot_bottom)
     else:
-        parts += _draw_names([one for one in names if one[2] is level], plot_right, plot_top, plot_bottom)
-        parts += _draw_point_names([one for one in names if one[2] is not level], plot_top, plot_bottom)
+        parts += _draw_names([line for line in names if line[2] is level], plot_right, plot_top, plot_bottom)
+        parts += _draw_point_names([line for line in names if line[2] is not level], plot_top, plot_bottom)
     return _svg("".join(parts), WIDTH, HEIGHT, title)
 
 
@@ -178,61 +180,69 @@ def _draw_frame(
         )
     parts.append(f'<line x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}" class="axis"/>')
     parts.append(
-        f'<text x="{(left + right) / 2:.0f}" y="{bottom + 34}" text-anchor="middle" class="name">{localize_svg(x_name)}</text>'
+        f'<text x="{(left + right) / 2:.0f}" y="{bottom + 34}" text-anchor="middle" class="name">'
+        f"{localize_svg(x_name)}</text>"
     )
     return "".join(parts)
 
 
 def _draw_names(names: list[tuple[float, float, Series]], right: float, top: float, bottom: float) -> list[str]:
-    """Names beside the last points, moved apart where they would touch, with a thin line to what they name."""
-    ordered = sorted(names, key=lambda one: one[0])
-    places = [height for height, _, _ in ordered]
-    for number in range(1, len(places)):
-        places[number] = max(places[number], places[number - 1] + NAME_GAP)
-    if places and places[-1] > bottom - 2:
-        places[-1] = bottom - 2
-        for number in range(len(places) - 2, -1, -1):
-            places[number] = min(places[number], places[number + 1] - NAME_GAP)
+    """Label the last points at the right edge, spread apart, with a thin line to each point."""
+    ordered = sorted(names, key=lambda line: line[0])
+    heights = [height for height, _, _ in ordered]
+    for number in range(1, len(heights)):
+        heights[number] = max(heights[number], heights[number - 1] + NAME_GAP)
+    if heights and heights[-1] > bottom - 2:
+        heights[-1] = bottom - 2
+        for number in range(len(heights) - 2, -1, -1):
+            heights[number] = min(heights[number], heights[number + 1] - NAME_GAP)
     parts = []
-    for place, (height, at, one) in zip(places, ordered, strict=True):
+    for place, (height, x_end, line) in zip(heights, ordered, strict=True):
         x = right + 8
-        if at < right - 1 or abs(place - height) > 3:
+        if x_end < right - 1 or abs(place - height) > 3:
             parts.append(
-                f'<path d="M{at + 6:.1f},{height:.1f} L{x - 5:.1f},{place:.1f}" fill="none" stroke="{one.colour}" '
+                f'<path d="M{x_end + 6:.1f},{height:.1f} L{x - 5:.1f},{place:.1f}" fill="none" stroke="{line.colour}" '
                 'stroke-width=".8" opacity=".6"/>'
             )
         parts.append(
-            f'<text x="{x}" y="{place + 4:.1f}" class="label" style="fill:{one.colour}">{_shorten(one.label)}</text>'
+            f'<text x="{x}" y="{place + 4:.1f}" class="label" style="fill:{line.colour}">{_shorten(line.label)}</text>'
         )
     return parts
 
 
 def _draw_point_names(names: list[tuple[float, float, Series]], top: float, bottom: float) -> list[str]:
-    """Names next to single points: to the right, or as near as nothing is covered."""
-    points = [(at - 6, height - 6, at + 6, height + 6) for height, at, _ in names]
-    taken: list[tuple[float, float, float, float]] = []
+    """Label single points: to the right, or at the nearest free position."""
+    points = [(center - 6, height - 6, center + 6, height + 6) for height, center, _ in names]
+    boxes: list[tuple[float, float, float, float]] = []
     parts = []
-    for number, (height, at, one) in sorted(enumerate(names), key=lambda item: (-item[1][1], item[1][0])):
+    for number, (height, center, line) in sorted(enumerate(names), key=lambda item: (-item[1][1], item[1][0])):
         size = LETTER_WIDTH * min(
-            len(one.label if isinstance(one.label, str) else one.label.get("en", "")), MAX_LETTERS
+            len(line.label if isinstance(line.label, str) else line.label.get("en", "")), MAX_LETTERS
         )
-        others = [*taken, *(box for place, box in enumerate(points) if place != number)]
-        best = (at + 9, height)
-        for x, y in ((x, height + NAME_GAP * up) for up in (0, -1, 1, -2, 2, -3, 3) for x in (at + 9, at - 9 - size)):
+        obstacles = [*boxes, *(box for place, box in enumerate(points) if place != number)]
+        best = (center + 9, height)
+        for x, y in (
+            (x, height + NAME_GAP * up) for up in (0, -1, 1, -2, 2, -3, 3) for x in (center + 9, center - 9 - size)
+        ):
             box = (x, y - 6, x + size, y + 6)
-            if x > LEFT and top < y < bottom and x + size < WIDTH and not any(_overlap(box, other) for other in others):
+            if (
+                x > LEFT
+                and top < y < bottom
+                and x + size < WIDTH
+                and not any(_overlap(box, obstacle) for obstacle in obstacles)
+            ):
                 best = (x, y)
                 break
-        taken.append((best[0], best[1] - 6, best[0] + size, best[1] + 6))
+        boxes.append((best[0], best[1] - 6, best[0] + size, best[1] + 6))
         parts.append(
-            f'<text x="{best[0]:.1f}" y="{best[1] + 4:.1f}" class="label" style="fill:{one.colour}">'
-            f"{_shorten(one.label)}</text>"
+            f'<text x="{best[0]:.1f}" y="{best[1] + 4:.1f}" class="label" style="fill:{line.colour}">'
+            f"{_shorten(line.label)}</text>"
         )
     return parts
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(left: tuple[float, float, float, float], right: tuple[float, float, float, float]) -> bool:
+    return left[0] < right[2] and right[0] < left[2] and left[1] < right[3] and right[1] < left[3]
 
 
 def _shorten(label: Localized, most: int = MAX_LETTERS) -> str:
@@ -252,27 +262,27 @@ def _svg(inside: str, width: float, height: float, title: str, kind: str = "char
 
 def draw_strip(mean: float, low: float, high: float, seeds: Sequence[float], axis: Axis, colour: str, title: str,
           zero: float | None = None) -> str:  # fmt: skip
-    """An interval on a line, the seeds as small dots, the mean as a large one."""
+    """Draw an interval on a line, with seeds as small dots and the mean as a large one."""
     width, height = STRIP_WIDTH, 26
 
-    def at(value: float) -> float:
+    def x_of(value: float) -> float:
         return axis.position(min(max(value, axis.low), axis.high), STRIP_MARGIN, width - STRIP_MARGIN)
 
     middle = height / 2
     parts = [f'<line x1="{STRIP_MARGIN}" x2="{width - STRIP_MARGIN}" y1="{middle}" y2="{middle}" class="grid"/>']
     if zero is not None:
-        parts.append(f'<line x1="{at(zero):.1f}" x2="{at(zero):.1f}" y1="2" y2="{height - 2}" class="zero"/>')
+        parts.append(f'<line x1="{x_of(zero):.1f}" x2="{x_of(zero):.1f}" y1="2" y2="{height - 2}" class="zero"/>')
     parts.append(
-        f'<line x1="{at(low):.1f}" x2="{at(high):.1f}" y1="{middle}" y2="{middle}" stroke="{colour}" stroke-width="5" '
-        'stroke-linecap="round" opacity=".35"/>'
+        f'<line x1="{x_of(low):.1f}" x2="{x_of(high):.1f}" y1="{middle}" y2="{middle}" stroke="{colour}" '
+        'stroke-width="5" stroke-linecap="round" opacity=".35"/>'
     )
-    parts += [f'<circle cx="{at(one):.1f}" cy="{middle}" r="2" fill="{colour}" opacity=".8"/>' for one in seeds]
-    parts.append(f'<circle cx="{at(mean):.1f}" cy="{middle}" r="5.5" fill="{colour}" class="mark"/>')
+    parts += [f'<circle cx="{x_of(seed):.1f}" cy="{middle}" r="2" fill="{colour}" opacity=".8"/>' for seed in seeds]
+    parts.append(f'<circle cx="{x_of(mean):.1f}" cy="{middle}" r="5.5" fill="{colour}" class="mark"/>')
     return _svg("".join(parts), width, height, title, "strip")
 
 
 def draw_scale(axis: Axis, title: str) -> str:
-    """The numbers over a column of strips."""
+    """Draw the axis above a column of strips."""
     parts = []
     for tick in round_ticks(axis.low, axis.high, 4):
         at = axis.position(tick, STRIP_MARGIN, STRIP_WIDTH - STRIP_MARGIN)
@@ -285,15 +295,15 @@ def draw_scale(axis: Axis, title: str) -> str:
 
 def draw_curve(points: Sequence[Sequence[tuple[float, float]]], colour: str, title: str, x_name: tuple[str, str],
           y_name: tuple[str, str]) -> str:  # fmt: skip
-    """A learning curve: one thin line a seed."""
-    every = [point for line in points for point in line]
-    if len(every) < 2:
+    """Draw a learning curve: one thin line per seed."""
+    all_points = [point for line in points for point in line]
+    if len(all_points) < 2:
         return ""
     width, height, left, right, top, bottom = 240, 132, 34, 8, 20, 24
     x = linear_axis(
-        [0.0, *(point[0] for point in every)], pad=0.0
+        [0.0, *(point[0] for point in all_points)], pad=0.0
     )  # the first place that was looked at is no beginning
-    y = linear_axis([point[1] for point in every], pad=0.1)
+    y = linear_axis([point[1] for point in all_points], pad=0.1)
     ticks = round_ticks(y.low, y.high, 3)
     parts = [f'<text x="{left}" y="12" class="tick strong">{localize_svg(y_name)}</text>']
     for tick in ticks:
@@ -303,15 +313,15 @@ def draw_curve(points: Sequence[Sequence[tuple[float, float]]], colour: str, tit
             f'<text x="{left - 5}" y="{at + 3.5:.1f}" text-anchor="end" class="tick">{tick:g}</text>'
         )
     for line in points:
-        way = " ".join(
+        path = " ".join(
             f"{x.position(a, left, width - right):.1f},{y.position(b, height - bottom, top):.1f}"
             for a, b in sorted(line)
         )
         parts.append(
-            f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round" '
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round" '
             'opacity=".85"/>'
         )
-    last = max(point[0] for point in every)
+    last = max(point[0] for point in all_points)
     end = f"{format_count(last)} {localize_svg(x_name)}"
     parts.append(
         f'<text x="{left}" y="{height - 6}" class="tick">0</text>'

@@ -1,4 +1,4 @@
-"""The parts of the page to look things up in: a card each, every comparison, the methods, every command."""
+"""Reference sections of the report: cards, comparisons, methods and commands."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from etude.study.report.translations import localize_html, translate
 from etude.study.settings import Localized, format_value
 
 
-def render_cards(found: JsonDict, colours: dict[str, str]) -> str:
+def render_cards(results: JsonDict, colours: dict[str, str]) -> str:
     cards = "".join(
-        _render_card(found, row, colours[row["name"]]) for row in rank_rows(found) if row["kind"] == "contender"
+        _render_card(results, row, colours[row["name"]]) for row in rank_rows(results) if row["kind"] == "contender"
     )
     return render_section(translate("cards"), "", f'<div class="cards">{cards}</div>')
 
 
-def _render_card(found: JsonDict, row: JsonDict, colour: str) -> str:
+def _render_card(results: JsonDict, row: JsonDict, colour: str) -> str:
     spent = row["pretraining"]
     facts: list[tuple[str, str]] = [
         (translate("recipe"), f"<code>{escape(row['recipe'])}</code>"),
@@ -39,7 +39,8 @@ def _render_card(found: JsonDict, row: JsonDict, colour: str) -> str:
                                   head=format_count(row["head_parameters"], "KMBT"))),
         (translate("tokenizer"), escape(row["tokenizer"])),
         *([(translate("text"), describe_text_size(row["text"]))] if "text" in row else []),
-        (translate("trained"), translate("trained_words", steps=f"{spent['steps']:,}", epochs=f"{spent['epochs']:.1f}")),
+        (translate("trained"),
+         translate("trained_words", steps=f"{spent['steps']:,}", epochs=f"{spent['epochs']:.1f}")),
     ]  # fmt: skip
     if spent["flops"] is not None:
         facts += [
@@ -55,28 +56,33 @@ def _render_card(found: JsonDict, row: JsonDict, colour: str) -> str:
     for column, tuned in row["tuned"].items():
         chosen = ", ".join(f"{name}={value}" for name, value in tuned.items())
         facts.append((f"{translate('tuned')} ({escape(column)})", f"<code>{escape(chosen)}</code>"))
-    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
+    items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
     notes = [translate("capped")] if spent["capped"] else []
     notes += [translate("by_clock")] if spent["by_clock"] else []
     note = f'<p class="note">{"; ".join(notes)}</p>' if notes else ""
-    trouble = "".join(f'<p class="trouble"><b>{translate("failed")}:</b> {escape(one)}</p>' for one in row["failed"])
+    trouble = "".join(
+        f'<p class="trouble"><b>{translate("failed")}:</b> {escape(message)}</p>' for message in row["failed"]
+    )
     mean = f'<span class="big">{format_points(row["mean"]["mean"])}</span>' if row["mean"] else ""
     paper = f'<p class="note">{escape(row["paper"])}</p>' if row["paper"] else ""
-    typed = [
+    command_lines = [
         line
-        for cell in found["cells"]
+        for cell in results["cells"]
         if cell["place"]["row"] == row["name"] and cell["kind"] == "pretrain"
         for line in cell["commands"]
     ]
     changes = "\n".join(f"{name}={format_value(value)}" for name, value in row["changes"].items())
     measured = "\n".join(f"{name} {value:.4g}" for name, value in spent["valid"].items())
     lists = _render_folded("changes", changes) + _render_folded("held_out_all", measured)
-    commands = f"<details><summary>{translate('commands')}</summary><pre>{escape(chr(10).join(typed))}</pre></details>"
+    commands = (
+        f"<details><summary>{translate('commands')}</summary><pre>{escape(chr(10).join(command_lines))}</pre></details>"
+    )
     return (
         '<article class="card"><div class="top">'
         f'<span class="who">{render_swatch(colour)}{localize_html(row["label"])}</span>{mean}</div>'
-        f'<p class="sub">{escape(row["system"])}{format_row_budget(found, row)}</p>{trouble}<dl>{listed}</dl>{note}{paper}'
-        f"{lists}{commands if typed else ''}</article>"
+        f'<p class="sub">{escape(row["system"])}{format_row_budget(results, row)}</p>'
+        f"{trouble}<dl>{items}</dl>{note}{paper}"
+        f"{lists}{commands if command_lines else ''}</article>"
     )
 
 
@@ -97,23 +103,24 @@ def _describe_model(model: JsonDict) -> str:
     return ", ".join(parts)
 
 
-def render_comparisons(found: JsonDict, colours: dict[str, str]) -> str:
-    if not found["comparisons"]:
+def render_comparisons(results: JsonDict, colours: dict[str, str]) -> str:
+    if not results["comparisons"]:
         return ""
-    labels: dict[str, Localized] = {row["name"]: row["label"] for row in found["rows"]}
+    labels: dict[str, Localized] = {row["name"]: row["label"] for row in results["rows"]}
     body = ""
-    for one in found["comparisons"]:
-        effect = "" if one["effect"] is None else format_effect(one["effect"])
+    for comparison in results["comparisons"]:
+        effect = "" if comparison["effect"] is None else format_effect(comparison["effect"])
         body += (
-            f"<tr><td>{render_swatch(colours[one['row']])}{localize_html(labels[one['row']])}</td>"
-            f"<td>{describe_task(found, one['on'])}</td>"
-            f'<td class="n">{format_points(one["mean"], sign=True)}</td>'
-            f'<td class="n">{format_points(one["low"])} … {format_points(one["high"])}</td>'
-            f'<td class="n">{effect}</td><td class="n">{format_p(one["holm"])}</td></tr>'
+            f"<tr><td>{render_swatch(colours[comparison['row']])}{localize_html(labels[comparison['row']])}</td>"
+            f"<td>{describe_task(results, comparison['on'])}</td>"
+            f'<td class="n">{format_points(comparison["mean"], sign=True)}</td>'
+            f'<td class="n">{format_points(comparison["low"])} … {format_points(comparison["high"])}</td>'
+            f'<td class="n">{effect}</td><td class="n">{format_p(comparison["holm"])}</td></tr>'
         )
     head = (
         f"<tr><th>{translate('system')}</th><th>{translate('tasks')}</th><th class='n'>{translate('difference')}</th>"
-        f"<th class='n'>{format_level(found)}</th><th class='n'>{translate('effect')}</th><th class='n small'>p (Holm)</th></tr>"
+        f"<th class='n'>{format_level(results)}</th><th class='n'>{translate('effect')}</th>"
+        "<th class='n small'>p (Holm)</th></tr>"
     )
     return render_section(
         translate("comparisons"),
@@ -122,45 +129,45 @@ def render_comparisons(found: JsonDict, colours: dict[str, str]) -> str:
     )
 
 
-def render_methods(found: JsonDict) -> str:
-    budget = found["budget"]
-    amounts = ", ".join(format_budget(budget["kind"], one) for one in budget["amounts"])
+def render_methods(results: JsonDict) -> str:
+    budget = results["budget"]
+    amounts = ", ".join(format_budget(budget["kind"], amount) for amount in budget["amounts"])
     tasks = "<br>".join(
         f"{localize_html(column['label'])}: {escape(column['kind'])}, {escape(column['score'].replace('_', ' '))}; "
         f"{column['learnt_from']:,} {translate('learnt_from')}, {column['examples']:,} {translate('test_examples')}"
-        for column in found["columns"]
+        for column in results["columns"]
     )
     facts = [
-        (translate("text"), _describe_text(found)),
+        (translate("text"), _describe_text(results)),
         (translate("budget"), translate("budget_words", amount=amounts, epochs=f"{budget['epochs']:g}")),
         (translate("tasks"), tasks),
-        (translate("seeds"), translate("seeds_words", **found["seeds"])),
-        (translate("interval"), translate("interval_words", draws=f"{found['rule']['draws']:,}")),
+        (translate("seeds"), translate("seeds_words", **results["seeds"])),
+        (translate("interval"), translate("interval_words", draws=f"{results['rule']['draws']:,}")),
         (translate("baselines"), translate("baselines_words")),
         (
             translate("hardware"),
-            escape(f"{found['hardware']}; {found['device']}, {found['precision']}; {found['system']}"),
+            escape(f"{results['hardware']}; {results['device']}, {results['precision']}; {results['system']}"),
         ),
-        (translate("versions"), escape(found["versions"])),
-        (translate("date"), escape(found["date"])),
+        (translate("versions"), escape(results["versions"])),
+        (translate("date"), escape(results["date"])),
     ]
-    if found["paper"]:
-        facts.insert(0, (translate("paper"), escape(found["paper"])))
-    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
-    return render_section(translate("methods"), "", f'<dl class="wide">{listed}</dl>')
+    if results["paper"]:
+        facts.insert(0, (translate("paper"), escape(results["paper"])))
+    items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
+    return render_section(translate("methods"), "", f'<dl class="wide">{items}</dl>')
 
 
-def _describe_text(found: JsonDict) -> str:
-    text = found["text"]
+def _describe_text(results: JsonDict) -> str:
+    text = results["text"]
     if "world" in text:
         return translate("world_text", size=f"{text['world']:g}", language=text.get("language", "en"))
     names = [Path(name).name for name in text.get("files", [])] or [Path(text["corpus"]).name]
-    sizes = {describe_text_size(row["text"]): None for row in found["rows"] if "text" in row}
+    sizes = {describe_text_size(row["text"]): None for row in results["rows"] if "text" in row}
     return escape(", ".join(names)) + (f": {'; '.join(sizes)}" if sizes else "")
 
 
 def describe_text_size(text: JsonDict) -> str:
-    """How much there is of it, and what was done to it."""
+    """Describe the size of a text and its alterations."""
     parts = [translate("text_size", tokens=format_count(text["tokens"], "KMBT"), size=f"{text['bytes'] / 1e6:.3g}")]
     parts += [translate("text_share", share=f"{100 * text['share']:g}")] if text.get("share", 1) < 1 else []
     parts += [translate("text_noise", share=f"{100 * text['noise']:g}")] if text.get("noise") else []
@@ -168,22 +175,22 @@ def describe_text_size(text: JsonDict) -> str:
     return ", ".join(parts)
 
 
-def render_cells(found: JsonDict) -> str:
+def render_cells(results: JsonDict) -> str:
     body = "".join(
         f"<tr><td><code>{cell['key'][:8]}</code></td><td>{escape(cell['title'])}{_render_error(cell)}</td>"
         f'<td class="n">{format_points(cell.get("value"))}</td><td class="n">{_format_seconds(cell)}</td>'
         f"<td>{'<br>'.join(f'<code>{escape(line)}</code>' for line in cell['commands'])}</td></tr>"
-        for cell in found["cells"]
+        for cell in results["cells"]
     )
     head = (
-        f"<tr><th>{translate('cells')}</th><th></th><th class='n'>{translate('points')}</th><th class='n'>{translate('seconds')}</th>"
-        f"<th>{translate('commands')}</th></tr>"
+        f"<tr><th>{translate('cells')}</th><th></th><th class='n'>{translate('points')}</th>"
+        f"<th class='n'>{translate('seconds')}</th><th>{translate('commands')}</th></tr>"
     )
     table = f'<div class="scroll"><table class="cells">{head}{body}</table></div>'
     whole = "etude study study.yaml -o ."
     inside = (
         f"<p class='note'>{translate('reproduce')}: <code>{whole}</code></p>"
-        f"<details><summary>{len(found['cells'])} {translate('cells')}</summary>{table}</details>"
+        f"<details><summary>{len(results['cells'])} {translate('cells')}</summary>{table}</details>"
     )
     return render_section(translate("commands"), translate("commands_lead"), inside)
 

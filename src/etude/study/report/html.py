@@ -1,4 +1,4 @@
-"""What the parts of the page share: sections, swatches, numbers."""
+"""Shared HTML helpers of the report: sections, colours, numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ GREY = "var(--base)"
 COLOURS = 8  # that report.css knows, distinct in both schemes and to most eyes (after Okabe and Ito 2008)
 
 
-def assign_colours(found: JsonDict) -> dict[str, str]:
-    """A colour for each contender, the same everywhere; grey for what they are held against."""
-    entries = dict.fromkeys(entry_name(row) for row in found["rows"] if row["kind"] == "contender")
+def assign_colours(results: JsonDict) -> dict[str, str]:
+    """Assign each contender one colour for the whole report; baselines are grey."""
+    entries = dict.fromkeys(entry_name(row) for row in results["rows"] if row["kind"] == "contender")
     own = {name: f"var(--c{number % COLOURS})" for number, name in enumerate(entries)}
     return {
-        row["name"]: own.get(entry_name(row), GREY) if row["kind"] == "contender" else GREY for row in found["rows"]
+        row["name"]: own.get(entry_name(row), GREY) if row["kind"] == "contender" else GREY for row in results["rows"]
     }
 
 
@@ -28,8 +28,8 @@ def entry_name(row: JsonDict) -> str:
     return row["name"].partition(" @ ")[0]
 
 
-def format_level(found: JsonDict) -> str:
-    return f"{100 * found['rule']['interval']:g}\N{NO-BREAK SPACE}%"
+def format_level(results: JsonDict) -> str:
+    return f"{100 * results['rule']['interval']:g}\N{NO-BREAK SPACE}%"
 
 
 def render_section(title: str, lead: str, inside: str) -> str:
@@ -38,30 +38,30 @@ def render_section(title: str, lead: str, inside: str) -> str:
 
 
 def format_effect(value: float) -> str:
-    """With a true minus; of what is ten and more, whole numbers."""
+    """Format an effect size with a typographic minus; from ten on, as a whole number."""
     return (f"{value:.2f}" if abs(value) < 9.995 else f"{value:.0f}").replace("-", "−")
 
 
 def format_p(value: float) -> str:
-    """Two digits; below one in a thousand a bootstrap of thousands of draws can tell no more."""
+    """Format a p-value with two digits; below 0.001 thousands of bootstrap draws cannot resolve it."""
     return "&lt; 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def format_p_statement(value: float) -> str:
-    """The same in a sentence: p = 0.03, p < 0.001."""
-    told = format_p(value)
-    return f"p {told}" if told.startswith("&lt;") else f"p = {told}"
+    """Format a p-value as a statement: p = 0.03, p < 0.001."""
+    p = format_p(value)
+    return f"p {p}" if p.startswith("&lt;") else f"p = {p}"
 
 
 def format_labels(column: JsonDict) -> str:
     return translate("labels_brief", count=f"{column['labels']:,}")
 
 
-def describe_task(found: JsonDict, on: str) -> str:
-    """Where a difference was measured, as the tasks are called: a task, a task with so many labels, or all of them."""
+def describe_task(results: JsonDict, on: str) -> str:
+    """Name what a difference was measured on: a task, a task with its number of labels, or all tasks."""
     if on == MEAN:
         return translate("all_tasks")
-    for column in found["columns"]:
+    for column in results["columns"]:
         if on == column["name"] and column["labels"] is not None:
             return f"{localize_html(column['label'])} · {format_labels(column)}"
         if on in (column["name"], column["task"]):
@@ -73,14 +73,16 @@ def render_swatch(colour: str) -> str:
     return f'<i class="swatch" style="--own:{colour}"></i>'
 
 
-def format_row_budget(found: JsonDict, row: JsonDict) -> str:
-    if len(found["budget"]["amounts"]) < 2 or row["amount"] is None:
+def format_row_budget(results: JsonDict, row: JsonDict) -> str:
+    if len(results["budget"]["amounts"]) < 2 or row["amount"] is None:
         return ""
-    return f" · {format_budget(found['budget']['kind'], row['amount'])}"
+    return f" · {format_budget(results['budget']['kind'], row['amount'])}"
 
 
-def render_spread(one: JsonDict | None) -> str:
-    if one is None:
+def render_spread(score: JsonDict | None) -> str:
+    if score is None:
         return "–"
-    deviation = f'<span class="sd">± {format_points(one["deviation"])}</span>' if one["deviation"] is not None else ""
-    return f"<span>{format_points(one['mean'])}{deviation}</span>"
+    deviation = (
+        f'<span class="sd">± {format_points(score["deviation"])}</span>' if score["deviation"] is not None else ""
+    )
+    return f"<span>{format_points(score['mean'])}{deviation}</span>"

@@ -1,4 +1,4 @@
-"""The drawings of the page: quality against cost and against labels, and how everybody learnt."""
+"""Chart sections of the report: quality against cost and labels, and learning curves."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from etude.study.report.translations import TRANSLATIONS, localize_html, transla
 from etude.study.settings import Localized, localize
 
 
-def render_quality(found: JsonDict, colours: dict[str, str]) -> str:
-    contenders = [row for row in found["rows"] if row["kind"] == "contender" and row["mean"]]
+def render_quality(results: JsonDict, colours: dict[str, str]) -> str:
+    contenders = [row for row in results["rows"] if row["kind"] == "contender" and row["mean"]]
     if not contenders:
         return ""
-    control = next((row for row in found["rows"] if row["kind"] == "control" and row["mean"]), None)
+    control = next((row for row in results["rows"] if row["kind"] == "control" and row["mean"]), None)
     level = None
     if control:
         level = Series(_short_label(control), GREY, [_make_point(1.0, control["mean"])])
-    shown = [row["mean"] for row in (*contenders, *([control] if control else []))]
-    y = charts.linear_axis([100 * one[key] for one in shown for key in ("low", "high")])
+    scores = [row["mean"] for row in (*contenders, *([control] if control else []))]
+    y = charts.linear_axis([100 * line[key] for line in scores for key in ("low", "high")])
     drawings = []
     for name in ("flops", "tokens", "seconds"):
         series = _series_by_entry(contenders, name, colours)
-        values = [point.x for one in series for point in one.points]
+        values = [point.x for line in series for point in line.points]
         if not values:
             continue
         x = charts.log_axis(values)
-        many = len(found["budget"]["amounts"]) > 1
+        many = len(results["budget"]["amounts"]) > 1
         drawing = charts.draw_chart(
             series,
             x,
@@ -40,17 +40,17 @@ def render_quality(found: JsonDict, colours: dict[str, str]) -> str:
             level=level,
         )
         drawings.append(f"<figure><figcaption>{translate(name)}</figcaption>{drawing}</figure>")
-    drawings += _draw_by_labels(found, colours)
+    drawings += _draw_by_labels(results, colours)
     return render_section(
         translate("quality"), translate("quality_lead"), f'<div class="charts">{"".join(drawings)}</div>'
     )
 
 
 def _short_label(row: JsonDict) -> Localized:
-    """Its name beside a point: of a control what it would have been, of a value that is varied the value."""
+    """Shorten a row's label for a chart: of a varied setting only the value."""
     label = row["label"]
     if isinstance(label, dict):
-        return {tongue: _shorten_label(row, text) for tongue, text in label.items()}
+        return {language: _shorten_label(row, text) for language, text in label.items()}
     return _shorten_label(row, label)
 
 
@@ -63,26 +63,26 @@ def _shorten_label(row: JsonDict, label: str) -> str:
     return varied if len(varied) <= charts.MAX_LETTERS else varied.partition("=")[2]
 
 
-def _make_point(x: float, one: JsonDict) -> Point:
-    return Point(x, 100 * one["mean"], 100 * one["low"], 100 * one["high"])
+def _make_point(x: float, score: JsonDict) -> Point:
+    return Point(x, 100 * score["mean"], 100 * score["low"], 100 * score["high"])
 
 
 def _series_by_entry(rows: Iterable[JsonDict], cost: str, colours: dict[str, str]) -> list[Series]:
-    found: dict[str, Series] = {}
+    by_entry: dict[str, Series] = {}
     for row in rows:
         spent = row["pretraining"][cost]
         if spent:
-            one = found.setdefault(entry_name(row), Series(_short_label(row), colours[row["name"]], []))
-            one.points.append(_make_point(spent, row["mean"]))
-    return list(found.values())
+            series = by_entry.setdefault(entry_name(row), Series(_short_label(row), colours[row["name"]], []))
+            series.points.append(_make_point(spent, row["mean"]))
+    return list(by_entry.values())
 
 
-def _draw_by_labels(found: JsonDict, colours: dict[str, str]) -> list[str]:
-    """Score against the number of labels, a drawing a task that was learnt from several numbers of them."""
-    last = {entry_name(row): row for row in found["rows"] if row["kind"] in ("contender", "control")}
+def _draw_by_labels(results: JsonDict, colours: dict[str, str]) -> list[str]:
+    """Draw score against number of labels, one chart per task with several numbers."""
+    last = {entry_name(row): row for row in results["rows"] if row["kind"] in ("contender", "control")}
     drawings = []
-    for task in dict.fromkeys(column["task"] for column in found["columns"]):
-        columns = [column for column in found["columns"] if column["task"] == task]
+    for task in dict.fromkeys(column["task"] for column in results["columns"]):
+        columns = [column for column in results["columns"] if column["task"] == task]
         if len(columns) < 2:
             continue
         series = []
@@ -96,21 +96,21 @@ def _draw_by_labels(found: JsonDict, colours: dict[str, str]) -> list[str]:
                 series.append(Series(_short_label(row), colours[row["name"]], points, dashed=row["kind"] == "control"))
         if not series:
             continue
-        values = [point for one in series for point in one.points]
+        values = [point for line in series for point in line.points]
         y = charts.linear_axis([value for point in values for value in (point.low, point.high)])
         x = charts.log_axis([point.x for point in values])
         labels = TRANSLATIONS["labels"]
         label = columns[0]["label"]
-        name = tuple(f"{localize(label, tongue)}: {labels[n]}" for n, tongue in enumerate(("en", "ko")))
+        name = tuple(f"{localize(label, language)}: {labels[n]}" for n, language in enumerate(("en", "ko")))
         drawing = charts.draw_chart(series, x, y, (labels[0], labels[1]), title=f"{task} by labels", lines=True)
         caption = f'<span lang="en">{escape(name[0])}</span><span lang="ko">{escape(name[1])}</span>'
         drawings.append(f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>")
     return drawings
 
 
-def render_curves(found: JsonDict, colours: dict[str, str]) -> str:
+def render_curves(results: JsonDict, colours: dict[str, str]) -> str:
     drawings = []
-    for row in found["rows"]:
+    for row in results["rows"]:
         curves = row.get("pretraining", {}).get("curves") or []
         lines = [[(line["tokens"], line["loss"]) for line in curve if line.get("loss") is not None] for curve in curves]
         drawn = charts.draw_curve(
@@ -118,11 +118,11 @@ def render_curves(found: JsonDict, colours: dict[str, str]) -> str:
             (TRANSLATIONS["tokens"][0], TRANSLATIONS["tokens"][1]), _loss_name(row.get("objective", "")),
         )  # fmt: skip
         if drawn:
-            name = f"{localize_html(row['label'])}{format_row_budget(found, row)}"
+            name = f"{localize_html(row['label'])}{format_row_budget(results, row)}"
             drawings.append(
                 f"<figure><figcaption>{render_swatch(colours[row['name']])}{name}</figcaption>{drawn}</figure>"
             )
-    shared = _draw_bits_per_byte(found, colours)
+    shared = _draw_bits_per_byte(results, colours)
     inside = (
         f'<div class="charts">{shared}</div>' if shared else ""
     ) + f'<div class="sparks">{"".join(drawings)}</div>'
@@ -133,10 +133,10 @@ def _loss_name(objective: str) -> tuple[str, str]:
     return f"{TRANSLATIONS['loss'][0]} ({objective})", f"{TRANSLATIONS['loss'][1]} ({objective})"
 
 
-def _draw_bits_per_byte(found: JsonDict, colours: dict[str, str]) -> str:
-    """Language models on one scale: bits per byte of held-out text, against FLOPs."""
+def _draw_bits_per_byte(results: JsonDict, colours: dict[str, str]) -> str:
+    """Draw bits per byte of held-out text against FLOPs: language models on one scale."""
     series = []
-    for row in found["rows"]:
+    for row in results["rows"]:
         curves = row.get("pretraining", {}).get("curves") or []
         points = [
             Point(line["flops"], line["bits_per_byte"], line["bits_per_byte"], line["bits_per_byte"])
@@ -147,7 +147,7 @@ def _draw_bits_per_byte(found: JsonDict, colours: dict[str, str]) -> str:
             series.append(Series(_short_label(row), colours[row["name"]], points))
     if len(series) < 2:
         return ""
-    values = [point for one in series for point in one.points]
+    values = [point for line in series for point in line.points]
     drawing = charts.draw_chart(
         series, charts.log_axis([point.x for point in values]), charts.linear_axis([point.y for point in values]),
         (TRANSLATIONS["flops"][0], TRANSLATIONS["flops"][1]), title="bits per byte", lines=True,

@@ -1,4 +1,4 @@
-"""The parts of the page that decide: the leaderboard, the claims with their verdicts, the rounds of a pick."""
+"""Result sections of the report: leaderboard, claims with verdicts, rounds of a pick."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from etude.study.report.translations import localize_html, translate
 from etude.study.settings import localize
 
 
-def render_leaderboard(found: JsonDict, colours: dict[str, str]) -> str:
-    rows = rank_rows(found)
-    known = [row["mean"] for row in rows if row["mean"]]
-    if not known:
+def render_leaderboard(results: JsonDict, colours: dict[str, str]) -> str:
+    rows = rank_rows(results)
+    means = [row["mean"] for row in rows if row["mean"]]
+    if not means:
         return render_section(translate("leaderboard"), "", f"<p>{translate('nothing')}</p>")
-    axis = charts.linear_axis([100 * one[key] for one in known for key in ("low", "high", "mean")], pad=0.04)
+    axis = charts.linear_axis([100 * score[key] for score in means for key in ("low", "high", "mean")], pad=0.04)
     scale = charts.draw_scale(axis, "points")
-    head = "".join(f'<th class="n">{_render_heading(column)}</th>' for column in found["columns"])
-    body = "".join(_render_row(found, row, number, axis, colours[row["name"]]) for number, row in enumerate(rows, 1))
+    head = "".join(f'<th class="n">{_render_heading(column)}</th>' for column in results["columns"])
+    body = "".join(_render_row(results, row, number, axis, colours[row["name"]]) for number, row in enumerate(rows, 1))
     table = (
         f'<div class="scroll"><table class="board"><thead><tr><th></th><th>{translate("system")}</th>'
         f'<th class="n">{translate("mean")}</th><th class="plot">{scale}</th>{head}'
         f'<th class="n">{translate("cost")}</th></tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
-    return render_section(translate("leaderboard"), translate("leaderboard_lead", level=format_level(found)), table)
+    return render_section(translate("leaderboard"), translate("leaderboard_lead", level=format_level(results)), table)
 
 
 def _render_heading(column: JsonDict) -> str:
@@ -48,18 +48,18 @@ def _render_heading(column: JsonDict) -> str:
 
 
 def _render_key(column: JsonDict) -> str:
-    """Its name before a score where a phone has no room for a head."""
+    """Render a column's name before its score, for narrow screens without a table head."""
     amount = "" if column["labels"] is None else f" · {column['labels']:,}"
     return f'<span class="key">{localize_html(column["label"])}{amount}</span>'
 
 
-def _render_row(found: JsonDict, row: JsonDict, number: int, axis: Axis, colour: str) -> str:
-    base = row["kind"] != "contender"
+def _render_row(results: JsonDict, row: JsonDict, number: int, axis: Axis, colour: str) -> str:
+    is_baseline = row["kind"] != "contender"
     mean = row["mean"]
-    small = "" if base else f"<small>{escape(row['system'])}{format_row_budget(found, row)}</small>"
+    small = "" if is_baseline else f"<small>{escape(row['system'])}{format_row_budget(results, row)}</small>"
     parts = "".join(
         f'<td class="part">{_render_key(column)}{render_spread(row["scores"].get(column["name"]))}</td>'
-        for column in found["columns"]
+        for column in results["columns"]
     )
     if mean is None:
         value, plot = f'<span class="trouble">{translate("failed" if row["failed"] else "not_done")}</span>', ""
@@ -67,7 +67,7 @@ def _render_row(found: JsonDict, row: JsonDict, number: int, axis: Axis, colour:
         title = f"{localize(row['label'], 'en')}: {format_points(mean['mean'])}"
         scores = {key: 100 * mean[key] for key in ("mean", "low", "high")}
         plot = charts.draw_strip(
-            scores["mean"], scores["low"], scores["high"], [100 * one for one in mean["seeds"]], axis, colour,
+            scores["mean"], scores["low"], scores["high"], [100 * seed for seed in mean["seeds"]], axis, colour,
             escape(title),
         )  # fmt: skip
         deviation = (
@@ -75,9 +75,9 @@ def _render_row(found: JsonDict, row: JsonDict, number: int, axis: Axis, colour:
         )
         value = f'<span class="big">{format_points(mean["mean"])}</span>{deviation}'
     return (
-        f'<tr{" class=base" if base else ""}><td class="rank n">{number}</td>'
-        f'<td class="who">{render_swatch(colour)}{localize_html(row["label"])}{small}</td><td class="n mean">{value}</td>'
-        f'<td class="plot">{plot}</td>{parts}'
+        f'<tr{" class=base" if is_baseline else ""}><td class="rank n">{number}</td>'
+        f'<td class="who">{render_swatch(colour)}{localize_html(row["label"])}{small}</td>'
+        f'<td class="n mean">{value}</td><td class="plot">{plot}</td>{parts}'
         f'<td class="part"><span class="key">{translate("cost")}</span>{_render_cost(row)}</td></tr>'
     )
 
@@ -86,26 +86,27 @@ def _render_cost(row: JsonDict) -> str:
     spent = row.get("pretraining")
     if not spent or spent["flops"] is None:
         return "–"
-    return f"<span class='cost'>{format_scientific(spent['flops'])} FLOPs<span class='under'>{spent['seconds']:.0f} s</span></span>"
+    flops = format_scientific(spent["flops"])
+    return f"<span class='cost'>{flops} FLOPs<span class='under'>{spent['seconds']:.0f} s</span></span>"
 
 
-def render_claims(found: JsonDict) -> str:
-    if not found["claims"]:
+def render_claims(results: JsonDict) -> str:
+    if not results["claims"]:
         return ""
-    tested = [claim for claim in found["claims"] if "mean" in claim]
+    tested = [claim for claim in results["claims"] if "mean" in claim]
     ends = [100 * claim[key] for claim in tested for key in ("low", "high")] + [0.0]
     axis = charts.linear_axis(ends, pad=0.08)
-    cards = "".join(_render_claim(found, claim, axis) for claim in found["claims"])
-    date = found["registered"].get("date", "").replace("T", " ").replace("+00:00", " UTC")
-    lead = translate("claims_lead", level=format_level(found), date=date)
-    if found["registered"].get("changed"):
+    cards = "".join(_render_claim(results, claim, axis) for claim in results["claims"])
+    date = results["registered"].get("date", "").replace("T", " ").replace("+00:00", " UTC")
+    lead = translate("claims_lead", level=format_level(results), date=date)
+    if results["registered"].get("changed"):
         lead += f' <b class="trouble">{translate("claims_changed")}</b>'
     return render_section(translate("claims"), lead, f'<div class="cards">{cards}</div>')
 
 
-def _render_claim(found: JsonDict, claim: JsonDict, axis: Axis) -> str:
+def _render_claim(results: JsonDict, claim: JsonDict, axis: Axis) -> str:
     verdict = claim["verdict"]
-    labels = {row["name"]: row["label"] for row in found["rows"]}
+    labels = {row["name"]: row["label"] for row in results["rows"]}
     colour = {"holds": "var(--good)", "fails": "var(--bad)"}.get(verdict, "var(--unsure)")
     better, than = (localize_html(labels.get(claim[side]) or claim[side]) for side in ("better", "than"))
     sides = f"{better} {translate('against')} {than}"
@@ -115,11 +116,12 @@ def _render_claim(found: JsonDict, claim: JsonDict, axis: Axis) -> str:
         margin = f" · {translate('margin')} {format_points(claim['margin'], sign=True)}" if claim["margin"] else ""
         between = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
         numbers = (
-            f'<p class="numbers"><b>{format_points(claim["mean"], sign=True)}</b> {translate("points")} · {format_level(found)} '
-            f"{translate('interval')} {between} · {format_p_statement(claim['holm'])} (Holm){effect}{margin}</p>"
+            f'<p class="numbers"><b>{format_points(claim["mean"], sign=True)}</b> {translate("points")} · '
+            f"{format_level(results)} {translate('interval')} {between} · "
+            f"{format_p_statement(claim['holm'])} (Holm){effect}{margin}</p>"
         )
         plot = charts.draw_strip(
-            100 * claim["mean"], 100 * claim["low"], 100 * claim["high"], [100 * one for one in claim["seeds"]], axis,
+            100 * claim["mean"], 100 * claim["low"], 100 * claim["high"], [100 * seed for seed in claim["seeds"]], axis,
             colour, escape(f"{localize(claim['claim'], 'en')}: {100 * claim['mean']:+.1f}"), 100 * claim["margin"],
         )  # fmt: skip
     paper = f'<p class="note">{escape(claim["paper"])}</p>' if claim["paper"] else ""
@@ -127,22 +129,23 @@ def _render_claim(found: JsonDict, claim: JsonDict, axis: Axis) -> str:
     return (
         f'<article class="card claim"><span class="badge {verdict.replace(" ", "-")}">{mark}{translate(verdict)}</span>'
         f'<p class="said">{localize_html(claim["claim"])}</p>{plot}{numbers}'
-        f'<p class="note">{sides} · {describe_task(found, claim["on"])}</p>{paper}</article>'
+        f'<p class="note">{sides} · {describe_task(results, claim["on"])}</p>{paper}</article>'
     )
 
 
-def render_rounds(found: JsonDict, colours: dict[str, str]) -> str:
-    """The rounds of `etude pick`, where there were any."""
-    rounds = found.get("rounds")
+def render_rounds(results: JsonDict, colours: dict[str, str]) -> str:
+    """Render the rounds of `etude pick`; empty for a study."""
+    rounds = results.get("rounds")
     if not rounds:
         return ""
     body = ""
-    for number, one in enumerate(rounds, 1):
-        for row in one["rows"]:
-            kept = translate("kept") if row["kept"] else ""
+    for number, entry in enumerate(rounds, 1):
+        for row in entry["rows"]:
+            status = translate("kept") if row["kept"] else ""
             body += (
-                f"<tr><td>{number}</td><td>{one['minutes']:.2g} {translate('minutes')}</td>"
-                f"<td>{localize_html(row['label'])}</td><td class='n'>{format_points(row['dev'])}</td><td>{kept}</td></tr>"
+                f"<tr><td>{number}</td><td>{entry['minutes']:.2g} {translate('minutes')}</td>"
+                f"<td>{localize_html(row['label'])}</td><td class='n'>{format_points(row['dev'])}</td>"
+                f"<td>{status}</td></tr>"
             )
     head = f"<tr><th>{translate('round')}</th><th>{translate('budget')}</th><th>{translate('system')}</th>"
     table = f"<table>{head}<th class='n'>{translate('dev_points')}</th><th></th></tr>{body}</table>"

@@ -1,6 +1,6 @@
-"""What the report says, in English and Korean (translations.yaml).
+"""Texts of the report in English and Korean (translations.yaml).
 
-`both` puts the two texts side by side, and the page shows the one that is chosen; in a drawing they are `tspan`s.
+`translate` puts both texts side by side, and the page shows the chosen language; in SVG they are `tspan`s.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ TRANSLATIONS: dict[str, tuple[str, str]] = {
 
 
 def translate(key: str, **values: Any) -> str:
-    """One entry in both languages, for HTML; values are escaped."""
+    """Return an entry in both languages as HTML; values are escaped."""
     english, korean = TRANSLATIONS[key]
     filled = {name: escape(str(value)) for name, value in values.items()}
     return _join_languages(escape(english, quote=False).format(**filled), escape(korean, quote=False).format(**filled))
 
 
 def translate_html(key: str, **values: Any) -> str:
-    """The same with values that are HTML already, given for each language as (en, ko) where they differ."""
+    """Return an entry like `translate`, with values that are HTML; (en, ko) where they differ by language."""
     parts = []
     for number, text in enumerate(TRANSLATIONS[key]):
-        own = {name: value[number] if isinstance(value, tuple) else value for name, value in values.items()}
-        parts.append(escape(text, quote=False).format(**own))
+        filled = {name: value[number] if isinstance(value, tuple) else value for name, value in values.items()}
+        parts.append(escape(text, quote=False).format(**filled))
     return _join_languages(*parts)
 
 
@@ -42,14 +42,14 @@ def _join_languages(english: str, korean: str) -> str:
 
 
 def localize_html(text: Localized) -> str:
-    """A study's own text, in both languages where it has them."""
+    """Return a study's own text as HTML, in both languages where it has them."""
     return _join_languages(escape(localize(text, "en"), quote=False), escape(localize(text, "ko"), quote=False))
 
 
 def localize_svg(text: Localized | tuple[str, str]) -> str:
-    """The same inside an SVG text."""
+    """Return a text in both languages for an SVG text element."""
     pair = text if isinstance(text, tuple) else (localize(text, "en"), localize(text, "ko"))
-    english, korean = (escape(one, quote=False) for one in pair)
+    english, korean = (escape(part, quote=False) for part in pair)
     if english == korean:
         return english
     return f'<tspan lang="en">{english}</tspan><tspan lang="ko">{korean}</tspan>'
