@@ -57,7 +57,7 @@ def test_measured_flops_differ_by_two_per_cent_at_most(report: Report) -> None:
 
 def test_a_second_run_does_nothing(report: Report, study: Study, tmp_path: Path) -> None:
     said: list[str] = []
-    again = run(study, report.folder, say=said.append)
+    again = run(study, report.folder, on_progress=said.append)
     assert not said and timeless(again.results) == timeless(report.results)
 
 
@@ -65,7 +65,7 @@ def test_only_what_is_new_is_done(report: Report, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(report.folder, folder)
     said: list[str] = []
-    more = run(tiny(**{"seeds.transfer": 1, "control.epochs": 3}), folder, say=said.append)
+    more = run(tiny(**{"seeds.transfer": 1, "control.epochs": 3}), folder, on_progress=said.append)
     assert len([line for line in said if line.startswith("[")]) == 1, "the control of one seed"
     assert timeless(more.results["rows"][0]["scores"])["topic@16"]["mean"] == pytest.approx(
         report.results["rows"][0]["scores"]["topic@16"]["seeds"][0]
@@ -90,7 +90,7 @@ def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_p
     plan = plans.make_plan(study, folder)
     shutil.rmtree(folder / "cells" / plan.trials["gpt", "topic@16", 0, (0, 1)])
     said: list[str] = []
-    cut = run(study, folder, work=False, say=said.append)
+    cut = run(study, folder, work=False, on_progress=said.append)
     assert not said, "no cell is done"
     rows = {row["name"]: row for row in cut.results["rows"]}
     assert rows["gpt"]["mean"] is None and timeless(rows["bert"]) == timeless(report.results["rows"][0])
@@ -154,7 +154,7 @@ def test_a_broken_contender_fails_alone(report: Report, tmp_path: Path) -> None:
         "hot": {"recipe": "bert-toy", "set": {**small, "train.lr": 10.0}},
     }
     said: list[str] = []
-    broken = run(tiny(contenders=contenders), folder, say=said.append)
+    broken = run(tiny(contenders=contenders), folder, on_progress=said.append)
     hot = next(row for row in broken.results["rows"] if row["name"] == "hot")
     assert hot["mean"] is None and len(hot["failed"]) == 2, "its pre-training, and what needed it"
     message = min(hot["failed"], key=len)
@@ -166,7 +166,7 @@ def test_a_broken_contender_fails_alone(report: Report, tmp_path: Path) -> None:
     assert "train.lr=10" in page or "learning rate" in page
     assert "hot:" in (folder / "table.md").read_text(encoding="utf-8")
     said.clear()
-    run(tiny(contenders=contenders), folder, say=said.append)
+    run(tiny(contenders=contenders), folder, on_progress=said.append)
     assert not any("pre-training hot" in line and "FAILED" not in line for line in said), "a failure is remembered"
 
 
@@ -189,7 +189,7 @@ def test_processes_give_the_same(report: Report, study: Study, tmp_path: Path, m
     for key in [*doomed, plan.bases["gpt", 0]]:
         shutil.rmtree(folder / "cells" / key)
     said: list[str] = []
-    again = run(study, folder, on="processes", workers=2, say=said.append)
+    again = run(study, folder, on="processes", workers=2, on_progress=said.append)
     assert len([line for line in said if line.startswith("[")]) == 4
     close(again.results["rows"], report.results["rows"])
 
@@ -219,7 +219,7 @@ def test_on_a_local_ray(report: Report, study: Study, tmp_path: Path) -> None:
     for key in [plan.bases["bert", 0], *list(plan.trials.values())[:2]]:
         shutil.rmtree(folder / "cells" / key)
     said: list[str] = []
-    again = run(study, folder, on="ray", say=said.append)
+    again = run(study, folder, on="ray", on_progress=said.append)
     assert len([line for line in said if line.startswith("[")]) == 3
     close(again.results["rows"], report.results["rows"])
 

@@ -31,24 +31,26 @@ def run_demo(
     minutes: float = MINUTES,
     workers: int | None = None,
     seed: int = 0,
-    say: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Run the cells that are not done and write the report."""
     workers = workers or min(4, os.cpu_count() or 1)
     study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed})
-    flops = calibrate_flops(study, folder, minutes, workers, say)
+    flops = calibrate_flops(study, folder, minutes, workers, on_progress)
     study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed, "budget": {"flops": flops}})
-    return run(study, folder, on="processes", workers=workers, device="cpu", language=language, say=say)
+    return run(study, folder, on="processes", workers=workers, device="cpu", language=language, on_progress=on_progress)
 
 
-def calibrate_flops(study: Study, folder: Path, minutes: float, workers: int, say: Callable[[str], None]) -> float:
+def calibrate_flops(
+    study: Study, folder: Path, minutes: float, workers: int, on_progress: Callable[[str], None]
+) -> float:
     """Choose the FLOPs per contender such that pre-training and all transfers fit into the minutes."""
     path = folder / BUDGET_FILE
     if path.is_file():
         return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
-    say("Measuring this machine")
+    on_progress("Measuring this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = plans.make_plan(study, folder, device="cpu", say=say)
+    plan = plans.make_plan(study, folder, device="cpu", on_progress=on_progress)
     seconds = minutes * 60 * workers * SHARED_SPEED - workers * STARTUP_SECONDS
     seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
     drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]
@@ -63,7 +65,9 @@ def calibrate_flops(study: Study, folder: Path, minutes: float, workers: int, sa
     flops = float(f"{flops:.2g}")  # a round number, and the same one after a small change of speed
     checkpoint.write_text(path, json.dumps({"flops": flops, "minutes": minutes, "workers": workers}))
     seconds_each = [flops * seconds_per_flop for seconds_per_flop in by_gradient]
-    say(f"{flops:.2g} FLOPs for each contender: {min(seconds_each):.0f} to {max(seconds_each):.0f} s on this machine")
+    on_progress(
+        f"{flops:.2g} FLOPs for each contender: {min(seconds_each):.0f} to {max(seconds_each):.0f} s on this machine"
+    )
     return flops
 
 

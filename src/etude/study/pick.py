@@ -82,7 +82,7 @@ def pick(
     on: ExecutorName = "here",
     workers: int = 1,
     device: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> PickResult:
     """Pick the best of `candidates` ({name: {"recipe": ..., "set": {...}}}); `settings` are for the transfers."""
     task_module(task)
@@ -111,9 +111,11 @@ def pick(
             study = _build_study(common, {name: chosen[name] for name in names}, 1.0, last)
             minutes_each = _minutes_each(study, out, share, max(1, workers if on == "processes" else 1), device)
             round_log = log.begin(number, names, minutes_each)
-        say(f"Round {number + 1} of {len(survivors)}: {len(names)} candidates, {round_log['minutes']:.2g} minutes each")
+        on_progress(
+            f"Round {number + 1} of {len(survivors)}: {len(names)} candidates, {round_log['minutes']:.2g} minutes each"
+        )
         study = _build_study(common, {name: chosen[name] for name in round_log["names"]}, round_log["minutes"], last)
-        report = running.run(study, out, on=on, workers=workers, device=device, keep=last, say=say)
+        report = running.run(study, out, on=on, workers=workers, device=device, keep=last, on_progress=on_progress)
         scores = _dev_scores(report)
         ranked = sorted((name for name in round_log["names"] if name in scores), key=lambda name: -scores[name])
         if not ranked:

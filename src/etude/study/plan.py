@@ -143,12 +143,12 @@ def make_plan(
     device: str | None = None,
     dry: bool = False,
     keep: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist."""
     machine = Machine(folder / "machine.json", device)
     plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
-    drafts = [_make_draft(plan, entry, dry, say) for entry in study.entries()]
+    drafts = [_make_draft(plan, entry, dry, on_progress) for entry in study.entries()]
     amounts = study.budget.amounts
     for amount in amounts:
         for draft in drafts:
@@ -179,11 +179,11 @@ def _localize_baseline(name: str) -> Localized:
 # --- who trains how long ----------------------------------------------------------------------------
 
 
-def _make_draft(plan: Plan, entry: Entry, dry: bool, say: Callable[[str], None]) -> Draft:
+def _make_draft(plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str], None]) -> Draft:
     recipe, own_text = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
     source = TextSource(own_text, plan.folder) if own_text is not None else plan.source
     ready = source.is_ready(recipe.tokenizer)
-    corpus = source.open_corpus(recipe.tokenizer, say) if ready or not dry else None
+    corpus = source.open_corpus(recipe.tokenizer, on_progress) if ready or not dry else None
     similar = corpus or source.find_similar(recipe.tokenizer)
     resolved = plan.machine.fit_recipe(recipe.resolve(vocab=similar.tokenizer.vocab if similar else None))
     place = source.corpus_folder(recipe.tokenizer)

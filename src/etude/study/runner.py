@@ -66,7 +66,7 @@ def run(
     work: bool = True,
     language: str = "en",
     quiet: bool = True,
-    say: OnProgress = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Report:
     """Run the cells of a study that are not done, in the folder `out`; `only` runs one cell and its dependency.
 
@@ -76,7 +76,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_folder(folder):
         plan = plans.make_plan(
-            study, folder, data=None if data is None else Path(data), device=device, keep=keep, say=say
+            study, folder, data=None if data is None else Path(data), device=device, keep=keep, on_progress=on_progress
         )
         registration = register_claims(plan)
         checkpoint.write_text(
@@ -89,7 +89,7 @@ def run(
             for cell in cells:
                 plan.store.clear_failure(cell.key)
         with _make_executor(on, plan.store.folder, workers, quiet) as executor:
-            errors = run_cells(plan, cells, executor, say)
+            errors = run_cells(plan, cells, executor, on_progress)
         return write_results(plan, errors, registration, language)
 
 
@@ -165,7 +165,7 @@ def register_claims(plan: Plan) -> dict[str, Any]:
 # --- cells in their order ---------------------------------------------------------------------------
 
 
-def run_cells(plan: Plan, cells: list[Cell], executor: Executor, say: OnProgress) -> dict[str, str]:
+def run_cells(plan: Plan, cells: list[Cell], executor: Executor, on_progress: OnProgress) -> dict[str, str]:
     """Run the cells that are not done; returns the messages of failed cells, by key."""
     store = plan.store
     waiting = [cell for cell in cells if store.state(cell.key) != "done"]
@@ -173,7 +173,7 @@ def run_cells(plan: Plan, cells: list[Cell], executor: Executor, say: OnProgress
     errors: dict[str, str] = {}
     finished = {cell.key for cell in cells if store.state(cell.key) == "done"}
     if len(finished) and total:
-        say(f"{len(finished)} of {len(cells)} cells are there already")
+        on_progress(f"{len(finished)} of {len(cells)} cells are there already")
     planned_seconds = 0.0
     while waiting or active:
         for cell in [cell for cell in waiting if cell.depends_on in errors]:
@@ -199,7 +199,7 @@ def run_cells(plan: Plan, cells: list[Cell], executor: Executor, say: OnProgress
         else:
             errors[result.key] = result.error
         count = total - len(waiting) - active
-        say(
+        on_progress(
             _format_progress(plan, cell, result.error, count, total, time.monotonic() - start, planned_seconds, waiting)
         )
     return errors

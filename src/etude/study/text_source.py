@@ -85,17 +85,17 @@ class TextSource:
     def is_ready(self, tokenizer: str) -> bool:
         return (self.corpus_folder(tokenizer) / MANIFEST).is_file()
 
-    def open_corpus(self, tokenizer: str, say: Callable[[str], None] = lambda _: None) -> Corpus:
+    def open_corpus(self, tokenizer: str, on_progress: Callable[[str], None] = lambda _: None) -> Corpus:
         folder = self.corpus_folder(tokenizer)
         if not self.is_ready(tokenizer):
             if self.base is not None:
-                base_corpus = self.base.open_corpus(tokenizer, say)
-                say(f"Making {folder.name} from {base_corpus.folder.name}")
+                base_corpus = self.base.open_corpus(tokenizer, on_progress)
+                on_progress(f"Making {folder.name} from {base_corpus.folder.name}")
                 write_altered(base_corpus.folder, folder, self.changes)
                 return Corpus.open(folder)
             if self.text.corpus is not None:
                 return Corpus.open(folder)  # says what is wrong
-            say(f"Preparing {folder.name} with {tokenizer}")
+            on_progress(f"Preparing {folder.name} with {tokenizer}")
             files: list[str | Path] = [self._write_world()] if self.text.world else list(self.text.files or [])
             prepare(
                 files, folder, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where

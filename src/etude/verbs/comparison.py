@@ -68,7 +68,7 @@ def study(
         only=cell,
         work=not report_only,
         language=language,
-        say=on_progress or (lambda _: None),
+        on_progress=on_progress or (lambda _: None),
     )
 
 
@@ -196,7 +196,7 @@ def pick(
         on="processes" if workers else "here",
         workers=workers or 1,
         device=device,
-        say=on_progress or (lambda _: None),
+        on_progress=on_progress or (lambda _: None),
     )
 
 
