@@ -203,7 +203,7 @@ def test_what_it_refuses(base: Bases, reviews: Files, tmp_path: Path) -> None:
     odd = tmp_path / "odd.jsonl"
     odd.write_text('{"text": "film", "label": "fine"}\n', encoding="utf-8")
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"task": "clasify"}, "no task 'clasify'. Did you mean 'classify'"),
+        ({"task": "clasify"}, "'clasify' is not a kind of task. Did you mean 'classify'"),
         ({"train": tmp_path / "gone.csv"}, "There is no file"),
         ({"columns": {"words": "text"}}, "no column of the role 'words'"),
         ({"dev": odd}, r"odd.jsonl:1: the label 'fine'"),
