@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from etude.pretraining import pretrain as pretraining
-from etude.pretraining.setup import held_out
+from etude.pretraining.loop import held_out
 from etude.recipes import curves
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import describe_hardware, describe_versions

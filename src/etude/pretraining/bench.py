@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from etude.errors import UserError
-from etude.pretraining.setup import build_rows, resolve_recipe
+from etude.pretraining.loop import build_rows
+from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from etude.objectives.base import PretrainingObjective
-from etude.pretraining.setup import build_rows
+from etude.pretraining.loop import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.pretraining.setup import build_rows, held_out, resolve_recipe
+from etude.pretraining.loop import build_rows, held_out
+from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner

@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 
 from etude.hub.run_weights import save_final
-from etude.models.base import Model
-from etude.objectives.base import PretrainingObjective
 from etude.pretraining.budget import fix_budget
-from etude.pretraining.setup import build_rows, held_out, resolve_recipe
+from etude.pretraining.loop import Learner, build_loop
+from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.student import build_run_learner, describe_teacher
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
@@ -24,8 +23,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
-
-Learner = tuple[Model, PretrainingObjective]
+from etude.train.progress import Progress
 
 
 def pretrain(
@@ -83,29 +81,12 @@ def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bo
 def _train(run: Run, corpus: Corpus, learner: Learner, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
     settings = run.recipe.train
     make_deterministic(settings.deterministic)
+
+    def build(progress: Progress) -> Loop:
+        return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress)
+
+    _, outcome = train_loop(build, settings, device, ranks, quiet)
     model, objective = learner
-    rows, valid = build_rows(run.recipe, corpus, objective), held_out(corpus)
-    assert settings.steps is not None  # fix_budget stored it
-    total = settings.steps
-    _, outcome = train_loop(
-        lambda progress: Loop(
-            run.folder,
-            model,
-            objective,
-            rows,
-            settings,
-            total=total,
-            valid_rows=objective.rows(valid, settings.seed) if valid else None,
-            tokens_per_byte=objective.tokens_per_byte(valid) if valid else None,
-            device=device,
-            ranks=ranks,
-            progress=progress,
-        ),
-        settings,
-        device,
-        ranks,
-        quiet,
-    )
     if outcome.finished and ranks.is_first:
         save_final(run, model.cpu(), objective.cpu(), format_model_card(run, corpus, outcome, describe_teacher(run)))
     ranks.barrier()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.errors import UserError
-from etude.objectives.base import PretrainingObjective, Rows
 from etude.pretraining.student import with_teacher, without_teacher
 from etude.recipes.document import Overrides, parse_overrides
 from etude.recipes.schema import Recipe
@@ -30,20 +29,3 @@ def resolve_recipe(
     if resolved.train.precision == "auto":
         changes["train.precision"] = peak.resolve_precision("auto", device)
     return resolved.with_settings(changes) if changes else resolved
-
-
-def build_rows(recipe: Recipe, corpus: Corpus, objective: PretrainingObjective) -> Rows:
-    """Return the rows of a corpus; UserError where it does not fill one."""
-    rows = objective.rows(corpus, recipe.train.seed)
-    if len(rows) == 0:
-        raise UserError(
-            f"{corpus.folder} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
-            "Prepare more text, or choose a smaller model.context and objective.row_tokens."
-        )
-    return rows
-
-
-def held_out(corpus: Corpus) -> Corpus | None:
-    """Return the part that is never trained on, where the corpus has one."""
-    part = corpus.manifest["parts"].get("valid")
-    return Corpus.open(corpus.folder, split="valid") if part and part["tokens"] else None

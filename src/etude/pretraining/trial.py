@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from etude.pretraining.setup import build_rows
+from etude.pretraining.loop import build_rows
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus

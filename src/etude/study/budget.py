@@ -21,7 +21,7 @@ import torch
 
 from etude.errors import UserError
 from etude.objectives.base import Objective
-from etude.pretraining.setup import build_rows
+from etude.pretraining.loop import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus

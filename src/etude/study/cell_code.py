@@ -33,9 +33,7 @@ def pretraining(model: str, objective: str) -> str:
     """A pre-training, from the rows of a corpus to the final weights."""
     return fingerprint(
         "etude.recipes.learner",
-        "etude.pretraining.setup",
-        "etude.pretraining.budget",
-        "etude.train.loop",
+        "etude.pretraining.loop",
         *_learner(model, objective),
     )
 

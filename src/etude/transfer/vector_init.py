@@ -17,14 +17,15 @@ from etude.inference.opening import open_model
 from etude.models.base import require
 from etude.models.static import Static
 from etude.settings import Strict
-from etude.tasks import tag
 from etude.tasks.base import Task
+from etude.tasks.tag.network import HasNetwork
+from etude.tasks.tag.network_inputs import HasWordNetwork
 from etude.tasks.tag.word_features import Tables
 
 
 def add_vector_words(facts: dict[str, Any], settings: Strict) -> dict[str, Any]:
     """Return the facts of a task with its vocabulary extended by the words of the pre-trained vectors."""
-    network = settings.network if isinstance(settings, tag.Settings) else None
+    network = settings.network if isinstance(settings, HasNetwork) else None
     if network is None or network.vectors is None:
         return facts
     tokenizer = _load_vectors(network.vectors, network.words).tokenizer
@@ -36,7 +37,7 @@ def add_vector_words(facts: dict[str, Any], settings: Strict) -> dict[str, Any]:
 
 def init_word_vectors(task: Task) -> None:
     """Initialise the network's word vectors; called when training starts, not when it resumes."""
-    tagger = task.own if isinstance(task, tag.Tagger) else None
+    tagger = task.own if isinstance(task, HasWordNetwork) else None
     if tagger is None or tagger.settings.vectors is None:
         return
     loaded = _load_vectors(tagger.settings.vectors, tagger.settings.words)

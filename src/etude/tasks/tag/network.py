@@ -14,7 +14,7 @@ Below the scores of tags, `task.head` linear is the word-level likelihood, crf t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,13 @@ class Settings(Strict):
         if not self.words and self.characters is None and not self.features.any and "input" not in self.states:
             raise ValueError("the network has nothing to read: set words, characters or features, or states: [input]")
         return self
+
+
+@runtime_checkable
+class HasNetwork(Protocol):
+    """Settings of a task that may have such a network: what transfers ask for, so that other tasks may have one too."""
+
+    network: Settings | None
 
 
 class Network(nn.Module):

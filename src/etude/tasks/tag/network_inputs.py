@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -79,3 +79,10 @@ class WordNetwork(nn.Module):
         assert batch.words is not None
         own = self.network.flops(batch.words.total, 0 if batch.char_ids is None else len(batch.char_ids))
         return 3 * own + (training_flops(model, batch.layout.lengths) if self.settings.states else 0)
+
+
+@runtime_checkable
+class HasWordNetwork(Protocol):
+    """A task that may have such a network."""
+
+    own: WordNetwork | None

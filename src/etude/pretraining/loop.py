@@ -1,0 +1,63 @@
+"""The loop of a pre-training: a learner over the rows of a corpus, scored on its held-out part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from etude.errors import UserError
+from etude.models.base import Model
+from etude.objectives.base import PretrainingObjective, Rows
+from etude.recipes.schema import Recipe
+from etude.text.corpus.corpus import Corpus
+from etude.train.loop import Loop
+from etude.train.parallel import Ranks
+from etude.train.progress import Progress
+
+Learner = tuple[Model, PretrainingObjective]
+
+
+def build_loop(
+    folder: Path,
+    recipe: Recipe,
+    corpus: Corpus,
+    learner: Learner,
+    device: torch.device,
+    ranks: Ranks,
+    progress: Progress,
+) -> Loop:
+    """Return the loop that trains a learner in the folder of a run; its budget is a number of steps by now."""
+    model, objective = learner
+    settings, valid = recipe.train, held_out(corpus)
+    assert settings.steps is not None  # fix_budget stored it
+    return Loop(
+        folder,
+        model,
+        objective,
+        build_rows(recipe, corpus, objective),
+        settings,
+        total=settings.steps,
+        valid_rows=objective.rows(valid, settings.seed) if valid else None,
+        tokens_per_byte=objective.tokens_per_byte(valid) if valid else None,
+        device=device,
+        ranks=ranks,
+        progress=progress,
+    )
+
+
+def build_rows(recipe: Recipe, corpus: Corpus, objective: PretrainingObjective) -> Rows:
+    """Return the rows of a corpus; UserError where it does not fill one."""
+    rows = objective.rows(corpus, recipe.train.seed)
+    if len(rows) == 0:
+        raise UserError(
+            f"{corpus.folder} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
+            "Prepare more text, or choose a smaller model.context and objective.row_tokens."
+        )
+    return rows
+
+
+def held_out(corpus: Corpus) -> Corpus | None:
+    """Return the part that is never trained on, where the corpus has one."""
+    part = corpus.manifest["parts"].get("valid")
+    return Corpus.open(corpus.folder, split="valid") if part and part["tokens"] else None
