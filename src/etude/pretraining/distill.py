@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.errors import UserError
-from etude.pretraining.pretrain import Learner, start_run
+from etude.pretraining.loop import Learner
+from etude.pretraining.pretrain import start_run
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.student import build_student, load_teacher, teacher_file
 from etude.recipes.document import Overrides
