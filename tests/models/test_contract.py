@@ -158,7 +158,7 @@ def test_no_sequence_is_longer_than_the_context(model: Model, tokenizer: Tokeniz
 def test_attention_weights_are_given_where_they_are_promised(model: Model, tokenizer: Tokenizer) -> None:
     packed = framed(model, tokenizer)
     if not model.has_attention_weights:
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(UserError, match="no attention weights"):
             model.attention_weights(packed)
         return
     weights = model.attention_weights(packed)

@@ -80,7 +80,7 @@ class Model(nn.Module, ABC):
 
     def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
         """For each layer, for each sequence, the softmax weights (H, L, L); only where `has_attention_weights`."""
-        raise NotImplementedError(f"{type(self).__name__} gives no attention weights: see has_attention_weights")
+        raise UserError("This model has no attention weights to show: take a run of a Transformer.")
 
     def pool(self, last: Tensor, layout: Layout) -> Tensor:
         """BERT's pooler on the states of all tokens, (N, D) -> (S, D)."""
