@@ -106,14 +106,14 @@ def read(
 ) -> Examples[Query]:
     named = columns or {}
     return gather(
-        _grouped(records(path), named, labelled),
-        lambda record, where: parse(record, {} if isinstance(record, _Joined) else named, where, labelled),
+        group_pairs(records(path), named, labelled),
+        lambda record, where: parse(record, named, where, labelled),
         path,
         skip_bad,
     )
 
 
-def _grouped(records: Records, columns: Mapping[str, str], labelled: bool) -> Records:
+def group_pairs(records: Records, columns: Mapping[str, str], labelled: bool = True) -> Records:
     """Records of pairs as records of queries; other records as they are. A bad pair makes its group a bad one."""
     group: _Group | None = None
     for where, record in records:
@@ -126,7 +126,7 @@ def _grouped(records: Records, columns: Mapping[str, str], labelled: bool) -> Re
         whole = column_of(record, "candidates", columns, COLUMNS["candidates"]) in record or "positives" in record
         key = None if whole else _key(record, columns)
         if group is not None and (whole or key != group.key):
-            yield group.where, group.finished()
+            yield group.where, group.finished(columns)
             group = None
         if whole:
             yield where, record
@@ -134,7 +134,7 @@ def _grouped(records: Records, columns: Mapping[str, str], labelled: bool) -> Re
         group = group or _Group(where, key, [])
         group.add(record, columns, where, labelled)
     if group is not None:
-        yield group.where, group.finished()
+        yield group.where, group.finished(columns)
 
 
 def _key(record: Record, columns: Mapping[str, str]) -> Any:
@@ -144,10 +144,6 @@ def _key(record: Record, columns: Mapping[str, str]) -> Any:
         if name in record:
             return role, str(record[name])
     return None
-
-
-class _Joined(dict[str, Any]):
-    """A record joined from pairs: its columns have our names already."""
 
 
 @dataclass
@@ -165,11 +161,12 @@ class _Group:
         except UserError as problem:
             self.wrong = self.wrong or problem
 
-    def finished(self) -> Record | UserError:
+    def finished(self, columns: Mapping[str, str]) -> Record | UserError:
+        """One record of all candidates, under the names that `parse` will look for."""
         if self.wrong is not None:
             return self.wrong
-        return _Joined(
-            query=self.pairs[0][0],
-            candidates=[pair[1] for pair in self.pairs],
-            labels=[pair[2] for pair in self.pairs],
-        )
+        return {
+            columns.get("query", "query"): self.pairs[0][0],
+            columns.get("candidates", "candidates"): [pair[1] for pair in self.pairs],
+            columns.get("labels", "labels"): [pair[2] for pair in self.pairs],
+        }

@@ -1,0 +1,1 @@
+"""`etude pick`: text, labels and minutes in, the best model out."""

@@ -1,0 +1,231 @@
+"""Labelled examples of the user's files: all problems are collected, and every example keeps its file and line.
+
+Equal inputs share a *group*: a hash of what the model reads, without labels and ids. Splits move groups whole, so no
+text is learnt on one side and scored on the other; and since the group is a hash of content, a split does not depend on
+the order of a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.chance import fold
+from etude.errors import UserError
+from etude.pick.problems import Problem, merge_alike
+from etude.runs.task_plan import task_module
+from etude.tasks.base import TaskKind
+from etude.tasks.data import candidates
+from etude.tasks.data.examples import Examples, Record
+from etude.tasks.data.records import Records
+from etude.train import checkpoint
+
+IDS = ("id", "guid", "qid", "idx", "query_id", "question_id", "QuestionID")  # columns that are no input
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Usable examples of the user's files."""
+
+    kind: str
+    columns: dict[str, str]
+    examples: Examples[Any]  # parsed; places are the user's own file:line
+    records: list[Record]  # the raw record of each example, which `write` gives to fine-tuning
+    strata: list[frozenset[str]]  # the label, or the tags, of each; empty where answers are no classes
+    groups: list[int]  # a hash of each input: equal inputs share a group
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def classes(self) -> list[str]:
+        """All labels or tags, sorted."""
+        return sorted(frozenset().union(*self.strata))
+
+    @property
+    def bad(self) -> list[str]:
+        """Messages about examples that were left out."""
+        return self.examples.bad
+
+    def take(self, indices: Iterable[int] | np.ndarray) -> Labelled:
+        """Return some of the examples, in the order given."""
+        chosen = [int(index) for index in indices]
+        return Labelled(
+            self.kind,
+            self.columns,
+            self.examples.part(chosen),
+            [self.records[index] for index in chosen],
+            [self.strata[index] for index in chosen],
+            [self.groups[index] for index in chosen],
+        )
+
+    def join(self, more: Labelled) -> Labelled:
+        """Return these examples and behind them those of another file of the same task."""
+        if (self.kind, self.columns) != (more.kind, more.columns):
+            raise ValueError("examples of different tasks or columns cannot be joined")
+        examples = Examples(
+            [*self.examples.items, *more.examples.items],
+            self.examples.source,
+            [*self.examples.places, *more.examples.places],
+            [*self.examples.bad, *more.examples.bad],
+        )
+        strata = [*self.strata, *more.strata]
+        return Labelled(
+            self.kind, self.columns, examples, [*self.records, *more.records], strata, [*self.groups, *more.groups]
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the records as JSON lines, complete or not at all; the kind reads them back with `columns`."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text(path, "".join(_dump_record(record) + "\n" for record in self.records))
+        return path
+
+
+def _dump_record(record: Record) -> str:
+    text = json.dumps(record, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair in a column that nobody reads
+        return json.dumps(record)
+    return text
+
+
+def read_labels(
+    kind: str, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False
+) -> tuple[Labelled, list[Problem]]:
+    """Read the labelled examples of a file, and everything that is wrong with it.
+
+    Nothing is raised for the content of the file: bad records are left out of the result and each is a problem, a
+    fatal one unless `skip_bad`, with which they are only counted. What makes the rest of a file unreadable is fatal
+    always.
+    """
+    module, named, source = task_module(kind), dict(columns or {}), str(path)
+    items: list[Any] = []
+    places: list[str] = []
+    records: list[Record] = []
+    bad: list[tuple[str, str]] = []
+    problems: list[Problem] = []
+    try:
+        for place, record in _read_records(module, source, named):
+            try:
+                if isinstance(record, UserError):
+                    raise record
+                items.append(module.parse(record, named, place, True))
+                places.append(place)
+                records.append(record)
+            except UserError as error:
+                bad.append((place, str(error)))
+    except UserError as error:
+        problems.append(Problem(str(error)))
+    if not problems and items:
+        items = _reread(module, source, named, places) or items
+    if bad and skip_bad:
+        left_out = f"{source}: {len(bad)} bad examples left out; the first: {bad[0][1]}"
+        problems.append(Problem(left_out, is_fatal=False, count=len(bad)))
+    else:
+        problems += merge_alike(bad)
+    if not items and not any(problem.is_fatal for problem in problems):
+        problems.append(Problem(f"{source} holds no examples. Give a file with labelled examples."))
+    examples = Examples(items, source, places, [message for _, message in bad])
+    strata = [module.strata(item) for item in items]
+    groups = [hash_input(module, record, named) for record in records]
+    labelled = Labelled(kind, named, examples, records, strata, groups)
+    return labelled, [*problems, *_find_contradictions(labelled), *_find_similar_labels(labelled)]
+
+
+def _read_records(module: TaskKind, path: str, columns: Mapping[str, str]) -> Records:
+    """The records of a file, one an example: pairs of one query become one record of all its candidates."""
+    records = module.records(path)
+    return candidates.group_pairs(records, columns) if module.parse is candidates.parse else records
+
+
+def _reread(module: TaskKind, path: str, columns: Mapping[str, str], places: Sequence[str]) -> list[Any] | None:
+    """The examples as the kind reads a whole file: some decide by all sentences whether a word is a character."""
+    examples = module.read(path, columns, True)
+    return examples.items if examples.places == places else None
+
+
+# --- equal inputs -----------------------------------------------------------------------------------
+
+
+def hash_input(module: TaskKind, record: Record, columns: Mapping[str, str], labelled: bool = False) -> int:
+    """Hash what the model reads of a record: NFC, runs of white space as one space, no id; labels only if asked."""
+    ids = {*IDS, *module.COLUMNS.get("id", ()), columns.get("id", "id")}
+    inputs = {name: value for name, value in record.items() if name not in ids}
+    example = module.parse(inputs, columns, "", labelled)
+    content: Any = inputs
+    if dataclasses.is_dataclass(example) and not isinstance(example, type):
+        content = dataclasses.asdict(example)
+    return fold("input", json.dumps(_normalise(content), sort_keys=True, default=str))
+
+
+def _normalise(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(unicodedata.normalize("NFC", value).split())
+    if isinstance(value, Mapping):
+        return {str(name): _normalise(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_normalise(inner) for inner in value]
+    return value
+
+
+# --- warnings ---------------------------------------------------------------------------------------
+
+
+def _find_contradictions(labelled: Labelled) -> list[Problem]:
+    """Warn of equal inputs with different labels: no model can answer both."""
+    module = task_module(labelled.kind)
+    counts = Counter(labelled.groups)
+    first: dict[int, tuple[int, int]] = {}
+    messages = []
+    for index, group in enumerate(labelled.groups):
+        if counts[group] == 1:
+            continue
+        answer = hash_input(module, labelled.records[index], labelled.columns, labelled=True)
+        earlier, other_answer = first.setdefault(group, (index, answer))
+        if answer != other_answer:
+            strata = labelled.strata[earlier], labelled.strata[index]
+            names = f": {' and '.join(map(_name_classes, strata))}" if strata[0] != strata[1] else ""
+            places = labelled.examples.places[index], labelled.examples.places[earlier]
+            messages.append(f"{places[0]}: the same input as {places[1]}, with another answer{names}.")
+    if not messages:
+        return []
+    count = f" ({len(messages)} such examples)" if len(messages) > 1 else ""
+    return [Problem(messages[0] + count, is_fatal=False, count=len(messages))]
+
+
+def _name_classes(strata: frozenset[str]) -> str:
+    names = sorted(strata)
+    return ", ".join(f"'{name}'" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _find_similar_labels(labelled: Labelled) -> list[Problem]:
+    """Warn of labels that differ in capitals, spaces, Unicode form or the writing of a number only."""
+    spellings: dict[str, list[str]] = {}
+    for name in labelled.classes:
+        spellings.setdefault(_simplify_label(name), []).append(name)
+    source = labelled.examples.source
+    return [
+        Problem(
+            f"{source}: {_name_classes(frozenset(names))} are different labels. Is it one, written in two ways?", False
+        )
+        for names in spellings.values()
+        if len(names) > 1
+    ]
+
+
+def _simplify_label(name: str) -> str:
+    plain = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    try:
+        return repr(float(plain))
+    except ValueError:
+        return plain
