@@ -130,6 +130,8 @@ def present_world(call: Call[World]) -> None:
     if call.options["tasks"]:
         typer.echo(f"{out / 'tasks'}: {len(list((out / 'tasks').glob('*.jsonl')))} files of labelled examples")
     typer.echo(f"{out / 'knowledge'}: {len(town.facts())} facts")
+    if call.options["pairs"]:
+        typer.echo(f"{out / 'pairs.tsv'}: {call.options['pairs']:,} sentences in English and Korean")
 
 
 COMMANDS = (Command(verbs.prepare, present_prepare), Command(verbs.world, present_world))

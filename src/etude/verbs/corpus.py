@@ -23,6 +23,7 @@ def prepare(
     valid: float = 0.01,
     text_field: str = "text",
     where: str | None = None,
+    pairs: str | None = None,
     unique: bool = False,
     weights: Sequence[float] | None = None,
     one_document: bool = False,
@@ -52,6 +53,7 @@ def prepare(
         valid: Share of documents held out.
         text_field: Field or column that holds the text of a record.
         where: Keep records by their fields: "score>=3 and lang==ko".
+        pairs: Fields of source and target for translation, as in en,ko; or the ends of two files, train.en train.ko.
         unique: Drop exact duplicates of documents.
         weights: How many times each source counts, as in 1,2.5,0.5; one number a source.
         one_document: A .txt file is one document.
@@ -73,6 +75,7 @@ def prepare(
         workers=workers,
         text_field=text_field,
         where=where,
+        pairs=pairs,
         unique=unique,
         errors=errors,
         weights=weights,
@@ -92,6 +95,7 @@ def world(
     language: Literal["en", "ko"] = "en",
     seed: int = 0,
     tasks: bool = True,
+    pairs: int = 0,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> World:
     """Write text about the built-in town, with gold labels for every task.
@@ -102,11 +106,15 @@ def world(
         language: The language of the town.
         seed: Another seed is another town.
         tasks: Also write the labelled examples.
+        pairs: Also write so many sentences in English and Korean to pairs.tsv, for translation.
         on_progress: Receives the part being written, and its share that is done.
     """
     from etude.world import World
 
     require_at_least("megabytes", megabytes, 0.001)
     town = World(seed, language)
+    require_at_least("pairs", pairs, 0)
     town.write(Path(out), megabytes, tasks, on_progress or (lambda part, share: None))
+    if pairs:
+        town.write_pairs(Path(out) / "pairs.tsv", pairs)
     return town

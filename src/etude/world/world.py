@@ -25,6 +25,7 @@ from etude.world.tasks import SPLITS, TASKS, make_task
 
 LANGUAGES = ("en", "ko")
 COUNTS = {"train": 2000, "valid": 500, "test": 500}  # examples of each task that `write` leaves
+_EXHAUSTED = 500  # documents in a row without a new sentence
 _EVERY = 500  # documents between two reports of progress: a fraction of a second
 Progress = Callable[[str, float], None]  # what is being written, and the share of all work that is done
 
@@ -54,6 +55,26 @@ class World:
             left -= len(document.text.encode()) + 2
             if left <= 0:
                 return
+
+    def pairs(self, count: int, start: int = 0) -> Iterator[tuple[str, str]]:
+        """The first `count` different sentences from a document on, in English and in Korean: the same content."""
+        seen: set[tuple[str, str]] = set()
+        number = last_new = start
+        while len(seen) < count:
+            if number > last_new + _EXHAUSTED:
+                raise UserError(f"This town has no {count:,} different sentences; it ends at about {len(seen):,}.")
+            sides = (make_document(self.town, language, number).sentences for language in LANGUAGES)
+            for pair in zip(*sides, strict=True):
+                if pair not in seen and len(seen) < count:
+                    seen.add(pair)
+                    last_new = number
+                    yield pair
+            number += 1
+
+    def write_pairs(self, path: str | Path, count: int) -> Path:
+        """Tab-separated columns en and ko, for `etude prepare --pairs en,ko`."""
+        _write_table(Path(path), [LANGUAGES, *self.pairs(count)])
+        return Path(path)
 
     def task(self, name: str, split: str, count: int) -> list[dict[str, Any]]:
         """Labelled examples. The first n of a larger count are the n of a smaller one."""

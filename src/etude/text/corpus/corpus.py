@@ -38,6 +38,7 @@ from etude.text.corpus.manifest import (
     ShardSize,
     SplitEntry,
     check_file,
+    corpus_pairs,
     read_manifest,
 )  # fmt: skip
 from etude.text.corpus.shard import MappedShards, Shard, Shards, choose_id_dtype
@@ -72,6 +73,11 @@ class Corpus:
         if self._folder is None:
             raise ValueError("a corpus in memory has no folder")
         return self._folder
+
+    @property
+    def pairs(self) -> tuple[str, str] | None:
+        """The names of source and target where every document is a pair: two sentences (text/prepare/pairs.py)."""
+        return corpus_pairs(self.manifest)
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train", verify: bool | None = None) -> Self:

@@ -119,6 +119,13 @@ class Manifest(TypedDict):
     report: NotRequired[Report]
 
 
+def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:
+    """Return the names of source and target in a corpus of pairs; None of any other corpus."""
+    reading = manifest.get("settings", {}).get("reading")
+    names = reading.get("pairs") if isinstance(reading, dict) else None
+    return (str(names[0]), str(names[1])) if names else None
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a corpus folder."""
     path = folder / MANIFEST

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from etude.text.corpus.manifest import Manifest, Report, SplitEntry
+from etude.text.corpus.manifest import Manifest, Report, SplitEntry, corpus_pairs
 from etude.text.prepare.messages import Head
 from etude.text.prepare.scan import ScanResult
 from etude.text.tokenizer import characters
@@ -106,7 +106,8 @@ def format_report(manifest: Manifest) -> list[tuple[str, str]]:
     suffix = f", {treatment}" if report["duplicates"] else ""
     rows.append(("exact duplicates", f"{report['duplicates']:,} ({100 * share:.1f} %{suffix})"))
     first = ", first: {}:{}".format(*report["non_text_examples"][0]) if report["non_text"] else ""
-    rows.append(("not like text", f"{report['non_text']:,} documents{first}"))
+    doubtful = "not like a pair" if corpus_pairs(manifest) else "not like text"
+    rows.append((doubtful, f"{report['non_text']:,} documents{first}"))
     for count, name in (
         (report["filtered"], "left out by the filter"), (report["empty"], "without text"),
         (report["cut"], "cut for being over 1 MB"), (report["without_tokens"], "without a single token"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from etude.errors import UserError, suggest_name
+from etude.text.prepare.pairs import join_pair
 from etude.text.prepare.readers import MAX_DOCUMENT_BYTES, BlockPart, ReadSettings, build_utf8_error
 from etude.text.prepare.record_filter import RecordFilter, get_field
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -117,20 +118,22 @@ def _parse_records(
             if not record_filter.test(record):
                 documents.filtered += 1
                 continue
-        if not (content := _get_text(record, settings, place)).strip():
+        sides = [_get_text(record, name, settings, place) for name in settings.text_fields]
+        if not any(side.strip() for side in sides):
             documents.empty += 1
             continue
-        content = Tokenizer.normalise(content)
-        pieces = _cut_document(content) if 4 * len(content) > MAX_DOCUMENT_BYTES else [content]
+        content = Tokenizer.normalise(join_pair(sides, settings.pairs, place) if settings.pairs else sides[0])
+        is_long = 4 * len(content) > MAX_DOCUMENT_BYTES and settings.pairs is None
+        pieces = _cut_document(content) if is_long else [content]
         documents.cut += len(pieces) - 1
         for piece in pieces:
             documents.add(piece, part.file, number)
 
 
-def _get_text(record: dict[str, object], settings: ReadSettings, place: str) -> str:
-    name = settings.text_field
+def _get_text(record: dict[str, object], name: str, settings: ReadSettings, place: str) -> str:
     if name not in record:
-        raise UserError(f"{place}: no field '{name}' to read text from (--text-field).{suggest_name(name, record)}")
+        option = "--pairs" if settings.pairs else "--text-field"
+        raise UserError(f"{place}: no field '{name}' to read text from ({option}).{suggest_name(name, record)}")
     text = record[name]
     if not isinstance(text, str):
         raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.")

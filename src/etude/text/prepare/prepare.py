@@ -23,10 +23,11 @@ from etude.text.corpus.shard import choose_id_dtype
 from etude.text.corpus.split_writer import SHARD_TOKENS
 from etude.text.prepare import corpus_report
 from etude.text.prepare.messages import Head
+from etude.text.prepare.pairs import match_sides, parse_pairs
 from etude.text.prepare.readers import ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
-from etude.text.prepare.sources import Source, SourceInput, find_sources
+from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import WorkFolder, write_atomically
 from etude.text.prepare.worker_pool import WorkerPool
@@ -34,6 +35,7 @@ from etude.text.tokenizer import training
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
+PLAIN = ("text", SOURCE_SIDE)  # formats without fields
 MIN_BYTES_FOR_WORKERS = 1 << 21  # on disk; below it worker processes take longer to start than the work
 
 
@@ -58,6 +60,7 @@ def prepare(
     workers: int | None = None,
     text_field: str = "text",
     where: str | None = None,
+    pairs: str | None = None,
     unique: bool = False,
     errors: str = "strict",
     weights: Sequence[float] | None = None,
@@ -76,6 +79,7 @@ def prepare(
     tokenizer: a spec such as "bpe:16000" to train one, or a tokenizer, or the path of one.
     valid: the share of documents held out, drawn by hash: equal documents are in the same split.
     where: selects records by their fields, as in "score>=3" (see record_filter.py).
+    pairs: the fields of source and target, "en,ko": a corpus of pairs, each a document of two sentences (pairs.py).
     unique: drops documents whose text came before.
     errors: "replace" puts U+FFFD for invalid UTF-8 instead of stopping.
     weights: how many times each source counts: 2 takes every document twice, 0.5 every other one.
@@ -92,8 +96,11 @@ def prepare(
     if workers is not None and workers < 0:
         raise UserError(f"workers is the number of processes, not {workers}.")
     source_list = find_sources(sources, weights)
+    sides = parse_pairs(pairs) if pairs is not None else None
+    if sides is not None:
+        source_list = match_sides(source_list, sides)
     record_filter = parse_filter(where) if where else None
-    plain = next((file.path for source in source_list for file in source.files if file.format == "text"), None)
+    plain = next((file.path for source in source_list for file in source.files if file.format in PLAIN), None)
     if record_filter is not None and plain is not None:
         raise UserError(f"The filter '{where}' looks at fields, but {plain} is plain text and has none.")
     given_tokenizer = _open_given_tokenizer(tokenizer)
@@ -101,7 +108,7 @@ def prepare(
     id_dtype = _parse_id_dtype(ids, vocab)
     if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
-    read_settings = ReadSettings(text_field, record_filter.fields if record_filter else (), one_document, errors)
+    read_settings = ReadSettings(text_field, record_filter.fields if record_filter else (), one_document, errors, sides)
     settings = {
         "version": VERSION, "reading": asdict(read_settings), "where": where, "seed": seed, "valid": valid,
         "unique": unique,

@@ -13,12 +13,13 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import BinaryIO
 
 from etude.errors import UserError, suggest_name
 from etude.extras import require
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
-from etude.text.prepare.sources import HUB, SourceFile, refuse_binary
+from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
 
 BLOCK_BYTES = 1 << 19  # of text for a worker at a time: large enough to share its overhead, small enough for memory
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that memory stays bounded
@@ -67,6 +68,12 @@ class ReadSettings:
     fields: tuple[str, ...] = ()  # that a filter looks at
     one_document: bool = False  # a text file is one document, whatever blank lines it has
     errors: str = "strict"  # or "replace": invalid UTF-8 becomes U+FFFD
+    pairs: tuple[str, str] | None = None  # fields of source and target: a record is a pair (text/prepare/pairs.py)
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """The fields that text is read from."""
+        return self.pairs or (self.text_field,)
 
 
 @dataclass
@@ -126,7 +133,11 @@ def read_blocks(
 def _read_pieces(input_file: InputFile, kind: str, settings: ReadSettings, offset: int, line: int) -> Iterator[_Piece]:
     if kind != "rows":
         return _read_spans(input_file, kind, offset, line)
-    rows = {"csv": _read_csv, "tsv": _read_csv, "parquet": _read_parquet, "hub": _read_hub}[input_file.file.format]
+    if input_file.file.format == TARGET_SIDE:
+        return iter(())  # read together with its source side, and hashed here
+    rows = {
+        "csv": _read_csv, "tsv": _read_csv, "parquet": _read_parquet, "hub": _read_hub, SOURCE_SIDE: _read_sides,
+    }[input_file.file.format]  # fmt: skip
     return _group_rows(rows(input_file, settings, offset), offset)
 
 
@@ -205,32 +216,61 @@ def _group_rows(rows: Iterator[Row], offset: int) -> Iterator[_Piece]:
 def _read_csv(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
     path = input_file.file.path
     csv.field_size_limit(MAX_LINE_BYTES)
+    is_tsv = input_file.file.format == "tsv"
     reader = csv.reader(
-        _decode_lines(input_file, settings.errors), delimiter="\t" if input_file.file.format == "tsv" else ","
+        _decode_lines(input_file, settings.errors),
+        delimiter="\t" if is_tsv else ",",
+        # a line of a pair file is a pair: a quotation mark at its start is part of the text
+        quoting=csv.QUOTE_NONE if is_tsv and settings.pairs else csv.QUOTE_MINIMAL,
     )
     try:
         header = next(reader, None)
         if header is None:
             return
-        _require_column(path, settings.text_field, header, "column")
+        _require_columns(path, settings, header, "column")
         columns = {name: header.index(name) for name in _list_columns(settings) if name in header}
-        text_place = columns[settings.text_field]
         for row in reader:
             if not row:
                 continue  # an empty line is no row
             if skip:
                 skip -= 1
                 continue
-            if len(row) <= text_place:
+            missing = [name for name in settings.text_fields if len(row) <= columns[name]]
+            if missing:
                 raise UserError(
                     f"{path}, line {reader.line_num}: the row has {len(row)} of {len(header)} columns, "
-                    f"'{settings.text_field}' is missing."
+                    f"'{missing[0]}' is missing."
+                )
+            if settings.pairs and len(row) > len(header):
+                raise UserError(
+                    f"{path}, line {reader.line_num}: the row has {len(row)} columns, the header {len(header)}. "
+                    "A separator inside a text? Remove it, or quote the text in a .csv file."
                 )
             yield {name: row[place] if place < len(row) else None for name, place in columns.items()}
     except csv.Error as problem:
         raise UserError(
             f"{path}, line {reader.line_num}: not readable as {input_file.file.format.upper()}: {problem}."
         ) from None
+
+
+def _read_sides(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
+    """Yield line i of the source side and line i of the target side as one record."""
+    target = input_file.file.target_side
+    assert target is not None and settings.pairs is not None
+    target_file = InputFile(target, hashing=False)
+    try:
+        sides = (_decode_lines(side, settings.errors) for side in (input_file, target_file))
+        for number, lines in enumerate(zip_longest(*sides), start=1):
+            if None in lines:
+                shorter, longer = (target, input_file.file) if lines[1] is None else (input_file.file, target)
+                raise UserError(
+                    f"{shorter.path} ends after line {number - 1}, and {longer.path} goes on: line i of the one must "
+                    "be the translation of line i of the other."
+                )
+            if number > skip:
+                yield dict(zip(settings.pairs, lines, strict=True))
+    finally:
+        target_file.close()
 
 
 def _decode_lines(input_file: InputFile, errors: str) -> Iterator[str]:
@@ -263,7 +303,7 @@ def _read_parquet(input_file: InputFile, settings: ReadSettings, skip: int) -> I
         try:
             # a small buffer and no read-ahead keep memory flat whatever the size of row groups
             file = pyarrow.parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False)
-            _require_column(path, settings.text_field, file.schema_arrow.names, "column")
+            _require_columns(path, settings, file.schema_arrow.names, "column")
             columns = [name for name in _list_columns(settings) if name in file.schema_arrow.names]
             seen = 0
             for batch in file.iter_batches(batch_size=256, columns=columns, use_threads=False):
@@ -284,7 +324,7 @@ def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
         rows = datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True)
         for number, row in enumerate(rows.skip(skip)):
             if number == 0:
-                _require_column(input_file.file.path, settings.text_field, list(row), "field")
+                _require_columns(input_file.file.path, settings, list(row), "field")
             yield {field: row.get(field) for field in _list_columns(settings)}
     except UserError:
         raise
@@ -296,13 +336,15 @@ def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
 def _list_columns(settings: ReadSettings) -> list[str]:
     """Return the columns to read: the text, and those of the filter (the head of a dotted name)."""
     return list(
-        dict.fromkeys([settings.text_field, *settings.fields, *(name.split(".")[0] for name in settings.fields)])
+        dict.fromkeys([*settings.text_fields, *settings.fields, *(name.split(".")[0] for name in settings.fields)])
     )
 
 
-def _require_column(path: str, name: str, names: list[str], what: str) -> None:
-    if name not in names:
-        raise UserError(f"{path} has no {what} '{name}' to read text from (--text-field).{suggest_name(name, names)}")
+def _require_columns(path: str, settings: ReadSettings, names: list[str], what: str) -> None:
+    option = "--pairs" if settings.pairs else "--text-field"
+    for name in settings.text_fields:
+        if name not in names:
+            raise UserError(f"{path} has no {what} '{name}' to read text from ({option}).{suggest_name(name, names)}")
 
 
 def build_utf8_error(path: str, offset: int) -> UserError:

@@ -19,6 +19,7 @@ FORMATS = {
 }  # fmt: skip
 COMPRESSIONS = {".gz": "gz", ".xz": "xz", ".zst": "zst"}
 HUB = "hub:"
+SOURCE_SIDE, TARGET_SIDE = "source_side", "target_side"  # formats of the two files of a parallel text
 
 # The first bytes of other kinds of files: a message that names the kind helps more than a byte offset.
 FILE_SIGNATURES = (
@@ -34,9 +35,10 @@ class SourceFile:
     """A file to read text from, or a hub data set."""
 
     path: str  # as the user wrote it: goes into the manifest
-    format: str  # text, jsonl, csv, tsv, parquet or hub
+    format: str  # text, jsonl, csv, tsv, parquet or hub; of pairs in two files, source_side and target_side
     compression: str  # gz, xz, zst or nothing
     size: int  # bytes on disk; 0 for a hub data set
+    target_side: SourceFile | None = None  # of a source_side: the file whose lines are their translations
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def _list_files(name: str) -> tuple[SourceFile, ...]:
     if path.is_dir():
         inside = sorted(child for child in path.rglob("*") if child.is_file())
         files = tuple(
-            _describe_file(str(child))
+            describe_file(str(child))
             for child in inside
             if _is_known(child) and not _is_hidden(child.relative_to(path))
         )
@@ -92,13 +94,13 @@ def _list_files(name: str) -> tuple[SourceFile, ...]:
             )
         return files
     if path.is_file():
-        return (_describe_file(name),)
+        return (describe_file(name),)
     # Path.glob takes no absolute pattern
     matches = sorted(match for match in glob.glob(name, recursive=True) if Path(match).is_file())  # noqa: PTH207
     if not matches:
         what = "no file matches the pattern" if glob.has_magic(name) else "no such file or folder"
         raise UserError(f"{name}: {what}.")
-    return tuple(_describe_file(match) for match in matches)
+    return tuple(describe_file(match) for match in matches)
 
 
 def _is_known(path: Path) -> bool:
@@ -112,7 +114,7 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _describe_file(name: str) -> SourceFile:
+def describe_file(name: str) -> SourceFile:
     path = Path(name)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""

@@ -24,6 +24,7 @@ from etude.errors import UserError
 from etude.text.corpus.bounds import BOUND
 from etude.text.corpus.manifest import SPLITS
 from etude.text.prepare import documents, messages
+from etude.text.prepare.pairs import encode_pairs, is_uneven
 from etude.text.prepare.readers import Block, BlockPart, ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.sentences import find_sentence_ends
@@ -117,12 +118,13 @@ class RequestHandler:
                 continue  # a source of weight 2 is trained on twice, but held out once
             numbers = np.flatnonzero(members).tolist()
             if numbers:
-                facts[split] = self._encode_split(split, [block.texts[n] for n in numbers], results)
+                places = [block.places[n] for n in numbers]
+                facts[split] = self._encode_split(split, [block.texts[n] for n in numbers], places, results)
                 encoded = np.array([len(block.encoded[n]) for n in numbers])
                 facts[split]["bytes"] = int(encoded[results.pop("nonempty")].sum())
         texts = [text for text, used in zip(block.texts, is_used, strict=True) if used]
         places = [place for place, used in zip(block.places, is_used, strict=True) if used]
-        facts |= _measure_texts(texts, places)
+        facts |= _measure_texts(texts, places, self.settings.pairs is not None)
         return facts, results
 
     def train(self, head: messages.Head, arrays: messages.Arrays) -> messages.Message:
@@ -133,9 +135,14 @@ class RequestHandler:
         content = Tokenizer.train(head["spec"], texts).content
         return {}, {"tokenizer": messages.bytes_to_array(content.encode())}
 
-    def _encode_split(self, split: str, texts: list[str], results: dict[str, np.ndarray]) -> dict[str, Any]:
+    def _encode_split(
+        self, split: str, texts: list[str], places: list[tuple[str, int]], results: dict[str, np.ndarray]
+    ) -> dict[str, Any]:
         assert self.encoder is not None
-        encoded = self.encoder.encode(texts, [find_sentence_ends(text) for text in texts])
+        if self.settings.pairs is not None:
+            encoded = encode_pairs(self.encoder, texts, places)
+        else:
+            encoded = self.encoder.encode(texts, [find_sentence_ends(text) for text in texts])
         results["nonempty"] = encoded.nonempty
         results[f"{split}.tokens"] = encoded.ids.astype(self.id_dtype)
         results[f"{split}.words"] = encoded.word_starts.view(np.uint8)
@@ -147,8 +154,8 @@ class RequestHandler:
         return {"without_tokens": encoded.count - len(encoded.nonempty)}
 
 
-def _measure_texts(texts: list[str], places: list[tuple[str, int]]) -> dict[str, Any]:
-    """Count character classes and words, and find documents that do not look like text."""
+def _measure_texts(texts: list[str], places: list[tuple[str, int]], are_pairs: bool) -> dict[str, Any]:
+    """Count character classes and words, and find documents that look like no text, or like no pair."""
     if not texts:
         return {"classes": [0] * characters.CLASSES, "words": 0, "non_text": 0, "examples": []}
     classes = characters.classify(" ".join(texts))
@@ -160,6 +167,8 @@ def _measure_texts(texts: list[str], places: list[tuple[str, int]]) -> dict[str,
     control = np.add.reduceat((classes == characters.CONTROL).astype(np.int64), starts)
     # tables of numbers, code dumps, encoded data: under half letters; twenty characters are too few to judge
     is_odd = (sums[0] >= 20) & ((2 * sums[1] < sums[0]) | (20 * control > sums[0]))
+    if are_pairs:
+        is_odd |= np.array([is_uneven(text) for text in texts])
     examples = [list(places[number]) for number in np.flatnonzero(is_odd)[:MAX_EXAMPLES].tolist()]
     counts = np.bincount(classes, minlength=characters.CLASSES)
     counts[characters.SPACE] -= len(texts) - 1  # those joined between texts above

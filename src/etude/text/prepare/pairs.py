@@ -1,0 +1,107 @@
+"""Parallel text: pairs of a source and its translation, as documents of exactly two sentences.
+
+A corpus of pairs is a corpus like any other: document i is pair i, its first sentence the source and its second the
+target, under one tokenizer that both languages share. So splits by hash, duplicates, memory maps and resumption are
+those of every corpus. Pairs come from records with two fields (.jsonl, .csv, .tsv, .parquet, hub), or from two text
+files whose names end in the names of the sides, train.en and train.ko, line by line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from etude.errors import UserError
+from etude.text.prepare.sources import COMPRESSIONS, SOURCE_SIDE, TARGET_SIDE, Source, SourceFile, describe_file
+from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch
+
+LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
+BETWEEN = "\n"  # source and target in the text of a pair
+RATIO = 9.0  # longer side to shorter, in characters, above which a pair is hardly one (Moses' clean-corpus-n)
+SHORTEST = 20  # characters of the longer side from which on that is judged
+LONGEST = 1 << 20  # bytes of a pair: what is longer is no pair of sentences or paragraphs
+
+
+def parse_pairs(names: str) -> tuple[str, str]:
+    """Return the names of source and target from `en,ko`."""
+    sides = tuple(name.strip() for name in names.split(","))
+    if len(sides) != 2 or not all(sides) or sides[0] == sides[1]:
+        raise UserError(f"pairs names two fields, source and target, as in 'en,ko', not '{names}'.")
+    return sides[0], sides[1]
+
+
+def join_pair(sides: list[str], names: tuple[str, str], place: str) -> str:
+    """Return source and target as one text of two lines; UserError where a side is empty or too long."""
+    for side, name in zip(sides, names, strict=True):
+        if not side.strip():
+            raise UserError(f"{place}: '{name}' is empty, and the other side is not. Write its text, or drop the line.")
+    text = BETWEEN.join(LINE_BREAK.sub(" ", side.strip()) for side in sides)
+    if len(text.encode()) > LONGEST:
+        raise UserError(f"{place}: the pair has more than {LONGEST >> 20} MB. Are line ends missing?")
+    return text
+
+
+def is_uneven(text: str) -> bool:
+    """Whether one side is so much longer than the other that it is hardly its translation."""
+    source, target = text.split(BETWEEN)
+    longer, shorter = max(len(source), len(target)), min(len(source), len(target))
+    return longer >= SHORTEST and longer > RATIO * shorter
+
+
+def match_sides(sources: list[Source], names: tuple[str, str]) -> list[Source]:
+    """Return the sources with their text files matched: train.en with train.ko; given both, either is named once."""
+    matched = [(source, _match_files(source, sources, names)) for source in sources]
+    return [replace(source, files=tuple(files)) for source, files in matched if files]
+
+
+def _match_files(source: Source, sources: list[Source], names: tuple[str, str]) -> list[SourceFile]:
+    given = {file.path for other in sources for file in other.files}
+    files: list[SourceFile] = []
+    for file in source.files:
+        if file.format != "text":
+            files.append(file)
+            continue
+        stem, side, packed = _split_name(file.path)
+        if side not in names:
+            raise UserError(
+                f"{file.path} is plain text, and pairs come from two files whose names end in .{names[0]} and "
+                f".{names[1]} (or from .tsv, .csv or .jsonl with fields of these names)."
+            )
+        if side == names[1]:
+            if f"{stem}.{names[0]}{packed}" not in given:
+                raise UserError(f"{file.path} has no source side: name {stem}.{names[0]}{packed}, too.")
+            continue  # its source side brings it along
+        target = f"{stem}.{names[1]}{packed}"
+        if not Path(target).is_file():
+            raise UserError(f"{file.path} has no target side: there is no file {target}.")
+        target_side = replace(describe_file(target), format=TARGET_SIDE)
+        files += [replace(file, format=SOURCE_SIDE, target_side=target_side), target_side]
+    return files
+
+
+def _split_name(path: str) -> tuple[str, str, str]:
+    """Return the name before the side, the side, and the suffix of a compression: train, en, .gz."""
+    suffix = Path(path).suffix
+    packed = suffix if suffix.lower() in COMPRESSIONS else ""
+    stem, _, side = path.removesuffix(packed).rpartition(".")
+    return stem, side, packed
+
+
+def encode_pairs(encoder: BatchEncoder, texts: list[str], places: list[tuple[str, int]]) -> EncodedBatch:
+    """Encode pairs: the two sides apart from each other, so that neither sees the break between them."""
+    sides = [side for text in texts for side in text.split(BETWEEN)]
+    encoded = encoder.encode(sides, [[len(side)] for side in sides])
+    if len(encoded.nonempty) < len(sides):
+        number = int(np.setdiff1d(np.arange(len(sides)), encoded.nonempty)[0])
+        file, line = places[number // 2]
+        raise UserError(
+            f"{file}, line {line}: the {'target' if number % 2 else 'source'} {sides[number][:40]!r} has no token "
+            "under this tokenizer. Drop the line, or take a tokenizer that knows its characters."
+        )
+    return replace(
+        encoded, count=len(texts), nonempty=np.arange(len(texts)), documents=encoded.documents[::2],
+        sentences=encoded.documents,
+    )  # fmt: skip
