@@ -16,7 +16,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "etude"
 # fmt: off
 ORDER = [
     "errors", "settings", "chance", "kinds", "extras", "text", "world", "nn", "models", "objectives", "tasks", "train",
-    "recipes", "runs", "hub", "inference", "view", "pretraining", "transfer", "study", "pick", "serve", "verbs",
+    "recipes", "runs", "baselines", "hub", "inference", "view", "pretraining", "transfer", "study", "pick", "serve",
+    "verbs",
     "etude",  # the package itself: the Python interface over all of it
     "cli", "__main__",
 ]
