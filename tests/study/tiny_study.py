@@ -25,7 +25,7 @@ tasks:
 transfer: {train.epochs: 1, train.batch_examples: 8}
 control: {epochs: 2}
 seeds: {pretrain: 1, transfer: 2}
-rule: {draws: 500}
+
 curve: 2
 claims:
   - {claim: "BERT beats GPT <here>", better: bert, than: gpt}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -14,22 +14,21 @@ import numpy as np
 
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.execute import load_outcome
-from etude.study.plan import Column, Draft, Plan, Row, Unit
+from etude.study.plan import Column, Draft, Plan, Row
 from etude.study.settings import MEAN, Claim
-from etude.study.statistics import Bootstrap, Difference, compare, decide_verdict, holm_adjust, summarize
-from etude.tasks.outcomes import Outcome
+from etude.study.statistics import Difference, Summary, compare, decide_verdict, holm_adjust, summarize
+from etude.study.uncertainty import Estimate, estimate_mean, pseudo_values
 
 
 class StudyOutcomes:
-    """Outcomes of the finished cells of a plan, and their bootstrap draws."""
+    """Outcomes of the finished cells of a plan, by seed and by example."""
 
     def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
         self.plan, self.errors, self.rule = plan, errors, plan.study.rule
-        self.draws = Bootstrap(plan.units, self.rule.draws)
         self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
-        self.units: dict[tuple[str, str], dict[Unit, Outcome]] = {}
-        self.drawn: dict[tuple[str, str], np.ndarray] = {}
-        for column in plan.columns:  # column by column: its draws of examples are made once
+        self.scores: dict[tuple[str, str], np.ndarray] = {}  # (pre-training seeds, transfer seeds)
+        self.examples: dict[tuple[str, str], np.ndarray] = {}  # (seeds, examples) pseudo-values
+        for column in plan.columns:
             for row in plan.rows:
                 self._collect(row, column)
 
@@ -44,31 +43,65 @@ class StudyOutcomes:
             return
         number = -max(candidates)[1]
         self.chosen[row.name, column.name] = number
-        keyed = {unit: plan.trials[row.name, column.name, number, unit] for unit in plan.units}
-        self.units[row.name, column.name] = {unit: load_outcome(store, key) for unit, key in keyed.items()}
-        self.drawn[row.name, column.name] = self.draws.resample(column.task, self.units[row.name, column.name])
+        keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
+        outcomes = {key: load_outcome(store, key) for key in keys}
+        shape = (plan.study.seeds.pretrain, plan.study.seeds.transfer)
+        self.scores[row.name, column.name] = np.array([float(outcomes[key].score()) for key in keys]).reshape(shape)
+        values = {key: pseudo_values(outcome) for key, outcome in outcomes.items()}
+        table = np.stack([values[key] for key in keys]).reshape(*shape, -1)
+        self.examples[row.name, column.name] = _group_by_seed(table)
 
     # --- scores of a row on a column, a task, or all of them ----------------------------------------
 
-    def columns_of(self, on: str) -> list[str]:
-        if on == MEAN:
-            return [column.name for column in self.plan.columns]
-        return [column.name for column in self.plan.columns if on in (column.name, column.task)]
+    def columns_of(self, on: str) -> list[Column]:
+        return [column for column in self.plan.columns if on in (MEAN, column.name, column.task)]
 
     def has_scores(self, row: str, on: str) -> bool:
-        return all((row, name) in self.units for name in self.columns_of(on))
+        return all((row, column.name) in self.scores for column in self.columns_of(on))
 
     def seeds(self, row: str, on: str) -> list[float]:
         """Return the score of each unit, in order."""
-        names = self.columns_of(on)
-        return [fmean(float(self.units[row, name][unit].score()) for name in names) for unit in sorted(self.plan.units)]
+        return [float(score) for score in self._mean_scores(row, on).ravel()]
 
-    def draws_of(self, row: str, on: str) -> np.ndarray:
-        return np.mean([self.drawn[row, name] for name in self.columns_of(on)], axis=0)
+    def _mean_scores(self, row: str, on: str) -> np.ndarray:
+        mean: np.ndarray = np.mean([self.scores[row, column.name] for column in self.columns_of(on)], axis=0)
+        return mean
+
+    def _example_tables(self, row: str, on: str) -> dict[str, tuple[float, np.ndarray]]:
+        """Return the weight and the pseudo-values of each test set; columns of one task share theirs."""
+        columns = self.columns_of(on)
+        tables: dict[str, tuple[float, np.ndarray]] = {}
+        for task in dict.fromkeys(column.task for column in columns):
+            own = [self.examples[row, column.name] for column in columns if column.task == task]
+            tables[task] = (len(own) / len(columns), np.mean(own, axis=0))
+        return tables
+
+    def estimate(self, row: str, on: str) -> Estimate:
+        tables = list(self._example_tables(row, on).values())
+        return self._estimate(self._mean_scores(row, on), tables)
+
+    def _estimate(self, scores: np.ndarray, tables: Sequence[tuple[float, np.ndarray]]) -> Estimate:
+        """Estimate a mean; `scores` are (pre-training seeds, transfer seeds)."""
+        if self.rule.over == "examples":  # these runs and no others: their mean is what is estimated
+            return estimate_mean(
+                scores.mean(keepdims=True)[0], [(weight, table.mean(0)[None]) for weight, table in tables]
+            )
+        return estimate_mean(_group_by_seed(scores), tables)
+
+    def summary(self, row: str, on: str) -> Summary:
+        return summarize(self.seeds(row, on), self.estimate(row, on), self.rule.interval)
 
     def difference(self, left: str, right: str, on: str, margin: float = 0.0) -> Difference:
-        drawn = self.draws_of(left, on) - self.draws_of(right, on)
-        return compare(self.seeds(left, on), self.seeds(right, on), drawn, self.rule.interval, margin)
+        against = self._example_tables(right, on)
+        tables = [(weight, own - against[task][1]) for task, (weight, own) in self._example_tables(left, on).items()]
+        estimate = self._estimate(self._mean_scores(left, on) - self._mean_scores(right, on), tables)
+        seeds = (self.seeds(left, on), self.seeds(right, on))
+        return compare(*seeds, estimate, self.rule.interval, margin, self.plan.study.seeds.pretrain)
+
+
+def _group_by_seed(values: np.ndarray) -> np.ndarray:
+    """Average (pre-training seeds, transfer seeds, ...) over transfers; these are the seeds of one pre-training."""
+    return values[0] if len(values) == 1 else values.mean(1)
 
 
 def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,11 +147,8 @@ def _describe_column(outcomes: StudyOutcomes, column: Column) -> dict[str, Any]:
 
 def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
     plan, store = outcomes.plan, outcomes.plan.store
-    level = plan.study.rule.interval
     scores = {
-        column.name: summarize(
-            outcomes.seeds(row.name, column.name), outcomes.drawn[row.name, column.name], level
-        ).json()
+        column.name: outcomes.summary(row.name, column.name).json()
         for column in plan.columns
         if outcomes.has_scores(row.name, column.name)
     }
@@ -127,12 +157,7 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
         for (row_name, name), number in outcomes.chosen.items()
         if row_name == row.name
     }
-    is_complete = outcomes.has_scores(row.name, MEAN)
-    mean = (
-        summarize(outcomes.seeds(row.name, MEAN), outcomes.draws_of(row.name, MEAN), level).json()
-        if is_complete
-        else None
-    )
+    mean = outcomes.summary(row.name, MEAN).json() if outcomes.has_scores(row.name, MEAN) else None
     values: dict[str, Any] = {
         "name": row.name, "label": row.label, "kind": row.kind, "amount": row.amount, "scores": scores, "mean": mean,
         "tuned": {name: changes for name, changes in tuned.items() if changes and row.kind != "majority"},

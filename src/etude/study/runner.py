@@ -145,7 +145,7 @@ def register_claims(plan: Plan) -> dict[str, Any]:
     study, path = plan.study, plan.folder / REGISTERED
     current = {
         "claims": [claim.model_dump(mode="json") for claim in study.claims],
-        "rule": study.rule.model_dump(mode="json"),
+        "rule": study.rule.model_dump(mode="json", exclude={"deviation"}),  # a guess for plans decides nothing
     }
     has_results = any(plan.store.state(key) != "absent" for key in plan.cells)
     if path.is_file():

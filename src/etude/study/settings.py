@@ -157,14 +157,17 @@ class Claim(Strict):
 
 
 class Rule(Strict):
-    """When a claim holds: the interval of the difference excludes the margin in the stated direction, after the
-    correction for the number of claims, and every seed agrees. It fails where all that is so in the other direction;
-    otherwise it is not settled at this budget."""
+    """When a claim holds: the difference is beyond the margin in the stated direction with p below 1 - interval, over
+    pre-training seeds and examples together, after the correction for the number of claims. It fails where all that is
+    so in the other direction; otherwise it is not settled at this budget."""
 
     interval: float = Field(default=0.95, gt=0.5, lt=1)
-    seeds: Literal["all", "ignored"] = "all"
+    over: Literal["seeds and examples", "examples"] = Field(
+        default="seeds and examples", description="examples: about these runs, not about other seeds of the methods"
+    )
+    seeds: Literal["all", "ignored"] = Field(default="ignored", description="all: every seed must agree, too")
     correction: Literal["holm", "none"] = "holm"
-    draws: int = Field(default=10_000, ge=500, description="of the bootstrap")
+    deviation: float = Field(default=0.02, gt=0, description="of seeds, guessed for the plan where no cell is done")
 
 
 class Needs(Strict):

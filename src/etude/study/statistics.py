@@ -1,72 +1,24 @@
-"""Statistics of a study: bootstrap intervals over seeds and examples, corrections and verdicts.
+"""Statistics of a study: intervals over seeds and examples, corrections and verdicts.
 
-A score is uncertain for two reasons: another seed would have learnt something else, and another test set would have
-held other examples. The bootstrap draws both (pre-training seeds, transfer seeds within each, and examples), every
-contender meeting the same draws, so that a difference is one of pairs (Efron and Tibshirani 1993; for seeds and
-examples together: Ren et al. 2010). Many comparisons are corrected by Holm's step-down rule (Holm 1979). Effect sizes
-are Hedges' g over the seeds (Hedges 1981). Few seeds make intervals too narrow, which is why a claim also needs every
-seed on its side.
+How sure a difference is, is said in `uncertainty.py`: contenders are paired by seed (which draws the same labels for
+all of them) and by example. Many comparisons are corrected by Holm's step-down rule (Holm 1979). Effect sizes are
+Hedges' g over the seeds (Hedges 1981). A single pre-training seed tells nothing about others, so it settles nothing,
+unless the rule says that only these runs are judged (`over: examples`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from etude.study.settings import Rule
-from etude.tasks.outcomes import Outcome
+from etude.study.uncertainty import Estimate
 
-BATCH_DRAWS = 2_000  # draws at a time: (draws, examples) weights of a large test set must fit into memory
-MAX_CACHED = 50_000_000  # weights cached for the next contender: 200 MB
-Unit = tuple[int, int]  # (pre-training seed, transfer seed)
-Units = Mapping[Unit, Outcome]
 Verdict = Literal["holds", "fails", "not settled", "not tested"]
-
-
-class Bootstrap:
-    """Paired bootstrap: the same draws of seeds and examples for every contender, made on demand."""
-
-    def __init__(self, units: Sequence[Unit], count: int, seed: int = 0) -> None:
-        self.units, self.count, self.seed = sorted(units), count, seed
-        self.shares = self._shares()  # (draws, units): how much of a draw each unit is
-        self.cached: dict[tuple[str, int, int], np.ndarray] = {}
-
-    def _shares(self) -> np.ndarray:
-        rng = np.random.default_rng([self.seed, 0])
-        outer = len({first for first, _ in self.units})
-        inner = len(self.units) // outer  # units are a grid, sorted: those of one pre-training stand together
-        runs = rng.integers(outer, size=(self.count, outer, 1))
-        columns = runs * inner + rng.integers(inner, size=(self.count, outer, inner))
-        places = columns.reshape(self.count, -1) + np.arange(self.count)[:, None] * len(self.units)
-        counts = np.bincount(places.ravel(), minlength=self.count * len(self.units))
-        return counts.reshape(self.count, -1) / len(self.units)
-
-    def resample(self, name: str, units: Units) -> np.ndarray:
-        """Return (draws,): the mean score over the drawn seeds on the drawn examples of the test set called `name`."""
-        size = len(next(iter(units.values())).parts)
-        scores = np.empty((self.count, len(self.units)))
-        for start in range(0, self.count, BATCH_DRAWS):
-            weights = self._weights(name, start, size)
-            for column, unit in enumerate(self.units):
-                scores[start : start + len(weights), column] = units[unit].score(weights)
-        return (scores * self.shares).sum(1)
-
-    def _weights(self, name: str, start: int, size: int) -> np.ndarray:
-        """Return (draws, examples): how often each is drawn; cached for the next contender where they fit."""
-        key = (name, start, size)
-        if key not in self.cached:
-            count = min(BATCH_DRAWS, self.count - start)
-            rng = np.random.default_rng([self.seed, 1, start, *name.encode()])
-            drawn = rng.integers(size, size=(count, size)) + np.arange(count)[:, None] * size
-            counts = np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size).astype(np.float32)
-            if next(iter(self.cached), key)[0] != name or self.count * size > MAX_CACHED:
-                self.cached.clear()
-            self.cached[key] = counts
-        return self.cached[key]
 
 
 @dataclass(frozen=True)
@@ -81,15 +33,11 @@ class Summary:
         return vars(self).copy()
 
 
-def percentile_interval(draws: np.ndarray, level: float) -> tuple[float, float]:
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def summarize(values: Sequence[float], draws: np.ndarray, level: float) -> Summary:
-    low, high = percentile_interval(draws, level)
+def summarize(values: Sequence[float], estimate: Estimate, level: float) -> Summary:
+    """Summarise a contender's scores per seed; no score is above 1."""
+    low, high = estimate.interval(level)
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Summary(float(np.mean(values)), deviation, low, high, [float(value) for value in values])
+    return Summary(float(np.mean(values)), deviation, low, min(1.0, high), [float(value) for value in values])
 
 
 @dataclass(frozen=True)
@@ -102,21 +50,32 @@ class Difference:
     p: float  # two-sided, of no difference beyond the margin
     effect: float | None  # Hedges' g
     seeds: list[float]  # the difference of each seed
+    error: float  # standard error of the mean
+    seed_share: float  # of its variance; examples have the rest
+    pretrainings: int  # seeds of pre-training
 
     def json(self) -> dict[str, Any]:
         return vars(self).copy()
 
 
 def compare(
-    left: Sequence[float], right: Sequence[float], draws: np.ndarray, level: float, margin: float = 0.0
+    left: Sequence[float],
+    right: Sequence[float],
+    estimate: Estimate,
+    level: float,
+    margin: float = 0.0,
+    pretrainings: int | None = None,
 ) -> Difference:
-    """Compare two contenders; `left` and `right` are scores per seed, `draws` those of their difference."""
-    low, high = percentile_interval(draws, level)
-    count = len(draws)
-    tail = min((draws <= margin).sum(), (draws >= margin).sum())
+    """Compare two contenders; `left` and `right` are scores per seed, `estimate` that of their difference.
+
+    `pretrainings` are the seeds of pre-training among them, where they are fewer than the estimate's.
+    """
+    low, high = estimate.interval(level)
     seeds = [a - b for a, b in zip(left, right, strict=True)]
-    p = min(1.0, 2 * (float(tail) + 1) / (count + 1))
-    return Difference(float(np.mean(seeds)), low, high, p, hedges_g(left, right), seeds)
+    return Difference(
+        float(np.mean(seeds)), low, high, estimate.p_value(margin), hedges_g(left, right), seeds,
+        estimate.error, estimate.seed_share, estimate.seeds if pretrainings is None else pretrainings,
+    )  # fmt: skip
 
 
 def hedges_g(left: Sequence[float], right: Sequence[float]) -> float | None:
@@ -144,13 +103,11 @@ def holm_adjust(values: Sequence[float]) -> list[float]:
 
 def decide_verdict(difference: Difference, p: float, rule: Rule, margin: float = 0.0) -> Verdict:
     """Decide a claim by the study's rule; `p` is corrected where the rule says so."""
-    is_significant = p < 1 - rule.interval
-
-    def all_beyond(sign: int) -> bool:
-        return rule.seeds == "ignored" or all(sign * (value - margin) > 0 for value in difference.seeds)
-
-    if is_significant and difference.low > margin and all_beyond(1):
-        return "holds"
-    if is_significant and difference.high < margin and all_beyond(-1):
-        return "fails"
-    return "not settled"
+    if difference.pretrainings < 2 and rule.over == "seeds and examples":
+        return "not settled"
+    if p >= 1 - rule.interval:
+        return "not settled"
+    side = 1 if difference.mean > margin else -1
+    if rule.seeds == "all" and any(side * (value - margin) <= 0 for value in difference.seeds):
+        return "not settled"
+    return "holds" if side > 0 else "fails"

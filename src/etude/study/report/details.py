@@ -142,7 +142,7 @@ def render_methods(results: JsonDict) -> str:
         (translate("budget"), translate("budget_words", amount=amounts, epochs=f"{budget['epochs']:g}")),
         (translate("tasks"), tasks),
         (translate("seeds"), translate("seeds_words", **results["seeds"])),
-        (translate("interval"), translate("interval_words", draws=f"{results['rule']['draws']:,}")),
+        (translate("interval"), translate("interval_words")),
         (translate("baselines"), translate("baselines_words")),
         (
             translate("hardware"),

@@ -43,7 +43,7 @@ def format_effect(value: float) -> str:
 
 
 def format_p(value: float) -> str:
-    """Format a p-value with two digits; below 0.001 thousands of bootstrap draws cannot resolve it."""
+    """Format a p-value with two digits; below 0.001 no assumption is good enough for more of them."""
     return "&lt; 0.001" if value < 0.001 else f"{value:.2g}"
 
 

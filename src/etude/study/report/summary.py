@@ -98,7 +98,11 @@ def render_claims(results: JsonDict) -> str:
     axis = charts.linear_axis(ends, pad=0.08)
     cards = "".join(_render_claim(results, claim, axis) for claim in results["claims"])
     date = results["registered"].get("date", "").replace("T", " ").replace("+00:00", " UTC")
-    lead = translate("claims_lead", level=format_level(results), date=date)
+    lead = translate("claims_lead", error=f"{1 - results['rule']['interval']:.2g}", date=date)
+    if results["rule"]["over"] == "examples":
+        lead += f" <b>{translate('over_examples')}</b>"
+    elif results["seeds"]["pretrain"] < 2:
+        lead += f" <b>{translate('single_seed')}</b>"
     if results["registered"].get("changed"):
         lead += f' <b class="trouble">{translate("claims_changed")}</b>'
     return render_section(translate("claims"), lead, f'<div class="cards">{cards}</div>')

@@ -1,0 +1,205 @@
+"""How often the rule of `etude study` decides a claim where nothing is true, and how often where something is.
+
+    python benchmarks/calibration.py                     # a table of the errors and of the power, about three minutes
+    python benchmarks/calibration.py --rounds 2000       # quicker, coarser
+
+Studies are simulated as they are run: each contender has its own deviation over pre-training seeds, transfer seeds add
+theirs, every example has its own difficulty (shared by contenders in part, or not at all) and is right or wrong by the
+draw of a threshold, so that scores are accuracies of `items` answers. The whole chain of `etude.study.uncertainty` runs
+on the simulated answers. `old` is the rule before: a percentile bootstrap over seeds and examples, and all seeds agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import ndtri, stdtr, stdtrit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from etude.study.statistics import holm_adjust
+from etude.study.uncertainty import example_variance, seed_variance, tail_probability
+
+ACCURACY = 0.75
+TRANSFER_DEVIATION = 0.01
+DEVIATIONS = (0.005, 0.01, 0.02, 0.04, 0.08)
+BATCH_NUMBERS = 20_000_000  # simulated answers at a time
+GLOBAL = 4  # how many contenders' worth of noise an example's difficulty has: most examples are easy or hard for all
+
+
+@dataclass(frozen=True)
+class Setting:
+    seeds: int
+    transfers: int
+    deviations: tuple[float, float]  # of either contender over pre-training seeds
+    items: int
+    is_correlated: bool  # contenders find the same examples hard
+    difference: float = 0.0
+
+    @property
+    def title(self) -> str:
+        shared = "shared" if self.is_correlated else "own"
+        left, right = (f"{100 * deviation:g}" for deviation in self.deviations)
+        return f"{self.seeds} x {self.transfers} seeds, deviations {left} and {right}, {self.items} items, {shared}"
+
+
+def simulate(setting: Setting, rounds: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """Yield answers (rounds, contenders, seeds, transfers, items) of bool, some rounds at a time."""
+    places = [round(1e4 * deviation) for deviation in setting.deviations]
+    rng = np.random.default_rng([seed, setting.seeds, setting.transfers, setting.items, *places, setting.is_correlated])
+    size = 2 * setting.seeds * setting.transfers * setting.items
+    remaining = rounds
+    scale = math.sqrt(1 + GLOBAL)  # an answer's latent: difficulty of variance GLOBAL, and 1 of its own
+    slope = math.exp(-(ndtri(ACCURACY) ** 2) / 2) / math.sqrt(2 * math.pi) / scale  # accuracy per unit of latent
+    while remaining:
+        count = min(remaining, max(1, BATCH_NUMBERS // size))
+        remaining -= count
+        shape = (count, 2, setting.seeds, setting.transfers, 1)
+        deviations = np.asarray(setting.deviations).reshape(1, 2, 1, 1, 1)
+        shift = rng.normal(size=(count, 2, setting.seeds, 1, 1)) * deviations
+        shift = shift + rng.normal(size=shape) * TRANSFER_DEVIATION
+        shift[:, 0] += setting.difference
+        own = (count, 1 if setting.is_correlated else 2, 1, 1, setting.items)
+        difficulty = math.sqrt(GLOBAL) * rng.standard_normal(own, dtype=np.float32)
+        noise = rng.standard_normal((*shape[:-1], setting.items), dtype=np.float32)
+        limit = (scale * ndtri(ACCURACY) + shift / slope).astype(np.float32)
+        yield noise + difficulty < limit
+
+
+def judge(answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rounds,) differences and p-values by the rule, from answers (rounds, 2, seeds, transfers, items)."""
+    values = answers.mean(3, dtype=np.float32)  # (rounds, 2, seeds, items)
+    table = (values[:, 0] - values[:, 1]).astype(np.float64)  # (rounds, seeds, items)
+    scores = table.mean(-1)
+    by_seed, by_example = seed_variance(scores), example_variance(table)
+    variance = by_seed + by_example
+    difference = scores.mean(-1)
+    p = tail_probability(difference / np.sqrt(variance), by_seed / variance, table.shape[-2] - 1)
+    return difference, p
+
+
+def judge_by_bootstrap(answers: np.ndarray, draws: int = 1000, seed: int = 0) -> np.ndarray:
+    """Return (rounds,) decisions of the former rule: the 95 % percentile interval, and every seed agrees."""
+    rng = np.random.default_rng(seed)
+    rounds, _, seeds, transfers, items = answers.shape
+    units = answers[:, 0].astype(np.float32) - answers[:, 1]  # (rounds, seeds, transfers, items)
+    weights = rng.multinomial(items, [1 / items] * items, size=draws).astype(np.float32) / items
+    scores = np.moveaxis(units @ weights.T, -1, 1)  # (rounds, draws, seeds, transfers)
+    outer = rng.integers(seeds, size=(draws, seeds, 1))
+    inner = rng.integers(transfers, size=(draws, seeds, transfers))
+    means = scores[:, np.arange(draws)[:, None, None], outer, inner].mean((2, 3))  # (rounds, draws)
+    low, high = np.quantile(means, [0.025, 0.975], axis=1)
+    own = units.mean(-1).reshape(rounds, -1)
+    decided: np.ndarray = ((low > 0) & (own > 0).all(1)) | ((high < 0) & (own < 0).all(1))
+    return decided
+
+
+def decision_rate(setting: Setting, rounds: int, level: float = 0.95, seed: int = 0) -> float:
+    """Return the share of claims decided (in either direction)."""
+    decided = sum(int((judge(answers)[1] < 1 - level).sum()) for answers in simulate(setting, rounds, seed))
+    return decided / rounds
+
+
+def family_error(settings: list[Setting], rounds: int, seed: int = 0) -> float:
+    """Return the share of studies that decide any of their claims, all null, after Holm's correction."""
+    values = np.stack([
+        np.concatenate([judge(answers)[1] for answers in simulate(setting, rounds, seed + 1000 * number)])
+        for number, setting in enumerate(settings)
+    ])  # fmt: skip
+    return float(np.mean([min(holm_adjust(list(column))) < 0.05 for column in values.T]))
+
+
+def list_settings(seeds: int, items: tuple[int, ...], transfers: tuple[int, ...] = (1, 3)) -> list[Setting]:
+    pairs = list(itertools.combinations_with_replacement(DEVIATIONS, 2))
+    return [
+        Setting(seeds, inner, pair, size, shared)
+        for inner, pair, size, shared in itertools.product(transfers, pairs, items, (False, True))
+    ]
+
+
+def print_errors(rounds: int) -> None:
+    print("Share of claims decided where there is no difference, in % (at most 5 is wanted)\n")
+    print(
+        "| seeds | items | new: mean | new: worst | worst at | old: mean | old: worst |\n|---|---|---|---|---|---|---|"
+    )
+    for seeds, items in itertools.product((3, 5, 10), (200, 1000, 5000)):
+        # the longest settings are those that differ least: 5,000 items need fewer rounds for the same minutes
+        count = max(500, rounds * 200 // items)
+        rates = {setting: decision_rate(setting, count) for setting in list_settings(seeds, (items,))}
+        worst = max(rates, key=lambda setting: rates[setting])
+        former: list[float] = []
+        if items == 200:
+            for deviation, transfers in itertools.product((0.005, 0.02, 0.04, 0.08), (1, 3)):
+                setting = Setting(seeds, transfers, (deviation, deviation), items, True)
+                former.append(
+                    float(np.mean([judge_by_bootstrap(answers).mean() for answers in simulate(setting, 1000)]))
+                )
+        old = f"{100 * np.mean(former):.1f} | {100 * max(former):.1f}" if former else " | "
+        print(f"| {seeds} | {items:,} | {100 * np.mean(list(rates.values())):.1f} | {100 * rates[worst]:.1f} "
+              f"± {196 * math.sqrt(0.05 * 0.95 / count):.1f} | {worst.title} | {old} |", flush=True)  # fmt: skip
+
+
+def print_families(rounds: int) -> None:
+    print("\nShare of studies of five claims that decide any, none being true, after Holm's correction, in %\n")
+    print("| seeds | deviation | items | decided |\n|---|---|---|---|")
+    for seeds, deviation in itertools.product((3, 5, 10), (0.005, 0.02, 0.08)):
+        settings = [Setting(seeds, 1, (deviation, deviation), 200, True)] * 5
+        print(f"| {seeds} | {100 * deviation:g} | 200 | {100 * family_error(settings, rounds):.1f} |", flush=True)
+
+
+def print_power(rounds: int) -> None:
+    print("\nShare of claims settled in the right direction, in %: one claim, 1,000 items, one transfer seed\n")
+    differences = (0.01, 0.02, 0.04, 0.08)
+    print("| seeds | deviation | " + " | ".join(f"{100 * value:g} points" for value in differences) + " |")
+    print("|---" * (2 + len(differences)) + "|")
+    for seeds, deviation in itertools.product((3, 5, 10), (0.005, 0.01, 0.02, 0.04)):
+        rates = []
+        for difference in differences:
+            setting = Setting(seeds, 1, (deviation, deviation), 1000, True, difference)
+            won = 0
+            for answers in simulate(setting, rounds):
+                mean, p = judge(answers)
+                won += int(((p < 0.05) & (mean > 0)).sum())
+            rates.append(f"{100 * won / rounds:.0f}")
+        print(f"| {seeds} | {100 * deviation:g} | " + " | ".join(rates) + " |", flush=True)
+
+
+def print_tails(rounds: int) -> None:
+    """Print the rule's tail against Satterthwaite's and Cochran's, by the seeds' true share of the variance."""
+    print("\nShare of true nulls decided, as a multiple of the level, normal scores: here / Satterthwaite / Cochran\n")
+    levels = (0.05, 0.05 / 3, 0.005)
+    print("| seeds | seeds' share | " + " | ".join(f"level {level:.3g}" for level in levels) + " |")
+    print("|---" * (2 + len(levels)) + "|")
+    rng = np.random.default_rng(0)
+    for seeds, share in itertools.product((3, 5, 10), (0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)):
+        degrees, items = seeds - 1, 400
+        by_seed = share * rng.chisquare(degrees, rounds) / degrees
+        by_example = (1 - share) * rng.chisquare(items, rounds) / items
+        variance = by_seed + by_example
+        statistic = np.abs(rng.normal(size=rounds)) / np.sqrt(variance)
+        p = tail_probability(statistic, by_seed / variance, degrees)
+        effective = variance**2 / (by_seed**2 / degrees + by_example**2 / items)
+        satterthwaite = 2 * stdtr(effective, -statistic)
+        cells = []
+        for level in levels:
+            limits = by_seed * stdtrit(degrees, 1 - level / 2) + by_example * ndtri(1 - level / 2)
+            rates = [(p < level).mean(), (satterthwaite < level).mean(), (statistic > limits / variance).mean()]
+            cells.append(" / ".join(f"{rate / level:.2f}" for rate in rates))
+        print(f"| {seeds} | {share:g} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=4000)
+    arguments = parser.parse_args()
+    print_errors(arguments.rounds)
+    print_families(arguments.rounds)
+    print_power(max(500, arguments.rounds // 4))
+    print_tails(50 * arguments.rounds)
