@@ -1,0 +1,235 @@
+"""Everything that can be known before anything is computed: text, columns, labels, encodings, all in one message.
+
+A pick takes minutes to hours; what is wrong with its input is said in its first second, with the user's own file and
+line, and every problem at once. What a pick can live with is a warning: a label with one example stays in training, an
+example of the test file that also trains is taken out of training.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.errors import UserError, suggest_name
+from etude.pick.labels import Labelled, read_labels
+from etude.pick.problems import Problem, merge_alike, raise_all
+from etude.pick.text_pile import TextPile, check_text
+from etude.runs.task_plan import task_module
+from etude.settings import Strict
+from etude.tasks.base import TaskKind
+from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import MANIFEST
+
+MIN_EXAMPLES = 10  # distinct inputs to learn from: two in each of five folds
+MIN_WITH_TEST = 20  # where the examples to report on are taken from the same file
+MIN_TEST = 50  # below, an interval of the score spans 28 points at 50 % accuracy, and is worth a warning
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a pick that passed every check."""
+
+    text: TextPile | None  # None where no files of text were named
+    corpus: Path | None  # a prepared corpus in their place
+    train: Labelled
+    dev: Labelled | None
+    test: Labelled | None
+    warnings: list[Problem]
+
+
+def check_inputs(
+    text: Sequence[str | Path],
+    kind: str,
+    train: str | Path,
+    *,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    settings: Strict | None = None,
+    text_field: str | Sequence[str] | None = None,
+    errors: str = "strict",
+    unique: bool = False,
+    skip_bad: bool = False,
+) -> Inputs:
+    """Read all inputs and return them; one UserError lists every problem.
+
+    text: files, folders, patterns, or one prepared corpus; none where only labels are learnt from.
+    settings: of the task; those of its kind unless given.
+    text_field: the field of the text, for all files or as FILE=FIELD (text_fields.py).
+    skip_bad: leaves bad lines out, and examples of dev and test with a label that train lacks.
+    """
+    problems: list[Problem] = []
+    corpus, pile = None, None
+    if len(text) == 1 and (Path(text[0]) / MANIFEST).is_file():
+        corpus = Path(text[0])
+        try:
+            Corpus.open(corpus)
+        except UserError as error:
+            problems.append(Problem(str(error)))
+    elif text:
+        pile, text_problems = check_text(text, text_field, errors, unique, skip_bad)
+        problems += text_problems
+    try:
+        module = task_module(kind)
+    except UserError as error:
+        raise_all([*problems, Problem(str(error))])
+        raise
+    problems += _check_columns(kind, module, columns or {})
+    files = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path is not None}
+    parts: dict[str, Labelled] = {}
+    for name, path in files.items():
+        parts[name], part_problems = read_labels(kind, path, columns, skip_bad)
+        problems += part_problems
+    if all(map(len, parts.values())):
+        problems += _check_labels(parts, settings or module.Settings(), skip_bad)
+    raise_all(problems)
+    warnings = [problem for problem in problems if not problem.is_fatal]
+    return Inputs(pile, corpus, parts["train"], parts.get("dev"), parts.get("test"), warnings)
+
+
+def _check_columns(kind: str, module: TaskKind, columns: Mapping[str, str]) -> list[Problem]:
+    return [
+        Problem(f"--column {role}={name}: {kind} has no column '{role}'.{suggest_name(role, module.COLUMNS)}")
+        for role, name in columns.items()
+        if role not in module.COLUMNS
+    ]
+
+
+# --- labels -----------------------------------------------------------------------------------------
+
+
+def _check_labels(parts: dict[str, Labelled], settings: Strict, skip_bad: bool) -> list[Problem]:
+    """Check the parts against each other, and take out of them what overlaps or must be left out."""
+    problems = _remove_overlaps(parts)
+    train = parts["train"]
+    module = task_module(train.kind)
+    try:
+        facts = module.learn(train.examples, settings)
+        module.scoring(settings, facts)
+    except UserError as error:
+        source = train.examples.source
+        message = str(error)
+        return [*problems, Problem(message if source in message else f"{source}: {message}")]
+    known = {str(name) for name in facts.get("labels", ())} | set(train.classes)
+    if "labels" in facts:  # the classes that a model of this task can answer
+        for name in ("dev", "test"):
+            if name in parts:
+                problems += _check_unseen(parts, name, known, skip_bad)
+    problems += _check_counts(parts)
+    return problems + _find_rare(train)
+
+
+def _remove_overlaps(parts: dict[str, Labelled]) -> list[Problem]:
+    """Take inputs of dev and test out of train, and those of test out of dev.
+
+    Where train would lose a class by that, the example stays there and leaves the other file instead.
+    """
+    problems = []
+    for taken, scored in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        if taken not in parts or scored not in parts:
+            continue
+        first, second = parts[taken], parts[scored]
+        shared = set(first.groups) & set(second.groups)
+        if not shared:
+            continue
+        stays = _only_of_class(first, shared) if taken == "train" else set()
+        pairs = [(first, shared - stays, taken, scored), (second, stays, scored, taken)]
+        for part, groups, name, reason in pairs:
+            indices = [index for index, group in enumerate(part.groups) if group in groups]
+            if indices:
+                place, count = part.examples.places[indices[0]], len(indices)
+                what = f"{count} examples of --{name} are" if count > 1 else f"1 example of --{name} is"
+                message = f"{place}: {what} also in --{reason} and left out of --{name}; this is the first."
+                problems.append(Problem(message, is_fatal=False, count=count))
+                parts[name] = _leave_out(part, set(indices))
+    return problems
+
+
+def _only_of_class(labelled: Labelled, shared: set[int]) -> set[int]:
+    """One shared group for each class that has no other example."""
+    remaining = frozenset().union(
+        *(classes for classes, group in zip(labelled.strata, labelled.groups, strict=True) if group not in shared)
+    )
+    stays: set[int] = set()
+    for classes, group in sorted(zip(labelled.strata, labelled.groups, strict=True), key=lambda pair: pair[1]):
+        if group in shared and classes - remaining:
+            stays.add(group)
+            remaining |= classes
+    return stays
+
+
+def _leave_out(labelled: Labelled, indices: set[int]) -> Labelled:
+    rest = labelled.take(index for index in range(len(labelled)) if index not in indices)
+    rest.examples.bad.extend(labelled.examples.bad)
+    return rest
+
+
+def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_bad: bool) -> list[Problem]:
+    """Refuse labels that train lacks, since no model can answer them.
+
+    Sequences of tags in --test are an exception: each further tag is one more wrong answer, not a wrong example.
+    """
+    part, train = parts[name], parts["train"]
+    unseen = [(index, classes - known) for index, classes in enumerate(part.strata) if classes - known]
+    if not unseen:
+        return []
+    is_sequence = any(len(classes) > 1 for classes in (*train.strata, *part.strata))
+    if name == "test" and is_sequence:
+        names = sorted(frozenset().union(*(classes for _, classes in unseen)))
+        listed = ", ".join(f"'{label}'" for label in names[:5]) + (", ..." if len(names) > 5 else "")
+        place = part.examples.places[unseen[0][0]]
+        message = f"{place}: tags of --test that --train lacks count as wrong answers: {listed}."
+        return [Problem(message, is_fatal=False, count=len(unseen))]
+    messages = []
+    for index, classes in unseen:
+        place, label = part.examples.places[index], min(classes)
+        hint = "Correct it, add examples of it to --train, or leave it out with --skip-bad."
+        messages.append((place, f"{place}: the label '{label}' is not in --train.{suggest_name(label, known)} {hint}"))
+    if not skip_bad:
+        return merge_alike(messages)
+    parts[name] = _leave_out(part, {index for index, _ in unseen})
+    text = f"{part.examples.source}: {len(unseen)} examples with labels that --train lacks left out; the first: "
+    return [Problem(text + messages[0][1], is_fatal=False, count=len(unseen))]
+
+
+def _check_counts(parts: dict[str, Labelled]) -> list[Problem]:
+    train, problems = parts["train"], []
+    count = len(set(train.groups))
+    needed = MIN_EXAMPLES if "test" in parts else MIN_WITH_TEST
+    if count < needed:
+        more = "" if "test" in parts else f" (or {MIN_EXAMPLES}, with the examples to report on in --test)"
+        message = (
+            f"{train.examples.source}: {count} different examples to learn from; at least {needed} are needed{more}."
+        )
+        problems.append(Problem(message))
+    for name in ("dev", "test"):
+        if name not in parts:
+            continue
+        size, source = len(parts[name]), parts[name].examples.source
+        if not size:
+            problems.append(Problem(f"{source}: no example is left for --{name}. Give others than those of --train."))
+        elif name == "test" and size < MIN_TEST:
+            text = f"{source}: a score on {size} examples says little: its interval will be wide."
+            problems.append(Problem(text, is_fatal=False))
+    return problems
+
+
+def _find_rare(train: Labelled) -> list[Problem]:
+    """Warn of labels with one example: they stay in training and are never scored (splits.py)."""
+    groups = {(name, group) for classes, group in zip(train.strata, train.groups, strict=True) for name in classes}
+    counts = Counter(name for name, _ in groups)
+    rare = sorted(name for name, count in counts.items() if count == 1)
+    if not rare:
+        return []
+    place = next(
+        place for place, classes in zip(train.examples.places, train.strata, strict=True) if rare[0] in classes
+    )
+    if len(rare) == 1:
+        text = f"{place}: the only example of '{rare[0]}': it is learnt from, but no score will know of it."
+    else:
+        listed = ", ".join(f"'{name}'" for name in rare[:5]) + (", ..." if len(rare) > 5 else "")
+        text = f"{place}: {len(rare)} labels have one example each ({listed}): they are learnt from, but no score will "
+        text += "know of them."
+    return [Problem(text + " Give more of it." if len(rare) == 1 else text + " Give more of them.", False, len(rare))]
