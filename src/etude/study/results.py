@@ -15,9 +15,10 @@ import numpy as np
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.execute import load_outcome
 from etude.study.plan import Column, Draft, Plan, Row
+from etude.study.power import claim_level
 from etude.study.settings import MEAN, Claim
 from etude.study.statistics import Difference, Summary, compare, decide_verdict, holm_adjust, summarize
-from etude.study.uncertainty import Estimate, estimate_mean, pseudo_values
+from etude.study.uncertainty import Estimate, detectable_difference, estimate_mean, pseudo_values
 
 
 class StudyOutcomes:
@@ -231,10 +232,20 @@ def _test_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
             values |= {
                 **difference.json(),
                 "holm": p,
+                "detectable": _detectable(outcomes, difference),
                 "verdict": decide_verdict(difference, p_used, study.rule, claim.margin),
             }
         claims.append(values)
     return claims
+
+
+def _detectable(outcomes: StudyOutcomes, difference: Difference) -> float | None:
+    """Compute the smallest difference that would have been settled with 80 % power, given the spread that there was."""
+    variance, seeds = difference.error**2, difference.pretrainings
+    share = difference.seed_share
+    if seeds < 2 or outcomes.rule.over == "examples":
+        return None
+    return detectable_difference(share * variance, (1 - share) * variance, seeds, claim_level(outcomes.plan))
 
 
 def _largest_budget_rows(outcomes: StudyOutcomes) -> dict[str, str]:
