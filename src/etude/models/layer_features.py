@@ -93,11 +93,20 @@ class LayerFeatures(Model):
         last = stack.flatten(1) if self.mix is None else self.mix(stack.unbind(1))
         return States(last=last, layers=list(stack.unbind(1)) if layers else None)
 
+    def read(self, states: States) -> States:
+        """The combination of states that the wrapped model has computed already, with all its layers."""
+        stack = self._select(states)
+        return States(last=stack.flatten(1) if self.mix is None else self.mix(stack.unbind(1)))
+
     def _stack(self, packed: Packed) -> Tensor:
+        return self._select(self.wrapped(packed, layers=not self.last_only))
+
+    def _select(self, states: States) -> Tensor:
+        """(N, L, D) the chosen layers."""
         if self.last_only:
-            return self.wrapped(packed).last[:, None]
-        states = self.wrapped.layer_states(packed)
-        return torch.stack([states[number] for number in self.chosen], dim=1)
+            return states.last[:, None]
+        assert states.layers is not None
+        return torch.stack([states.layers[number] for number in self.chosen], dim=1)
 
     @torch.no_grad()
     def _cached_stack(self, packed: Packed) -> Tensor:

@@ -17,11 +17,21 @@ def prepare(model: Model, settings: TransferSettings) -> Model:
         refresh(model, settings.fresh)
     model.prepare_transfer(settings)
     if settings.frozen or settings.layers != "last":
-        model = LayerFeatures(
-            model, settings.layers, settings.combine, settings.frozen, settings.cache_mb << 20, settings.mix_norm
-        )
+        model = _read_layers(model, settings)
     if settings.freeze is not None:
         freeze(model, settings.freeze)
     if settings.gradual:
         check_layers(model, "gradual", 0)
     return model
+
+
+def prepare_frozen(model: Model, settings: TransferSettings) -> LayerFeatures:
+    """`prepare` for settings with `frozen`, of which nothing is trained: always a reader of chosen layers."""
+    model.prepare_transfer(settings)
+    return _read_layers(model, settings)
+
+
+def _read_layers(model: Model, settings: TransferSettings) -> LayerFeatures:
+    return LayerFeatures(
+        model, settings.layers, settings.combine, settings.frozen, settings.cache_mb << 20, settings.mix_norm
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,10 @@ Combine = Literal["concat", "mix"]
 
 class TransferSettings(Strict):
     frozen: bool = Field(default=False, description="features: the model is read, not trained")
+    probe: bool = Field(
+        default=False,
+        description="a linear probe: frozen, and the head solved for, its layers and penalty by cross-validation",
+    )
     layers: Layers = Field(default="last", description="which layers the task reads: last, last4, all or [numbers]")
     combine: Combine = Field(default="concat", description="of several layers: side by side, or a learned mix")
     mix_norm: MixNorm = Field(
@@ -35,8 +39,17 @@ class TransferSettings(Strict):
         default=None, description="whether character layers learn; if None, not in a two-tower model"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _freeze_probe(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("probe") is True:
+            return {"frozen": True} | values
+        return values
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.probe and not self.frozen:
+            raise ValueError("transfer.probe solves for the head of a frozen model: drop transfer.frozen=false")
         for name in ("gradual", "fresh", "freeze"):
             if self.frozen and getattr(self, name):
                 raise ValueError(

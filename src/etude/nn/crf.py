@@ -60,6 +60,12 @@ class CRF(nn.Module):
             penalty = np.where(permitted, 0.0, FORBIDDEN).astype(np.float32)
             self.register_buffer(name, torch.from_numpy(penalty), persistent=False)  # follows from the tags
 
+    @torch.no_grad()
+    def scale(self, temperature: float) -> None:
+        """Divide the learned scores by a temperature, as the emissions are."""
+        for scores in (self.start, self.transitions, self.end):
+            scores.div_(temperature)
+
     # --- likelihood ---------------------------------------------------------------------------------
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, layout: Layout) -> Tensor:

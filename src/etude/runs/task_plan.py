@@ -11,6 +11,7 @@ Training settings that are not given are the model's own defaults (`Model.transf
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -154,6 +155,15 @@ def task_kinds() -> dict[str, TaskKind]:
 
 def task_module(kind: str) -> TaskKind:
     return cast(TaskKind, find_kind("tasks", kind, also_known=DATASETS))
+
+
+def check_columns(kind: str, columns: Mapping[str, str] | None) -> dict[str, str]:
+    """Return columns by role; raise UserError where the kind has no such role."""
+    column_names, roles = dict(columns or {}), task_module(kind).COLUMNS
+    unknown = [role for role in column_names if role not in roles]
+    if unknown:
+        raise UserError(f"The task {kind} has no column of the role '{unknown[0]}': it reads {', '.join(roles)}.")
+    return column_names
 
 
 # --- settings ---------------------------------------------------------------------------------------

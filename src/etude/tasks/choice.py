@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
@@ -31,10 +31,11 @@ from etude.models.base import Model
 from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, most_common
 from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
 from etude.tasks.data.records import FILES, records
+from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PooledHead
@@ -182,7 +183,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Choice(settings, model, tokenizer)
 
 
-class Choice(Task[Question, ExampleRow, ExampleBatch]):
+class Choice(LinearTask[Question, ExampleRow, ExampleBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, ChoiceScoring()
@@ -194,11 +195,11 @@ class Choice(Task[Question, ExampleRow, ExampleBatch]):
         return {}
 
     def rows(self, corpus: Examples[Question], seed: int = 0) -> ExampleRows:
-        rows = self._rows(corpus)
+        rows = self.unlabelled_rows(corpus)
         rows.labels = _gold(corpus)
         return rows
 
-    def _rows(self, examples: Examples[Question]) -> ExampleRows:
+    def unlabelled_rows(self, examples: Examples[Question]) -> ExampleRows:
         texts = [[(item.text, choice) for choice in item.choices] for item in examples]
         return self.pooled.rows(texts, examples.places, examples.source)
 
@@ -208,7 +209,7 @@ class Choice(Task[Question, ExampleRow, ExampleBatch]):
     def _scores(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, States]:
         """(R, most answers), -inf where a question has fewer."""
         flat, states = self.pooled(model, batch)  # (answers of all questions, 1)
-        sizes = batch.sizes // (2 if self.pooled.reading == "apart" else 1)
+        sizes = self.pooled.feature_counts(batch)
         scores = flat.new_full((len(sizes), int(sizes.max())), float("-inf"))
         filled = torch.from_numpy(np.arange(scores.shape[1]) < sizes[:, None]).to(flat.device)
         return scores.masked_scatter(filled, flat[:, 0]), states
@@ -234,14 +235,12 @@ class Choice(Task[Question, ExampleRow, ExampleBatch]):
     # --- use ----------------------------------------------------------------------------------------
 
     def predict(self, model: Model, examples: Examples[Question]) -> list[Answer]:
-        rows = self._rows(examples)
+        rows = self.unlabelled_rows(examples)
         answers: list[Answer] = [{} for _ in range(len(rows))]
         for group, batch in self.batches(model, rows):
             probs = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
             for number, row in zip(group, probs, strict=True):
-                best = int(row.argmax())
-                scores = [float(value) for value in row[: len(examples[number].choices)]]
-                answers[number] = {"answer": best, "text": examples[number].choices[best], "scores": scores}
+                answers[number] = _predicted(examples[number], row[: len(examples[number].choices)])
         return answers
 
     def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
@@ -261,8 +260,40 @@ class Choice(Task[Question, ExampleRow, ExampleBatch]):
             for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
         ]
 
+    # --- the head alone -----------------------------------------------------------------------------
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        return self.pooled.head
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        return self.pooled.nonlinear_part
+
+    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
+        return self.pooled.features(model, states, batch)
+
+    def unit_counts(self, batch: ExampleBatch) -> np.ndarray:
+        return self.pooled.feature_counts(batch)
+
+    def targets(self, examples: Examples[Question], rows: PartialRows[ExampleRow]) -> Targets:
+        sizes = [len(item.choices) for item in examples]
+        return Targets("candidates", [np.eye(size)[gold] for size, gold in zip(sizes, _gold(examples), strict=True)])
+
+    def answers(
+        self, examples: Examples[Question], rows: PartialRows[ExampleRow], logits: Sequence[np.ndarray]
+    ) -> list[Answer]:
+        pairs = zip(examples, logits, strict=True)
+        return [_predicted(item, torch.from_numpy(scores[:, 0]).softmax(-1).numpy()) for item, scores in pairs]
+
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         return self.pooled.published_head(model, family, "ForMultipleChoice", self.state_dict(), {})
+
+
+def _predicted(item: Question, probs: np.ndarray) -> Answer:
+    """(answers,) the probabilities of one question."""
+    best = int(probs.argmax())
+    return {"answer": best, "text": item.choices[best], "scores": [float(value) for value in probs]}
 
 
 def _gold(examples: Examples[Question]) -> np.ndarray:

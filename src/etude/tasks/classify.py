@@ -21,16 +21,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
+from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
+from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task, most_common
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, most_common
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_counts
 from etude.tasks.data.examples import Examples, Record, column_of, gather, label_names, label_numbers, label_of, text_of
 from etude.tasks.data.records import FILES, records
+from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED, Outcome, mean_outcome
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
@@ -171,7 +174,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Classify(settings, model, tokenizer, facts["labels"])
 
 
-class LabelTask(Task[L, ExampleRow, ExampleBatch]):
+class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
     """One label for an example, whatever of it is read: `texts`."""
 
     scoring: LabelScoring[L]
@@ -196,11 +199,11 @@ class LabelTask(Task[L, ExampleRow, ExampleBatch]):
     # --- training -----------------------------------------------------------------------------------
 
     def rows(self, corpus: Examples[L], seed: int = 0) -> ExampleRows:
-        rows = self._rows(corpus)
+        rows = self.unlabelled_rows(corpus)
         rows.labels = label_numbers((item.label for item in corpus), self.labels, corpus.places)
         return rows
 
-    def _rows(self, examples: Examples[L]) -> ExampleRows:
+    def unlabelled_rows(self, examples: Examples[L]) -> ExampleRows:
         return self.pooled.rows([[self.texts(item)] for item in examples], examples.places, examples.source)
 
     @abstractmethod
@@ -233,7 +236,7 @@ class LabelTask(Task[L, ExampleRow, ExampleBatch]):
 
     def probabilities(self, model: Model, examples: Examples[L]) -> np.ndarray:
         """(examples, labels), in their order."""
-        rows = self._rows(examples)
+        rows = self.unlabelled_rows(examples)
         probs = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
         for group, batch in self.batches(model, rows):
             probs[group] = self.pooled(model, batch)[0].softmax(-1).float().cpu().numpy()
@@ -241,13 +244,14 @@ class LabelTask(Task[L, ExampleRow, ExampleBatch]):
 
     def predict(self, model: Model, examples: Examples[L]) -> list[Answer]:
         """The likeliest label, and the probability of every label."""
-        return [
-            {
-                "label": self.labels[int(row.argmax())],
-                "scores": {name: float(value) for name, value in zip(self.labels, row, strict=True)},
-            }
-            for row in self.probabilities(model, examples)
-        ]
+        return [self._answer(row) for row in self.probabilities(model, examples)]
+
+    def _answer(self, probs: np.ndarray) -> Answer:
+        """(labels,) the probabilities of one example."""
+        return {
+            "label": self.labels[int(probs.argmax())],
+            "scores": {name: float(value) for name, value in zip(self.labels, probs, strict=True)},
+        }
 
     def evaluate(self, model: Model, examples: Examples[L], intervals: bool = True) -> dict[str, Score]:
         gold = label_numbers((item.label for item in examples), self.labels, examples.places)
@@ -278,6 +282,31 @@ class LabelTask(Task[L, ExampleRow, ExampleBatch]):
     def confusion(self, examples: Examples[L], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
         pairs = zip(examples, answers, strict=True)
         return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
+
+    # --- the head alone -----------------------------------------------------------------------------
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        return self.pooled.head
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        return self.pooled.nonlinear_part
+
+    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
+        return self.pooled.features(model, states, batch)
+
+    def unit_counts(self, batch: ExampleBatch) -> np.ndarray:
+        return self.pooled.feature_counts(batch)
+
+    def targets(self, examples: Examples[L], rows: PartialRows[ExampleRow]) -> Targets:
+        numbers = label_numbers((item.label for item in examples), self.labels, examples.places)
+        return Targets("softmax", list(numbers[:, None]))
+
+    def answers(
+        self, examples: Examples[L], rows: PartialRows[ExampleRow], logits: Sequence[np.ndarray]
+    ) -> list[Answer]:
+        return [self._answer(torch.from_numpy(row[0]).softmax(-1).numpy()) for row in logits]
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         config = label_config(self.labels) | {"problem_type": "single_label_classification"}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -80,6 +80,12 @@ class ExampleRows:
     def cut(self) -> int:
         """How many examples were longer than the model can see."""
         return sum(any(part.cut for part in parts) for parts in self.framed)
+
+    def part(self, numbers: Sequence[int]) -> ExampleRows:
+        """Some of them, in the order given."""
+        chosen = list(numbers)
+        labels, values = (None if array is None else array[chosen] for array in (self.labels, self.values))
+        return replace(self, framed=[self.framed[n] for n in chosen], labels=labels, values=values)
 
     def __len__(self) -> int:
         return len(self.framed)
@@ -202,16 +208,26 @@ class PooledHead(nn.Module):
 
     def scores(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
         """The same from states that are there already."""
-        vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
-        if self.reading == "apart":
-            first, second = vectors[0::2], vectors[1::2]
-            vectors = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
-        elif self.reading == "both":
-            vectors = vectors[0::2] + vectors[1::2]
-        vectors = self._dropout(vectors, batch)
+        vectors = self._dropout(self.features(model, states, batch), batch)
         if self.hidden is not None:
             vectors = F.dropout(F.relu(self.hidden(vectors)), self.settings.dropout, self.training)
         return upcast(self.head(vectors))
+
+    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
+        """What the head reads, (R or S, width): one a row where its sequences are joined, else one a sequence."""
+        vectors = self.scale * self.vectors(model, states.last, batch)  # (S, D)
+        if self.reading == "apart":
+            first, second = vectors[0::2], vectors[1::2]
+            return torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
+        return vectors[0::2] + vectors[1::2] if self.reading == "both" else vectors
+
+    def feature_counts(self, batch: ExampleBatch) -> np.ndarray:
+        """(R,) how many of these vectors each row has."""
+        return batch.sizes if self.reading == "joint" else batch.sizes // 2
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        return None if self.hidden is None else f"task.head={self.settings.head}"
 
     def _dropout(self, vectors: Tensor, batch: ExampleBatch) -> Tensor:
         if not self.shared_dropout or not self.training:

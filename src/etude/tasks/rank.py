@@ -25,18 +25,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring
 from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.candidates import COLUMNS, Query, parse, read
 from etude.tasks.data.examples import Examples
 from etude.tasks.data.records import FILES, records
+from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
@@ -150,7 +152,7 @@ class QueryBatch(ExampleBatch):
     owners: Tensor | None = None  # (C,) int64, the query of each
 
 
-class Rank(Task[Query, ExampleRow, QueryBatch]):
+class Rank(LinearTask[Query, ExampleRow, QueryBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, RankScoring(settings)
@@ -171,9 +173,9 @@ class Rank(Task[Query, ExampleRow, QueryBatch]):
                 corpus.source, len(corpus) - len(useful), len(corpus),
             )  # fmt: skip
         relevant = [np.array(item.relevant, dtype=bool) for item in useful]
-        return QueryRows(self._rows(useful), relevant, self.sequences, self.settings.candidates, seed)
+        return QueryRows(self.unlabelled_rows(useful), relevant, self.sequences, self.settings.candidates, seed)
 
-    def _rows(self, examples: Examples[Query]) -> ExampleRows:
+    def unlabelled_rows(self, examples: Examples[Query]) -> ExampleRows:
         texts = [[(item.text, candidate) for candidate in item.candidates] for item in examples]
         return self.pooled.rows(texts, examples.places, examples.source)
 
@@ -214,7 +216,7 @@ class Rank(Task[Query, ExampleRow, QueryBatch]):
 
     def scores(self, model: Model, examples: Examples[Query]) -> list[np.ndarray]:
         """(candidates,) of each query, in their order."""
-        rows = self._rows(examples)
+        rows = self.unlabelled_rows(examples)
         scores: list[np.ndarray] = [np.zeros(0)] * len(rows)
         for group, batch in self.batches(model, rows):
             flat = self.pooled(model, batch)[0][:, 0].float().cpu()
@@ -224,13 +226,7 @@ class Rank(Task[Query, ExampleRow, QueryBatch]):
 
     def predict(self, model: Model, examples: Examples[Query]) -> list[Answer]:
         """The candidates from best to worst, by their number in the query, and the score of each in its place."""
-        answers = []
-        for item, scores in zip(examples, self.scores(model, examples), strict=True):
-            order = np.argsort(-scores, kind="stable").tolist()
-            answers.append(
-                {"order": order, "best": item.candidates[order[0]], "scores": [float(value) for value in scores]}
-            )
-        return answers
+        return [_answer(item, scores) for item, scores in zip(examples, self.scores(model, examples), strict=True)]
 
     def evaluate(self, model: Model, examples: Examples[Query], intervals: bool = True) -> dict[str, Score]:
         useful = examples.part(informative(examples))
@@ -256,8 +252,39 @@ class Rank(Task[Query, ExampleRow, QueryBatch]):
             errors.append(ErrorExample(item.text, " / ".join(gold) or "(none)", answer["best"], correct, loss))
         return errors
 
+    # --- the head alone -----------------------------------------------------------------------------
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        return self.pooled.head
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        return self.pooled.nonlinear_part
+
+    def features(self, model: Model, states: States, batch: QueryBatch) -> Tensor:
+        return self.pooled.features(model, states, batch)
+
+    def unit_counts(self, batch: QueryBatch) -> np.ndarray:
+        return self.pooled.feature_counts(batch)
+
+    def targets(self, examples: Examples[Query], rows: PartialRows[ExampleRow]) -> Targets:
+        informative(examples)
+        return Targets("candidates", [np.array(item.relevant, dtype=np.float64) for item in examples])
+
+    def answers(
+        self, examples: Examples[Query], rows: PartialRows[ExampleRow], logits: Sequence[np.ndarray]
+    ) -> list[Answer]:
+        return [_answer(item, scores[:, 0]) for item, scores in zip(examples, logits, strict=True)]
+
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         return self.pooled.published_head(model, family, "ForSequenceClassification", self.state_dict(), SCORE_CONFIG)
+
+
+def _answer(item: Query, scores: np.ndarray) -> Answer:
+    """(candidates,) the scores of one query."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return {"order": order, "best": item.candidates[order[0]], "scores": [float(value) for value in scores]}
 
 
 def informative(examples: Examples[Query]) -> list[int]:

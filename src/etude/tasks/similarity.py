@@ -20,16 +20,19 @@ import numpy as np
 import torch
 from pydantic import Field
 from scipy.stats import rankdata
+from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring
 from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.examples import Examples, Record, column_of, gather, number_of
 from etude.tasks.data.records import FILES, records
+from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.outcomes import Outcome, correlation_outcome
 from etude.tasks.pair import FIRST, INPUTS, SECOND, TEXTS, pair_reading, texts_of
@@ -115,7 +118,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Similarity(settings, model, tokenizer, facts["mean"], facts["deviation"])
 
 
-class Similarity(Task[RatedPair, ExampleRow, ExampleBatch]):
+class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
         self.settings, self.scoring = settings, CorrelationScoring(settings)
@@ -135,11 +138,11 @@ class Similarity(Task[RatedPair, ExampleRow, ExampleBatch]):
         return {"mean": self.mean, "deviation": self.deviation}
 
     def rows(self, corpus: Examples[RatedPair], seed: int = 0) -> ExampleRows:
-        rows = self._rows(corpus)
+        rows = self.unlabelled_rows(corpus)
         rows.values = (_gold(corpus) - self.mean) / self.deviation
         return rows
 
-    def _rows(self, examples: Examples[RatedPair]) -> ExampleRows:
+    def unlabelled_rows(self, examples: Examples[RatedPair]) -> ExampleRows:
         return self.pooled.rows([[item.texts] for item in examples], examples.places, examples.source)
 
     def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> ExampleBatch:
@@ -164,7 +167,7 @@ class Similarity(Task[RatedPair, ExampleRow, ExampleBatch]):
 
     def values(self, model: Model, examples: Examples[RatedPair]) -> np.ndarray:
         """(examples,) on the scale of the training file, not clipped: correlations need no bounds."""
-        rows = self._rows(examples)
+        rows = self.unlabelled_rows(examples)
         values = np.zeros(len(rows))
         for group, batch in self.batches(model, rows):
             values[group] = self.pooled(model, batch)[0][:, 0].double().cpu().numpy()
@@ -190,6 +193,30 @@ class Similarity(Task[RatedPair, ExampleRow, ExampleBatch]):
             )
             for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
         ]
+
+    # --- the head alone -----------------------------------------------------------------------------
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        return self.pooled.head
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        return self.pooled.nonlinear_part
+
+    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
+        return self.pooled.features(model, states, batch)
+
+    def unit_counts(self, batch: ExampleBatch) -> np.ndarray:
+        return self.pooled.feature_counts(batch)
+
+    def targets(self, examples: Examples[RatedPair], rows: PartialRows[ExampleRow]) -> Targets:
+        return Targets("squares", list(((_gold(examples) - self.mean) / self.deviation)[:, None]))
+
+    def answers(
+        self, examples: Examples[RatedPair], rows: PartialRows[ExampleRow], logits: Sequence[np.ndarray]
+    ) -> list[Answer]:
+        return [{"score": float(row[0, 0]) * self.deviation + self.mean} for row in logits]
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         """Targets are trained in units of deviation: scale and mean go into the weights."""

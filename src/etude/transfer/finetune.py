@@ -7,7 +7,6 @@ stopped goes on where it was (`resume`), bit for bit. Several rates or seeds are
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from torch import nn
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.hub import write_tensors
 from etude.inference.opening import Pretrained, open_pretrained
 from etude.models.base import Model
 from etude.models.depth import learner_depths
@@ -28,7 +26,7 @@ from etude.objectives.base import Objective, Rows
 from etude.recipes.datasets import resolve_dataset
 from etude.recipes.document import Overrides
 from etude.runs import task_plan as plans
-from etude.runs.run import MODEL_CARD, TASK, WEIGHTS, Run
+from etude.runs.run import TASK, Run
 from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import ExampleFile, Plan
 from etude.runs.training import discard_untrained, train_loop
@@ -48,6 +46,8 @@ from etude.transfer import task_teacher as teachers
 from etude.transfer import vector_init
 from etude.transfer.gradual_unfreezing import ThawingLoop
 from etude.transfer.model_card import format_model_card
+from etude.transfer.probe_run import solve_probe
+from etude.transfer.task_weights import write_task_run
 
 
 @dataclass
@@ -94,6 +94,8 @@ def finetune(
     kind, overrides = resolve_dataset(task, overrides)
     start = open_pretrained(base)
     with warn_once():
+        if plans.resolve_settings(kind, overrides, start.model)[1].probe:
+            return solve_probe(start, kind, train, out, dev, columns, overrides, skip_bad)
         transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad)
         device = resolve_device(transfer.plan.train.device)
         with connect(device.type == "cuda") as ranks:
@@ -132,12 +134,7 @@ def plan_transfer(
     """Settle everything: the settings, the labels, the number of steps. A bad file is refused here."""
     module = plans.task_module(kind)
     settings, transfer_settings, train_settings = plans.resolve_settings(kind, overrides, start.model)
-    column_names = dict(columns or {})
-    unknown = [role for role in column_names if role not in module.COLUMNS]
-    if unknown:
-        raise UserError(
-            f"The task {kind} has no column of the role '{unknown[0]}': it reads {', '.join(module.COLUMNS)}."
-        )
+    column_names = plans.check_columns(kind, columns)
     sources = ExampleFile.from_path(train), ExampleFile.from_path(dev) if dev is not None else None
     examples = module.read(train, column_names, skip_bad)
     facts = module.learn(examples, settings)
@@ -277,11 +274,6 @@ def finish(run: Run, transfer: Transfer, outcome: TrainResult) -> None:
         task.tune_on_dev(model, dev)
         scores = {name: score.json() for name, score in task.evaluate(model, dev).items()}
     plan = replace(plan, facts=task.facts(), score=task.score, scores=scores)
-    checkpoint.write_text(run.folder / TASK, plan.dump())
-    checkpoint.write_text(run.folder / MODEL_CARD, format_model_card(run, plan, outcome))
-    recipe = run.recipe
-    config = {"model_type": f"etude-{recipe.model_kind}-{plan.kind}", "etude": recipe.model.model_dump(mode="json")}
-    checkpoint.write_text(run.folder / "config.json", json.dumps(config, indent=1))
-    weights = nn.ModuleDict({"model": model.cpu(), "objective": task.cpu()}).state_dict()
-    write_tensors(weights, run.folder / WEIGHTS)
+    card = format_model_card(run, run.recipe, plan, outcome)
+    write_task_run(run.folder, run.recipe, plan, model.cpu(), task.cpu(), card)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # the best are the final weights: nothing to resume

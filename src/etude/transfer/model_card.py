@@ -5,17 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from etude.recipes.schema import Recipe
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.train.run_state import TrainResult
 
 
-def format_model_card(run: Run, plan: Plan, result: TrainResult) -> str:
-    """Return the model card in Markdown."""
-    state, transfer = result.state, plan.transfer
+def format_model_card(run: Run, recipe: Recipe, plan: Plan, result: TrainResult | None) -> str:
+    """Return the model card in Markdown; `result` is None where nothing was trained (a linear probe)."""
+    transfer = plan.transfer
     reads = transfer.layers if isinstance(transfer.layers, str) else ", ".join(map(str, transfer.layers))
     manner = "features: the model is frozen" if transfer.frozen else "fine-tuned"
+    if transfer.probe:
+        manner = "linear probe: the model is frozen, its head solved for"
     if plan.distill is not None:
         distill_settings = plan.distill.model_dump(mode="json", exclude={"teacher"})
         distill_text = ", ".join(f"{name} {value}" for name, value in distill_settings.items() if value)
@@ -29,28 +32,37 @@ def format_model_card(run: Run, plan: Plan, result: TrainResult) -> str:
     )
     settings = ", ".join(f"{name} {value}" for name, value in plan.settings.model_dump(mode="json").items() if value)
     labels = plan.facts.get("labels")
-    dev = Path(plan.dev.path).name if plan.dev else "none: the last weights were taken"
+    dev = Path(plan.dev.path).name if plan.dev else "none"
+    training = f"| seed | {plan.train.seed} |"
+    origin = "They chose nothing."
+    if result is not None:
+        state = result.state
+        best = f"step {state.best_step:,}" if state.best_step is not None else "not chosen"
+        cost = f"{state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s"
+        training = f"""| trained | {cost} |
+| best | {best} |
+| rate, seed | {plan.train.lr:g}, {plan.train.seed} |"""
+        dev = dev if plan.dev else "none: the last weights were taken"
+        origin = "The best weights were chosen on the same examples, so these are optimistic."
     return f"""# {run.folder.name}
 
-{run.recipe.system or run.recipe.name}, transferred to the task `{plan.kind}` with Etude.
+{recipe.system or recipe.name}, transferred to the task `{plan.kind}` with Etude.
 
 | | |
 |---|---|
-| starts from | {Path(plan.base).name} ({run.recipe.name}) |
+| starts from | {Path(plan.base).name} ({recipe.name}) |
 | manner | {manner}; reads layer {reads} |
 | task | {plan.kind}: {settings} |
 | labels | {", ".join(map(str, labels)) if labels else "none"} |
 | examples | {Path(plan.examples.path).name} (`{plan.examples.fingerprint}`) |
 | dev | {dev} |
-| trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |
-| best | {f"step {state.best_step:,}" if state.best_step is not None else "not chosen"} |
-| rate, seed | {plan.train.lr:g}, {plan.train.seed} |
+{training}
 | hardware | {describe_hardware()} |
 | versions | {describe_versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
 
 ## Scores on dev
-The best weights were chosen on the same examples, so these are optimistic. Intervals are 95 % bootstrap intervals.
+{origin} Intervals are 95 % bootstrap intervals.
 
 | | value | interval | examples |
 |---|---|---|---|

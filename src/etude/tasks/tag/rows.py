@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -39,6 +40,17 @@ class TagRows:
     inputs: list[NetworkInputs] | None = None
     shuffle: bool = True
     row_tokens: int | None = None
+
+    def part(self, numbers: Sequence[int]) -> TagRows:
+        """Some of them, in the order given."""
+        chosen = list(numbers)
+        return replace(
+            self,
+            pieces=[self.pieces[n] for n in chosen],
+            framed=[self.framed[n] for n in chosen],
+            tags=None if self.tags is None else [self.tags[n] for n in chosen],
+            inputs=None if self.inputs is None else [self.inputs[n] for n in chosen],
+        )
 
     def __len__(self) -> int:
         return len(self.framed)

@@ -13,26 +13,28 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
 from etude.models.depth import training_flops
 from etude.nn.packed import Layout
+from etude.nn.states import States
 from etude.objectives.base import Stat, Term, join
 from etude.settings import Strict
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Task
+from etude.tasks.base import Answer, Answers, ErrorExample, Facts
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.conll import sentences as records
 from etude.tasks.data.examples import Examples, label_names
+from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
 from etude.tasks.tag import errors as tag_errors
 from etude.tasks.tag import network as tag_network
@@ -128,7 +130,7 @@ def _scheme(examples: Examples[TaggedSentence], settings: Settings) -> Scheme | 
 # --- the task ---------------------------------------------------------------------------------------
 
 
-class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
+class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
     scoring: TagScoring
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> None:
@@ -176,13 +178,16 @@ class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
     # --- rows ---------------------------------------------------------------------------------------
 
     def rows(self, corpus: Examples[TaggedSentence], seed: int = 0) -> TagRows:
-        rows = self._rows(corpus)
-        rows.tags = []
-        for item, where, pieces, framed_sentence in zip(corpus, corpus.places, rows.pieces, rows.framed, strict=True):
-            rows.tags.append(self._gold(item, where, pieces)[: len(framed_sentence.units)])
+        rows = self.unlabelled_rows(corpus)
+        rows.tags = self._gold_tags(corpus, rows)
         return rows
 
-    def _rows(self, examples: Examples[TaggedSentence]) -> TagRows:
+    def _gold_tags(self, examples: Examples[TaggedSentence], rows: TagRows) -> list[np.ndarray]:
+        """(units,) of each sentence, the numbers of the tags of the units that are read."""
+        sentences = zip(examples, examples.places, rows.pieces, rows.framed, strict=True)
+        return [self._gold(item, where, pieces)[: len(framed.units)] for item, where, pieces, framed in sentences]
+
+    def unlabelled_rows(self, examples: Examples[TaggedSentence]) -> TagRows:
         """Sentences as a model reads them, without their tags."""
         pieces: list[Pieces] = []
         for start in range(0, len(examples), 1000):  # encodings are large: not all at once
@@ -288,8 +293,13 @@ class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
 
     def predict(self, model: Model, examples: Examples[TaggedSentence]) -> list[Answer]:
         """A tag for each word, with its probability, and the entities they write."""
+        return self._answers(examples, self._tags(model, examples))
+
+    def _answers(
+        self, examples: Examples[TaggedSentence], tagged: Iterable[tuple[list[str], list[float]]]
+    ) -> list[Answer]:
         answers = []
-        for item, (tags, probs) in zip(examples, self._tags(model, examples), strict=True):
+        for item, (tags, probs) in zip(examples, tagged, strict=True):
             words = self._words(item)
             answer: Answer = {"tokens": words, "tags": tags, "scores": probs}
             if self.scheme is not None:
@@ -303,14 +313,20 @@ class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
 
     def _tags(self, model: Model, examples: Examples[TaggedSentence]) -> Iterator[tuple[list[str], list[float]]]:
         """Tags of words, as the files write them, and their probabilities; in the order of the examples."""
-        rows = self._rows(examples)
+        rows = self.unlabelled_rows(examples)
         decoded: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0))] * len(rows)
         for group, batch in self.batches(model, rows):
             assert batch.words is not None
             best, probs = (tensor.cpu().numpy() for tensor in self.head.decode(self.scores(model, batch), batch.words))
             for number, start, stop in zip(group, batch.words.host[:-1], batch.words.host[1:], strict=True):
                 decoded[number] = best[start:stop], probs[start:stop]
-        for (numbers, probs), pieces in zip(decoded, rows.pieces, strict=True):
+        return self._as_written(decoded, rows.pieces)
+
+    def _as_written(
+        self, decoded: Sequence[tuple[np.ndarray, np.ndarray]], sentences: Sequence[Pieces]
+    ) -> Iterator[tuple[list[str], list[float]]]:
+        """Tags of units by number as tags of words in the scheme of the files."""
+        for (numbers, probs), pieces in zip(decoded, sentences, strict=True):
             tags = [self.labels[number] for number in numbers]
             if self.encoding is not None and "iobes" in (self.encoding, self.scheme):
                 tags = convert(tags, "iob2")  # units become characters in IOB only
@@ -350,6 +366,47 @@ class Tagger(Task[TaggedSentence, TagRow, TagBatch]):
             gold, predicted = (list(compress(tags, words)) for tags in (item.tags or (), answer["tags"]))
             counts += tag_errors.confusion(gold, predicted, self.scheme)
         return "characters" if self.characters else "words", counts
+
+    # --- the head alone -----------------------------------------------------------------------------
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        return self.head.output
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        if self.own is not None:
+            return "task.network"
+        return None if self.settings.head == "linear" else f"task.head={self.settings.head}"
+
+    def features(self, model: Model, states: States, batch: TagBatch) -> Tensor:
+        assert batch.units is not None
+        return states.last[batch.units]
+
+    def unit_counts(self, batch: TagBatch) -> np.ndarray:
+        assert batch.words is not None
+        return batch.words.lengths
+
+    def targets(self, examples: Examples[TaggedSentence], rows: PartialRows[TagRow]) -> Targets:
+        assert isinstance(rows, TagRows)
+        return Targets("softmax", self._gold_tags(examples, rows))
+
+    def answers(
+        self, examples: Examples[TaggedSentence], rows: PartialRows[TagRow], logits: Sequence[np.ndarray]
+    ) -> list[Answer]:
+        assert isinstance(rows, TagRows)
+        decoded = []
+        for scores in logits:
+            words = Layout.from_bounds(np.array([0, len(scores)]), len(scores))
+            best, probs = self.head.decode(torch.from_numpy(scores), words)
+            decoded.append((best.numpy(), probs.numpy()))
+        return self._answers(examples, self._as_written(decoded, rows.pieces))
+
+    def scale_logits(self, temperature: float) -> None:
+        """Of a CRF, the scores of transitions too: marginals are then those of all scores divided by it."""
+        super().scale_logits(temperature)
+        if self.head.crf is not None and self.head.trains_crf:
+            self.head.crf.scale(temperature)
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         # a head without a CRF has one for its rules of decoding, where there are any: they are no weights
