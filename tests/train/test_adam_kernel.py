@@ -99,7 +99,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     monkeypatch.setattr(adam_kernel, "step", step)
     monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: adam_kernel)
     yield seen
-    tensor_lists.split_into_chunks.cache_clear()
+    tensor_lists._split_into_chunks.cache_clear()
 
 
 @pytest.mark.interpreted

@@ -31,16 +31,16 @@ WARPS = 4  # 8 elements a thread: 128-byte loads in flight, few enough registers
 
 _LANES = 128  # tensors of one program of the scalar kernel
 # Rows of the table copied from the host: five addresses, then lr and weight decay as the bits of a float64
-_ROWS = 7
+_ROWS, _LR = 7, 5
 
 
 @triton.jit(do_not_specialize=["count"])
-def _scalars_kernel(table, scalars, found_inf, count, guarded: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scalars_kernel(table, lrs, scalars, found_inf, count, guarded: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     """Increment every tensor's step; write to `scalars` (3, T): lr * decay, lr / correction1, 1 / sqrt(correction2)."""
     tensor = tl.program_id(0) * lanes + tl.arange(0, lanes)
     inside = tensor < count
     address = tl.load(table + 4 * count + tensor, mask=inside, other=0).to(tl.pointer_type(tl.float32))
-    lr = tl.load(table + 5 * count + tensor, mask=inside, other=0).to(tl.float64, bitcast=True)
+    lr = tl.load(lrs + tensor, mask=inside, other=0).to(tl.float64, bitcast=True)
     decay = tl.load(table + 6 * count + tensor, mask=inside, other=0).to(tl.float64, bitcast=True)
     log_beta1 = tl.load(table + 7 * count).to(tl.float64, bitcast=True)
     log_beta2 = tl.load(table + 7 * count + 1).to(tl.float64, bitcast=True)
@@ -127,7 +127,7 @@ def _log2_beta(beta: float) -> float:
 def step(
     addresses: Sequence[Sequence[int]],
     sizes: Sequence[int],
-    lrs: Sequence[float],
+    lrs: Sequence[float] | Tensor,
     decays: Sequence[float],
     *,
     betas: tuple[float, float],
@@ -139,20 +139,23 @@ def step(
     """Take one AdamW step for T contiguous float32 tensors on `device`.
 
     `addresses` has five rows of T: parameters, gradients, exp_avg, exp_avg_sq and step (one float32 each). Gradients
-    are divided by `grad_scale`; where `found_inf` is not 0 nothing changes. Both lie on the device.
+    are divided by `grad_scale`; where `found_inf` is not 0 nothing changes. Both lie on the device. So may `lrs`, as
+    (T,) float64: a step that is recorded reads it anew at every replay.
     """
     count = len(sizes)
     table = np.empty(_ROWS * count + 2, dtype=np.int64)
     table[: 5 * count] = [address for row in addresses for address in row]
-    table[5 * count :].view(np.float64)[:] = [*lrs, *decays, *map(_log2_beta, betas)]
+    host_lrs = [0.0] * count if isinstance(lrs, Tensor) else lrs
+    table[_LR * count :].view(np.float64)[:] = [*host_lrs, *decays, *map(_log2_beta, betas)]
     aligned = not (table[: 4 * count] % 16).any()  # nearly always: allocators align blocks
     table_on_device, chunks = copy_to_device(table, device), split_into_chunks(tuple(sizes), BLOCK, device)
     scalars = torch.empty(3 * count, dtype=torch.float32, device=device)
     # a kernel argument must be a tensor also where it is not read
     guard, divisor = scalars if found_inf is None else found_inf, scalars if grad_scale is None else grad_scale
+    lr_bits = lrs.view(torch.int64) if isinstance(lrs, Tensor) else table_on_device[_LR * count :]
     with torch.cuda.device_of(scalars):  # Triton launches on the current device
         _scalars_kernel[(triton.cdiv(count, _LANES),)](
-            table_on_device, scalars, guard, count, found_inf is not None, _LANES, num_warps=4
+            table_on_device, lr_bits, scalars, guard, count, found_inf is not None, _LANES, num_warps=4
         )
         if chunks.shape[1]:
             _step_kernel[(chunks.shape[1],)](

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.train.optimizers import Adam, AdamW, Groups, Lamb, MuonAdamW, compute_total_norm
+from etude.train.muon import Groups
+from etude.train.optimizers import Adam, AdamW, Lamb, MuonAdamW, compute_total_norm
 from etude.train.settings import Settings
 
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
@@ -150,9 +151,12 @@ def _check_parameters(named: list[tuple[str, nn.Parameter]]) -> None:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set every group's lr to the schedule's times the group's scale."""
+    """Set every group's lr to the schedule's times the group's scale; one on the device stays there."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr * group["scale"])
+        else:
+            group["lr"] = lr * group["scale"]
 
 
 # State as flat tensors: safetensors has no nesting, and nothing is pickled

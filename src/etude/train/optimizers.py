@@ -6,17 +6,17 @@ step, also of step 0, holds the same names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from etude.nn.triton import availability
-
-Groups = list[dict[str, Any]]  # torch's parameter groups
-Closure = Callable[[], float]
+from etude.train.closures import Closure, evaluate_closure
+from etude.train.muon import Groups, Muon
+from etude.train.tensor_lists import copy_to_device
 
 # Adam's two bias corrections, 1 - beta^t, are exactly 1 at this step; and a float32 counter stays there, as 2^24 + 1 is
 # not a float32.
@@ -34,14 +34,6 @@ def init_adam_state(optimizer: torch.optim.AdamW, step: float = 0.0) -> None:
                 "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
             }
-
-
-def _evaluate(closure: Closure | None) -> float | None:
-    """Return the loss of a closure, as torch's optimisers do at the start of a step."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 def load_adam_kernel(device: torch.device) -> ModuleType | None:
@@ -85,10 +77,11 @@ def _is_plain(tensor: Tensor, device: torch.device) -> bool:
 def _fits_kernel(groups: Groups) -> bool:
     """Whether the groups differ in lr and weight decay alone, and use no option that our kernel lacks."""
     unsupported = ("amsgrad", "maximize", "capturable", "differentiable", "foreach")
+    has_device_lr = isinstance(groups[0]["lr"], Tensor)
     return all(
         group["fused"]
         and not any(group[name] for name in unsupported)
-        and not isinstance(group["lr"], Tensor)
+        and isinstance(group["lr"], Tensor) == has_device_lr
         and (group["betas"], group["eps"]) == (groups[0]["betas"], groups[0]["eps"])
         for group in groups
     )
@@ -121,7 +114,7 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:
         """Take one step, by our kernel where it supports it."""
-        loss = _evaluate(closure)
+        loss = evaluate_closure(closure)
         if not self._step_by_kernel():
             super().step()
         return loss
@@ -150,7 +143,7 @@ class AdamW(torch.optim.AdamW):
         kernel.step(
             [addresses[0], [grad.data_ptr() for grad in grads], *addresses[1:]],
             self._checked[1],
-            [group["lr"] for _, group in updated],
+            self._lrs([group for _, group in updated], device),
             [group["weight_decay"] for _, group in updated],
             betas=self.param_groups[0]["betas"],
             eps=self.param_groups[0]["eps"],
@@ -159,6 +152,14 @@ class AdamW(torch.optim.AdamW):
             found_inf=self.found_inf,
         )
         return True
+
+    def _lrs(self, groups: Groups, device: torch.device) -> list[float] | Tensor:
+        """Return the lr of each tensor's group: floats, or (T,) float64 where a recorded step reads lrs on the device."""
+        if not isinstance(self.param_groups[0]["lr"], Tensor):
+            return [group["lr"] for group in groups]
+        numbers = {id(group): number for number, group in enumerate(self.param_groups)}
+        index = copy_to_device(np.array([numbers[id(group)] for group in groups], dtype=np.int64), device)
+        return torch.stack([group["lr"] for group in self.param_groups]).index_select(0, index)
 
 
 class Adam(AdamW):
@@ -200,7 +201,7 @@ class Lamb(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:
         """Take one step."""
-        loss = _evaluate(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
@@ -234,10 +235,11 @@ class Lamb(torch.optim.Optimizer):
 class MuonAdamW(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for hidden matrices, AdamW for everything else, as one optimiser.
 
-    Both parts are torch's. They share this object's groups and state, so an lr set on a group, a state dictionary and a
-    loaded state are those of the whole. Muon's step is scaled to the size of AdamW's (Liu et al. 2025, "Muon is
-    scalable", section 2.2), so that one lr and one weight decay serve both.
+    They share this object's groups and state, so an lr set on a group, a state dictionary and a loaded state are those
+    of the whole. Muon's steps are as long as AdamW's (train/muon.py), so that one lr and one weight decay serve both.
     """
+
+    _step_supports_amp_scaling = True  # torch's name for: `found_inf` on the device skips a step
 
     def __init__(
         self,
@@ -251,19 +253,12 @@ class MuonAdamW(torch.optim.Optimizer):
         eps: float,
         fused: bool | None = None,
     ) -> None:
-        self._parts: list[torch.optim.Optimizer] = []
+        self._parts: list[Muon | AdamW] = []
+        self.found_inf: Tensor | None = None
         if matrices:
-            muon = torch.optim.Muon(
-                matrices, lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn="match_rms_adamw"
-            )
-            for group in muon.param_groups:
-                for parameter in group["params"]:
-                    muon.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
-            self._parts.append(muon)
+            self._parts.append(Muon(matrices, lr=lr, momentum=momentum, nesterov=nesterov))
         if others:
-            adamw = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused)
-            init_adam_state(adamw)
-            self._parts.append(adamw)
+            self._parts.append(AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused))
         super().__init__([group for part in self._parts for group in part.param_groups], {})
         for part in self._parts:
             self.state.update(part.state)
@@ -292,7 +287,8 @@ class MuonAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:
         """Take one step."""
-        loss = _evaluate(closure)
+        loss = evaluate_closure(closure)
         for part in self._parts:
+            part.found_inf = self.found_inf
             part.step()
         return loss
