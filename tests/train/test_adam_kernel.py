@@ -123,6 +123,43 @@ def test_steps_are_adamws(
 
 
 @pytest.mark.interpreted
+def test_lrs_on_the_device_take_the_same_steps(calls: list[Any]) -> None:
+    ours, theirs = parameters(), parameters()
+    plain = AdamW(groups(ours), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
+    recorded = AdamW(groups(theirs), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
+    for group, lr in zip(recorded.param_groups, torch.zeros(3, dtype=torch.float64).unbind(), strict=True):
+        group["lr"] = lr
+    walk(plain, ours, range(STEPS))
+    walk(recorded, theirs, range(STEPS))
+    assert len(calls) == 2 * STEPS
+    assert all(torch.equal(own, twin) for own, twin in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.interpreted
+def test_tables_of_a_recording_are_filled_when_it_is_over(calls: list[Any]) -> None:
+    """As a CUDA graph does it: addresses are not final in the step that allocates the tables."""
+    learnt = parameters()
+    optimizer = AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
+    tables = tensor_lists.StaticTables()
+    give(learnt, 0)
+    with tables.allocate():
+        optimizer.step()
+    first = [table.clone() for table in tables.tables]
+    grads = [parameter.grad for parameter in learnt]  # alive: the tables still name their addresses
+    give(learnt, 1)  # gradients in other places
+    before = [parameter.detach().clone() for parameter in learnt]
+    with tables.record():
+        optimizer.step()  # here it runs, with the tables of the step before it
+    del grads
+    assert len(tables.tables) == len(first) and tables.constants
+    expected = tensor_lists.copy_to_device(tables.contents[0], torch.device("cpu"))
+    assert torch.equal(tables.tables[0], expected) and not torch.equal(first[0], expected)
+    assert not all(torch.equal(p, old) for p, old in zip(learnt, before, strict=True))
+    with pytest.raises(RuntimeError, match="another size"), tables.record():
+        tensor_lists.copy_to_device(np.zeros(3, np.int64), torch.device("cpu"))
+
+
+@pytest.mark.interpreted
 def test_gradients_are_divided_and_left_alone(calls: list[Any]) -> None:
     learnt = parameters()
     optimizer = AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=1e-8, fused=True)

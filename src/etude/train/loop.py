@@ -15,7 +15,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +35,7 @@ from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog, Value
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
+from etude.train.recorded_step import CudaGraphs, StepRecorder
 from etude.train.run_state import SelectionMetric, TrainResult, TrainState
 from etude.train.settings import Settings
 from etude.train.workers import default_workers
@@ -53,6 +54,8 @@ class Learner(nn.Module):
 
 class Loop:
     """Trains a model on an objective's rows, evaluates, logs and saves; `total` is the number of steps."""
+
+    records_steps = False  # whether whole steps become CUDA graphs on a GPU, where that is possible
 
     def __init__(
         self,
@@ -83,13 +86,10 @@ class Loop:
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
         self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
         self.compiled = settings.compile if settings.compile is not None else self.device.type == "cuda"
+        self.recorder = self._build_recorder()
         if self.compiled:
             load_kernels(self.device)
-            for trunk in (model, *objective.trunks()):
-                # shapes are static, so each is compiled once
-                trunk.compile(
-                    dynamic=False, options=compilation.compile_options(self.device, self._can_use_cuda_graphs())
-                )
+            self._compile_trunks(cuda_graphs=self.recorder is None and self._can_use_cuda_graphs())
         self.parallel: nn.Module = self.learner
         if self.ranks.size > 1:
             if objective.updates_itself:
@@ -125,17 +125,49 @@ class Loop:
         Launching a small kernel takes the host longer than the GPU needs to run it. Gradients stay in memory of the
         recording until the step is over, so all steps must have one size and one micro-batch.
         """
-        settings, row_tokens = self.settings, self.rows.row_tokens
         if (
             self.device.type != "cuda"
-            or row_tokens is None
+            or self.rows.row_tokens is None
             or self.ranks.size > 1
             or self.objective.state() is not None
         ):
             return False
-        sizes = schedule.batch_sizes(settings, row_tokens)
-        is_one_micro_batch = settings.micro_tokens is None or sizes[0] * row_tokens <= settings.micro_tokens
-        return len(sizes) == 1 and is_one_micro_batch
+        sizes = schedule.batch_sizes(self.settings, self.rows.row_tokens)
+        return len(sizes) == 1 and not self._has_micro_batches()
+
+    def _has_micro_batches(self) -> bool:
+        """Whether the steps of pre-training are divided into several micro-batches."""
+        settings, row_tokens = self.settings, self.rows.row_tokens
+        if row_tokens is None or settings.micro_tokens is None:
+            return False
+        return schedule.batch_sizes(settings, row_tokens)[0] * row_tokens > settings.micro_tokens
+
+    def _build_recorder(self) -> StepRecorder | None:
+        """Return what records whole steps on a GPU (train/recorded_step.py), or None where no step can be recorded."""
+        if self.device.type != "cuda" or not self.compiled or self.optimizer is None or not self.records_steps:
+            return None
+        obstacle = None
+        if self.ranks.size > 1:
+            obstacle = "several processes exchange gradients"
+        elif self.objective.state() is not None:
+            obstacle = "the objective carries states from step to step"
+        elif self.rows.row_tokens is None:
+            obstacle = "batches have as many tokens as their examples"
+        elif self._has_micro_batches():
+            obstacle = "a step has several micro-batches (train.micro_tokens)"
+        elif not optim.supports_recording(self.optimizer):
+            obstacle = f"train.optimizer={self.settings.optimizer} reads its learning rate on the host"
+        if obstacle:
+            self.progress.print(f"steps are not recorded as CUDA graphs: {obstacle}")
+            return None
+        return StepRecorder(
+            self._take_step, self.optimizer, self.device, CudaGraphs(self.device), report=self.progress.print
+        )
+
+    def _compile_trunks(self, cuda_graphs: bool) -> None:
+        """Compile the models; shapes are static, so each is compiled once."""
+        for trunk in (self.model, *self.objective.trunks()):
+            trunk.compile(dynamic=False, options=compilation.compile_options(self.device, cuda_graphs))
 
     # --- the loop -----------------------------------------------------------------------------------
 
@@ -204,7 +236,9 @@ class Loop:
         state.tokens, state.flops = state.tokens + tokens, state.flops + flops
         state.seconds = time.perf_counter() - self.started
         for name, value in sums.items():  # stays on the device: no synchronisation here
-            self.running[name] = self.running[name] + value if name in self.running else value.double()
+            running = self.running.get(name)
+            # a copy: the next replay of a recorded step writes over its results
+            self.running[name] = value.to(torch.float64, copy=True) if running is None else running + value
         for name, count in totals.items():
             state.counts[name] = state.counts.get(name, 0.0) + count
         if state.step % self.settings.log_every == 0 or state.step == self.total:
@@ -213,51 +247,80 @@ class Loop:
 
     def _optimize(self, step: Step, totals: dict[str, float], lr: float) -> dict[str, Tensor]:
         """Compute gradients, clip them and take an optimiser step; return sums of loss terms and the gradient norm."""
-        sums = self._backward(step, totals)
         assert self.optimizer is not None
-        norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip, self.optimizer)
-        self._skip_if_nonfinite(norm, step.number)
+        if self.recorder is not None and len(step.batches) == 1:
+            self._seed_dropout(step.number, step.batches[0])
+            recorded = self.recorder.run(step.batches[0], totals, lr, step.number)
+            if recorded is not None:
+                return recorded
+            if self.recorder.obstacle:
+                self.recorder = None
+                if self.compiled and self._can_use_cuda_graphs():
+                    self._compile_trunks(cuda_graphs=True)
         optim.set_lr(self.optimizer, lr)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return sums | {"norm ": norm.detach()}
+        sums = self._backward(step, totals)
+        return sums | {"norm ": self._update_weights(step.number)}
+
+    def _take_step(self, batch: Batch, totals: Mapping[str, Tensor], number: Tensor) -> dict[str, Tensor]:
+        """Take a step of one micro-batch, with all that it reads on the device: this is what can be recorded."""
+        sums = self._backward_batch(batch, totals)
+        return sums | {"norm ": self._update_weights(number)}
 
     def _backward(self, step: Step, totals: dict[str, float]) -> dict[str, Tensor]:
         """Accumulate gradients of the whole step; return this rank's sums of each loss term and of the loss."""
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(step.batches):
             is_last = number == len(step.batches) - 1
-            torch.manual_seed(fold(self.settings.seed, step.number, int(batch.slots[0]), "dropout") >> 1)
+            self._seed_dropout(step.number, batch)
             if self.compiled and self.device.type == "cuda":
                 torch.compiler.cudagraph_mark_step_begin()
-            with self._no_sync(is_last), self.autocast():
-                terms = self.parallel(self._to_device(batch))
-                loss = total_loss(terms, totals)
-            # DDP averages over ranks, and the loss is a sum
-            (loss * self.ranks.size).backward()
-            for name, value in [*((n, t.sum) for n, t in terms.items()), ("loss ", loss)]:
-                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
+            for name, value in self._backward_batch(self._to_device(batch), totals, is_last).items():
+                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value
         return sums
+
+    def _backward_batch(
+        self, batch: Batch, totals: Mapping[str, float | Tensor], is_last: bool = True
+    ) -> dict[str, Tensor]:
+        """Accumulate gradients of one micro-batch; return its sum of each loss term and of the loss."""
+        with self._no_sync(is_last), self.autocast():
+            terms = self.parallel(batch)
+            loss = total_loss(terms, totals)
+        # DDP averages over ranks, and the loss is a sum
+        (loss * self.ranks.size).backward()
+        return {name: term.sum.detach() for name, term in terms.items()} | {"loss ": loss.detach()}
+
+    def _update_weights(self, number: int | Tensor) -> Tensor:
+        """Clip the gradients and take an optimiser step; return the norm before clipping."""
+        assert self.optimizer is not None
+        norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip, self.optimizer)
+        self._skip_if_nonfinite(norm, number)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm.detach()
+
+    def _seed_dropout(self, number: int, batch: Batch) -> None:
+        torch.manual_seed(fold(self.settings.seed, number, int(batch.slots[0]), "dropout") >> 1)
 
     def _to_device(self, batch: Batch) -> Batch:
         """Move a batch to the device; a CPU without compilation drops the padding that keeps shapes static."""
         return batch.compact() if self.device.type == "cpu" and not self.compiled else batch.to(self.device)
 
-    def _skip_if_nonfinite(self, norm: Tensor, step: int) -> None:
+    def _skip_if_nonfinite(self, norm: Tensor, step: int | Tensor) -> None:
         """Keep non-finite gradients away from the weights, without synchronising with a GPU.
 
-        A fused optimiser skips its update while `found_inf` is 1. From the first non-finite step on it stays 1, so the
-        weights are those before that step when `_raise_if_nonfinite` looks, a few steps later.
+        An optimiser that supports it skips its update while `found_inf` is 1. From the first non-finite step on it
+        stays 1, so the weights are those before that step when `_raise_if_nonfinite` looks, a few steps later.
         """
         if self.device.type == "cuda" and getattr(self.optimizer, "_step_supports_amp_scaling", False):
-            bad = (~torch.isfinite(norm)).float()
-            before = self.bad_step[0] if self.bad_step else torch.zeros_like(bad)
-            first = self.bad_step[1] if self.bad_step else torch.full_like(bad, -1.0, dtype=torch.int64)
-            first = torch.where((bad > 0) & (before == 0), step, first)
-            self.bad_step = (torch.maximum(bad, before), first)
-            self.optimizer.found_inf = self.bad_step[0]  # type: ignore[union-attr]
+            is_bad = (~torch.isfinite(norm)).float()
+            if self.bad_step is None:
+                self.bad_step = torch.zeros_like(is_bad), torch.full_like(is_bad, -1, dtype=torch.int64)
+            was_bad, first = self.bad_step  # updated in place: a recorded step knows them by their addresses
+            first.copy_(torch.where((is_bad > 0) & (was_bad == 0), step, first))
+            was_bad.copy_(torch.maximum(is_bad, was_bad))
+            self.optimizer.found_inf = was_bad  # type: ignore[union-attr]
         elif not bool(torch.isfinite(norm)):
-            self._raise_nonfinite(step)
+            self._raise_nonfinite(int(step))
 
     def _raise_if_nonfinite(self) -> None:
         """Raise an error if a gradient was not finite since the last call; synchronises with the GPU."""
@@ -450,7 +513,12 @@ class Loop:
                 signal.signal(number, handler)
 
 
-def total_loss(terms: dict[str, Term], totals: dict[str, float]) -> Tensor:
+def total_loss(terms: dict[str, Term], totals: Mapping[str, float | Tensor]) -> Tensor:
     """Return Σ weight · sum / count, with the counts of the whole step."""
-    parts = [term.weight * term.sum / max(1.0, totals[name]) for name, term in terms.items()]
+    parts = [term.weight * term.sum / _at_least_one(totals[name]) for name, term in terms.items()]
     return torch.stack([part.float() for part in parts]).sum()
+
+
+def _at_least_one(total: float | Tensor) -> float | Tensor:
+    """A term without a single label is 0, and stays 0."""
+    return total.clamp(min=1.0) if isinstance(total, Tensor) else max(1.0, total)

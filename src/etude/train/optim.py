@@ -159,6 +159,11 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr * group["scale"]
 
 
+def supports_recording(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step reads nothing on the host but addresses, and a non-finite one is skipped on the device."""
+    return isinstance(optimizer, (AdamW, MuonAdamW))
+
+
 # State as flat tensors: safetensors has no nesting, and nothing is pickled
 
 

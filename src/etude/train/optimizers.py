@@ -154,7 +154,7 @@ class AdamW(torch.optim.AdamW):
         return True
 
     def _lrs(self, groups: Groups, device: torch.device) -> list[float] | Tensor:
-        """Return the lr of each tensor's group: floats, or (T,) float64 where a recorded step reads lrs on the device."""
+        """Return the lr of each tensor: floats, or (T,) float64 on the device for a step that is recorded."""
         if not isinstance(self.param_groups[0]["lr"], Tensor):
             return [group["lr"] for group in groups]
         numbers = {id(group): number for number, group in enumerate(self.param_groups)}
