@@ -44,6 +44,10 @@ SHAPES: dict[str, dict[str, dict[str, object]]] = {
         "causal": TOWERS | {"direction": "causal"},
         "shared": TOWERS | {"share": "all", "norm": "post", "embedding_width": 8},
     },
+    "encoder_decoder": {
+        "post": TOWERS,
+        "separate": TOWERS | {"norm": "pre", "tables": "separate", "positions": "learned"},
+    },
     "two_tower": {
         "attention": TOWERS,
         "none": TOWERS | {"combiner": "none"},

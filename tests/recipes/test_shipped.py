@@ -53,6 +53,8 @@ PUBLISHED: dict[str, int | str] = {
     "two-tower-base": "178M",  # the table says 177M; none counts the adaptive softmax
     "two-tower-large": "330M",
     "two-tower-bpe-large": "372M",  # the table says 370M
+    "transformer-base": "63.1M",  # the table says 65M
+    "transformer-big": "214M",  # the table says 213M
 }
 SPECIAL = 6
 
@@ -74,12 +76,15 @@ def shrunk(name: str) -> Recipe:
         sizes |= {"model.combiner_heads": 4} if recipe.model.combiner_heads else {}
         sizes |= {"objective.cutoffs": [100]} if recipe.objective.softmax == "adaptive" else {}
         sizes |= {"model.characters.filters": [[1, 8], [3, 8]]} if recipe.model.characters else {}
+    elif recipe.model_kind == "encoder_decoder":
+        sizes |= {"model.layers": 2, "model.heads": 2, "model.context": 32, "objective.row_tokens": 256}
     train = {
         "steps": 2,
         "batch_tokens": 2_000,
         "micro_tokens": None,
         "batch_ramp": None,
-        "warmup": 0,  # a first step at full rate, so that two steps move every weight
+        # a first step at full rate, so that two steps move every weight
+        "warmup": 1 if recipe.train.lr_schedule == "inverse_sqrt" else 0,
         "warmup_shape": "shift",
         "precision": "float32",
         "workers": 0,

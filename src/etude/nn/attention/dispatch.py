@@ -206,14 +206,15 @@ def attend_varlen(
     causal: bool,
     window: int | None = None,
     dropout: float = 0.0,
+    keys: Layout | None = None,
 ) -> Tensor:
-    """Attend by torch's flash kernels over bounds."""
+    """Attend by torch's flash kernels over bounds; `keys` is the layout of keys and values where it is another."""
     function, names = _varlen()
     if function is None:
         raise UserError(f"torch {torch.__version__} has no varlen attention: set path to 'grouped'")
     if query.shape[0] == 0:
-        return value.clone()  # no tokens, but part of the graph
-    bounds, longest = layout.bounds, layout.longest
+        return query + 0 * value.sum() if keys is not None else value.clone()  # no tokens, but part of the graph
+    keys = layout if keys is None else keys
     if dropout:
         # torch's function has no dropout; the kernel below it does, with its derivative
         back = -1 if window is None else window
@@ -223,10 +224,10 @@ def attend_varlen(
             query,
             key,
             value,
-            bounds,
-            bounds,
-            longest,
-            longest,
+            layout.bounds,
+            keys.bounds,
+            layout.longest,
+            keys.longest,
             dropout,
             causal and window is None,
             False,
@@ -234,7 +235,7 @@ def attend_varlen(
         )[0]
         return dropped
     arguments = varlen_arguments(names, causal, window)
-    mixed: Tensor = function(query, key, value, bounds, bounds, longest, longest, **arguments)
+    mixed: Tensor = function(query, key, value, layout.bounds, keys.bounds, layout.longest, keys.longest, **arguments)
     return mixed
 
 

@@ -146,6 +146,12 @@ class _Rearrange(torch.autograd.Function):
         return _gather(grad, inverse), None, None
 
 
+def move_rows(values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+    """Return values[index], with zeros where the index is negative; `inverse` maps back, and is the derivative."""
+    result: Tensor = _Rearrange.apply(values, index, inverse)
+    return result
+
+
 def rearrange(values: Tensor, plan: Plan) -> Tensor:
     """Bring (N, ...) into the order of the slots, with zeros at padding: one bucket after the other."""
     if plan.token_of_slot is None:

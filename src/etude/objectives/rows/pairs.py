@@ -1,0 +1,102 @@
+"""Rows of whole pairs: a source and its target belong together, and neither is ever cut.
+
+Every epoch reads all pairs in an order of its own, a keyed permutation. Laid end to end in that order they fill rows: a
+row holds the pairs that begin within its share of the tokens. The share is so much smaller than `row_tokens` that the
+last pair always fits, so a row has at most that many tokens of both sides together, and no padding; and it is never
+smaller than the longest pair, so no row is empty. Which pairs a row holds is a function of (seed, number) alone.
+
+A pair with a side of more than `length` tokens, its end among them, is left out; `left_out` says how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from etude.chance import Permutation, fold
+from etude.errors import UserError
+from etude.objectives.base import Row
+from etude.objectives.rows.sizes import corpus_name
+from etude.text.corpus.corpus import Corpus
+
+ROW_LENGTHS = 6  # a row holds at least so many times the longest side: see `row_size`
+
+
+def row_size(requested: int | None, length: int) -> int:
+    """`objective.row_tokens`, or room for a few pairs of the greatest length.
+
+    With six lengths a share of a row, four lengths at least, is split evenly into no less than the longest pair of two.
+    """
+    row_tokens = requested or max(ROW_LENGTHS * length, 1024)
+    if row_tokens < ROW_LENGTHS * length:
+        raise UserError(
+            f"objective.row_tokens={row_tokens} is too small to pack pairs of sides of up to {length} tokens: "
+            f"set it to {ROW_LENGTHS * length} or more, or lower objective.length."
+        )
+    return row_tokens
+
+
+class PairRows:
+    """Rows whose sequences are source, target, source, target ..., each with its end token behind."""
+
+    shuffle = True
+
+    def __init__(self, corpus: Corpus, seed: int, row_tokens: int, length: int, end: int) -> None:
+        self.corpus, self.seed, self.end = corpus, seed, end
+        self.row_tokens: int | None = row_tokens
+        if corpus.manifest.get("settings") is not None and corpus.pairs is None:
+            raise UserError(
+                f"{corpus_name(corpus)} is a corpus of plain text, and translation needs pairs. Prepare them with "
+                "'etude prepare FILE --pairs en,ko'."
+            )
+        count = len(corpus.sentences) // 2
+        bounds = corpus.sentences.slice(0, 2 * count + 1)
+        self.starts, sizes = bounds[:-1].reshape(-1, 2), np.diff(bounds).reshape(-1, 2)  # (pairs, 2)
+        usable = (sizes + 1 <= length).all(1)
+        self.pairs = np.flatnonzero(usable)  # numbers of the pairs that are short enough
+        self.left_out = count - len(self.pairs)
+        if not len(self.pairs):
+            raise UserError(
+                f"{corpus_name(corpus)} has no pair whose sides have at most {length} tokens, their ends among them. "
+                "Raise objective.length (and model.context)."
+            )
+        self.costs = sizes.sum(1)[self.pairs] + 2
+        self.total = int(self.costs.sum())
+        self.count = math.ceil(self.total / (row_tokens - int(self.costs.max()) + 1))
+        self._epochs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of an epoch in order, and where each row starts among them, (rows + 1,)."""
+        cached = self._epochs.get(epoch)
+        if cached is None:
+            order = np.asarray(
+                Permutation(len(self.pairs), fold(self.seed, epoch, "pairs"))(np.arange(len(self.pairs)))
+            )
+            costs = self.costs[order]
+            begins = np.cumsum(costs) - costs  # of each pair among all tokens
+            shares = -(-np.arange(self.count + 1) * self.total // self.count)  # of each row, rounded up
+            cached = self.pairs[order], np.searchsorted(begins, shares)
+            self._epochs = {number: value for number, value in self._epochs.items() if number == epoch - 1}
+            self._epochs[epoch] = cached
+        return cached
+
+    def __getitem__(self, index: int) -> Row:
+        epoch, place = divmod(index, self.count)
+        order, firsts = self._epoch(epoch)
+        sequences = [
+            np.append(self.corpus.tokens(start, stop), np.int32(self.end))
+            for pair in order[firsts[place] : firsts[place + 1]].tolist()
+            for start, stop in self._sides(pair)
+        ]
+        bounds = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int32)
+        return Row(index, np.concatenate(sequences), bounds)
+
+    def _sides(self, pair: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(start, stop) of source and target among the corpus's tokens."""
+        source, target = self.starts[pair].tolist()
+        stop = self.corpus.total if pair == len(self.starts) - 1 else int(self.starts[pair + 1, 0])
+        return (source, target), (target, stop)

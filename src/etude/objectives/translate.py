@@ -1,0 +1,158 @@
+"""Translation: every token of a target from its source and the tokens before it.
+
+The loss is cross-entropy with label smoothing (Vaswani et al. 2017, section 5.4; Szegedy et al. 2016): the target
+distribution is (1 - e) on the right token and e spread evenly over the vocabulary. Of logits z it is
+
+    logsumexp(z) - (1 - e) z_y - e mean(z) = cross-entropy + e (z_y - mean(z)),
+
+and the mean over the vocabulary is one product with the mean of the table, so nothing of the size of the logits is
+kept for it. Held-out loss and perplexity are without smoothing: the likelihood of the reference.
+
+A source stands before its end token; a target is read behind a start token, and its end is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models.base import Model, require
+from etude.models.seq2seq import Seq2Seq
+from etude.nn.initialization import draw_key, fill_normal
+from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
+from etude.nn.packed import Layout, Packed, positions_from_bounds
+from etude.nn.precision import upcast
+from etude.nn.states import States
+from etude.objectives.base import Batch, PretrainingObjective, Row, Stat, Term
+from etude.objectives.rows.pairs import PairRows, row_size
+from etude.objectives.rows.sizes import sequence_length
+from etude.settings import Strict
+from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.special_tokens import Specials
+
+
+class Settings(Strict):
+    length: int | None = Field(default=None, ge=2, description="tokens of a side at most; the model's context if None")
+    row_tokens: int | None = Field(default=None, ge=1, description="of both sides; 6 * length, at least 1024, if None")
+    smoothing: float = Field(default=0.1, ge=0, lt=1, description="share of the labels spread over the vocabulary")
+    tied: bool = Field(default=True, description="the output layer is the table of target vectors")
+    bias: bool = Field(default=False, description="a bias a token on the logits")
+
+
+@dataclass(kw_only=True)
+class TranslationBatch(Batch):
+    """Its own tokens are those of the targets, each behind a start token."""
+
+    source: Packed
+    targets: Tensor  # (N,) int64, the token after each
+
+    @property
+    def size(self) -> int:
+        return self.layout.total + self.source.layout.total
+
+
+class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
+    length: int
+    row_tokens: int
+
+    def __init__(self, settings: Settings, model: Seq2Seq, special: Specials) -> None:
+        super().__init__()
+        if special.end is None:
+            raise UserError("Translation needs an end token, and this tokenizer has none.")
+        self.end = int(special.end)
+        # without a start token a target begins behind an end, as in fairseq
+        self.start_token = self.end if special.start is None else int(special.start)
+        self.length = sequence_length(settings.length, model.context)
+        self.row_tokens = row_size(settings.row_tokens, self.length)
+        self.smoothing = settings.smoothing
+        self.output = None if settings.tied else nn.Parameter(torch.empty_like(model.target_table))
+        if self.output is not None:
+            fill_normal(self.output, draw_key(), self.output.shape[1] ** -0.5, truncated=False)
+        self.bias = nn.Parameter(torch.zeros(model.vocab)) if settings.bias else None
+
+    def rows(self, corpus: Corpus, seed: int) -> PairRows:
+        return PairRows(corpus, seed, self.row_tokens, self.length, self.end)
+
+    def batch(self, rows: Sequence[Row], chance: Chance) -> TranslationBatch:
+        bounds = np.concatenate(
+            [[0], *(row.bounds[1:] + start for row, start in zip(rows, _starts(rows), strict=True))]
+        )
+        tokens = np.concatenate([row.tokens for row in rows]).astype(np.int64)
+        side = np.repeat(np.arange(len(bounds) - 1) % 2, np.diff(bounds))  # 0 in a source, 1 in a target
+        source, targets = tokens[side == 0], tokens[side == 1]
+        source_bounds, target_bounds = (np.append(0, np.cumsum(np.diff(bounds)[place::2])) for place in (0, 1))
+        inputs = np.roll(targets, 1)
+        inputs[target_bounds[:-1]] = self.start_token
+        target = _pack(inputs, target_bounds, self.length)
+        return TranslationBatch(
+            tokens=target.tokens,
+            positions=target.positions,
+            segments=None,
+            layout=target.layout,
+            source=_pack(source, source_bounds, self.length),
+            targets=torch.from_numpy(targets),
+            rows=np.array([row.index for row in rows]),
+            slots=np.array([row.slot for row in rows]),
+            counts={"loss": len(targets)},
+        )
+
+    def output_table(self, model: Seq2Seq) -> Tensor:
+        """(V, D) the output layer."""
+        return model.target_table if self.output is None else self.output
+
+    def loss(self, model: Seq2Seq, batch: TranslationBatch) -> dict[str, Term]:
+        last, table = model(batch, source=batch.source).last, self.output_table(model)
+        total = linear_cross_entropy(last, table, self.bias, batch.targets)
+        if self.smoothing:
+            total = total + self.smoothing * self._sum_logit_gaps(upcast(last), table, batch.targets)
+        return {"loss": Term(total, batch.counts["loss"])}
+
+    def _sum_logit_gaps(self, last: Tensor, table: Tensor, targets: Tensor) -> Tensor:
+        """The sum over all tokens of z_y - mean(z), for logits z."""
+        gap = (last * (F.embedding(targets, table) - table.mean(0))).sum()
+        return gap if self.bias is None else gap + (self.bias[targets] - self.bias.mean()).sum()
+
+    def metrics(self, model: Seq2Seq, batch: TranslationBatch) -> dict[str, Stat]:
+        last = model(batch, source=batch.source).last
+        losses, likeliest = linear_losses_and_argmax(last, self.output_table(model), self.bias, batch.targets)
+        count = batch.counts["loss"]
+        return {"loss": Stat(losses.sum(), count, 1.0), "accuracy": Stat((likeliest == batch.targets).sum(), count)}
+
+    def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
+        """A source: the text and its end."""
+        return np.append(ids[: None if context is None else context - 1], self.end).astype(ids.dtype)
+
+    def decoder_logits(self, model: Seq2Seq, last: Tensor) -> Tensor:
+        """(S, D) states of the decoder -> (S, V) logits of the token after each."""
+        return F.linear(last, self.output_table(model), self.bias)
+
+    def logits(self, model: Seq2Seq, states: States) -> Tensor:
+        raise UserError("A translation model has logits of targets given a source, not of a text alone: use translate.")
+
+    def flops(self, model: Seq2Seq, batch: TranslationBatch) -> int:
+        head = 2 * batch.counts["loss"] * model.width * model.vocab
+        return 3 * (model.pair_flops(batch.source.layout.lengths, batch.layout.lengths) + head)
+
+
+def _starts(rows: Sequence[Row]) -> np.ndarray:
+    """Where each row begins among the tokens of all."""
+    sizes = np.array([len(row.tokens) for row in rows])
+    return np.cumsum(sizes) - sizes
+
+
+def _pack(tokens: np.ndarray, bounds: np.ndarray, longest: int) -> Packed:
+    positions = torch.from_numpy(positions_from_bounds(bounds))
+    return Packed(torch.from_numpy(tokens), positions, None, Layout.from_bounds(bounds, longest))
+
+
+def build(settings: Settings, model: Model, special: Specials) -> Translate:
+    message = f"objective translate trains an encoder-decoder, not {type(model).__name__}: model.kind: encoder_decoder."
+    return Translate(settings, require(model, Seq2Seq, message), special)  # type: ignore[type-abstract]

@@ -1,0 +1,125 @@
+"""Translation as an objective: shifted targets, label smoothing as torch has it, counts, cost, and bit-exact resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import etude
+from etude.chance import Chance
+from etude.errors import UserError
+from etude.models import encoder_decoder, transformer
+from etude.objectives.base import Row
+from etude.objectives.translate import Settings, Translate, build
+from etude.pretraining.pretrain import resume
+from etude.text.tokenizer.special_tokens import Specials
+from etude.world import World
+
+SPECIAL = Specials(0, 1, 2, 3, 4, 5)
+ROWS = [
+    Row(0, np.array([7, 8, 5, 9, 10, 11, 5], np.int32), np.array([0, 3, 7], np.int32)),
+    Row(1, np.array([12, 5, 13, 5, 14, 15, 16, 5, 17, 5], np.int32), np.array([0, 2, 4, 8, 10], np.int32)),
+]
+
+
+def learner(**settings: object) -> tuple[encoder_decoder.EncoderDecoder, Translate]:
+    torch.manual_seed(0)
+    shape = {"layers": 1, "width": 8, "heads": 2, "vocab": 20, "context": 10, "dropout": 0.0}
+    model = encoder_decoder.build(encoder_decoder.Settings(**shape))
+    return model, build(Settings(**settings), model, SPECIAL)
+
+
+def test_targets_are_the_inputs_one_further() -> None:
+    _, objective = learner()
+    batch = objective.batch(ROWS, Chance(0, 0))
+    assert batch.source.tokens.tolist() == [7, 8, 5, 12, 5, 14, 15, 16, 5]
+    assert batch.source.layout.host.tolist() == [0, 3, 5, 9]
+    assert batch.tokens.tolist() == [2, 9, 10, 11, 2, 13, 2, 17]
+    assert batch.targets.tolist() == [9, 10, 11, 5, 13, 5, 17, 5]
+    assert batch.layout.host.tolist() == [0, 4, 6, 8] and batch.positions.tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
+    assert batch.counts == {"loss": 8} and batch.size == 17
+    moved = batch.clone()
+    assert moved.source.tokens.tolist() == batch.source.tokens.tolist() and moved.source is not batch.source
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("tied", [True, False])
+def test_smoothed_loss_and_gradients_equal_torch(smoothing: float, tied: bool) -> None:
+    model, objective = learner(smoothing=smoothing, tied=tied, bias=not tied)
+    if objective.bias is not None:
+        torch.nn.init.normal_(objective.bias)
+    batch = objective.batch(ROWS, Chance(0, 0))
+    term = objective.loss(model, batch)["loss"]
+    logits = objective.decoder_logits(model, model(batch, source=batch.source).last)
+    expected = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing, reduction="sum")
+    torch.testing.assert_close(term.sum, expected, atol=1e-4, rtol=1e-5)
+    assert term.count == 8
+    named = {**dict(model.named_parameters()), **dict(objective.named_parameters())}
+    ours, theirs = (torch.autograd.grad(total, list(named.values())) for total in (term.sum, expected))
+    for name, left, right in zip(named, ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_held_out_loss_is_the_likelihood() -> None:
+    model, objective = learner(smoothing=0.3)
+    batch = objective.batch(ROWS, Chance(0, 0))
+    logits = objective.decoder_logits(model, model(batch, source=batch.source).last)
+    stats = objective.metrics(model, batch)
+    torch.testing.assert_close(stats["loss"].sum, F.cross_entropy(logits, batch.targets, reduction="sum"))
+    assert stats["accuracy"].mean == float((logits.argmax(-1) == batch.targets).float().mean())
+
+
+def test_a_batch_is_the_sum_of_its_rows() -> None:
+    model, objective = learner()
+    both = objective.loss(model, objective.batch(ROWS, Chance(0, 0)))["loss"]
+    apart = [objective.loss(model, objective.batch([row], Chance(0, 0)))["loss"] for row in ROWS]
+    torch.testing.assert_close(both.sum, apart[0].sum + apart[1].sum)
+    assert both.count == apart[0].count + apart[1].count
+
+
+def test_flops_are_three_times_those_that_torch_counts() -> None:
+    model, objective = learner(smoothing=0.0)
+    model.path = "reference"
+    batch = objective.batch(ROWS, Chance(0, 0))
+    with FlopCounterMode(display=False) as counter:
+        objective.decoder_logits(model, model(batch, source=batch.source).last)
+    assert objective.flops(model, batch) == 3 * counter.get_total_flops()
+
+
+def test_other_models_and_tokenizers_are_refused() -> None:
+    model = transformer.build(transformer.Settings(layers=1, width=8, heads=2, vocab=20, context=10))
+    with pytest.raises(UserError, match="trains an encoder-decoder, not Transformer"):
+        build(Settings(), model, SPECIAL)
+    with pytest.raises(UserError, match="needs an end token"):
+        build(Settings(), learner()[0], Specials())
+    _, objective = learner()
+    assert build(Settings(), learner()[0], Specials(end=5)).start_token == 5
+    assert objective.frame(np.array([7, 8, 9]), 3).tolist() == [7, 8, 5]
+
+
+def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """In the middle of an epoch, with dropout."""
+    World(0).write_pairs(tmp_path / "pairs.tsv", 300)
+    etude.prepare(tmp_path / "pairs.tsv", out=tmp_path / "c", tokenizer="bpe:400", pairs="en,ko", valid=0.1)
+    shape = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.dropout": 0.1, "model.feedforward": 32}
+    train = {"train.batch_tokens": 512, "train.save_every": 4, "train.eval_every": 0, "train.warmup": 3}
+    whole = etude.pretrain(
+        "transformer-toy", tmp_path / "c", out=tmp_path / "a", settings=shape | train | {"train.steps": 9}, quiet=True
+    )
+    part = etude.pretrain(
+        "transformer-toy", tmp_path / "c", out=tmp_path / "b", settings=shape | train | {"train.steps": 9}, quiet=True
+    )
+    for folder in (part.folder / "checkpoints").iterdir():
+        if not folder.name.endswith("4"):
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+    (part.folder / "model.safetensors").unlink()
+    resumed = resume(part.folder, quiet=True)
+    left, right = ((run.folder / "model.safetensors").read_bytes() for run in (whole, resumed))
+    assert left == right
