@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,30 @@ def test_a_stop_changes_nothing(
     times = ("seconds",)
     lines = [[{k: v for k, v in line.items() if k not in times} for line in r.metrics()] for r in (run, tuned)]
     assert lines[0] == lines[1]
+
+
+def test_a_deadline_stops_like_a_signal(
+    tuned: Run, base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Loop.advance
+
+    def wait_at_five(self: Loop, item: Any) -> None:
+        advance(self, item)
+        while self.state.step == 5 and self.deadline is not None and time.monotonic() <= self.deadline:
+            time.sleep(0.01)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "advance", wait_at_five)
+        run = finetune(
+            base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=QUICK, quiet=True,
+            deadline=time.monotonic() + 2,
+        )  # fmt: skip
+    assert not run.finished and 0 <= run.steps[-1] <= 5
+    transfer.resume(run.folder, quiet=True, deadline=time.monotonic())  # over before it begins: nothing is lost
+    assert not run.finished and 0 <= run.steps[-1] <= 5
+    transfer.resume(run.folder, quiet=True, deadline=time.monotonic() + 1000)
+    item, other = (load_file(r.folder / "model.safetensors") for r in (run, tuned))
+    assert all(torch.equal(item[name], other[name]) for name in other)
 
 
 def test_the_best_by_score_and_early_stopping(base: Bases, reviews: Files, tmp_path: Path) -> None:

@@ -33,15 +33,17 @@ def pretrain(
     *,
     quiet: bool = False,
     overrides: Overrides = (),
+    deadline: float | None = None,
 ) -> Run:
     """Pre-train `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
 
-    Stopped by SIGTERM or Ctrl-C it leaves a checkpoint and returns an unfinished run; `resume` goes on.
+    Stopped by SIGTERM, Ctrl-C or `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run;
+    `resume` goes on.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     refuse_existing(Path(out))
     resolved = resolve_recipe(recipe, corpus, overrides)
-    return start_run(resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet)
+    return start_run(resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet, deadline)
 
 
 def start_run(
@@ -50,6 +52,7 @@ def start_run(
     out: str | Path,
     build: Callable[[], tuple[Learner, dict[str, str]]],
     quiet: bool,
+    deadline: float | None = None,
 ) -> Run:
     """Train a resolved recipe into a new folder; `build` gives model, objective and further files of the run."""
     device = resolve_device(recipe.train.device)
@@ -58,7 +61,7 @@ def start_run(
         recipe = fix_budget(recipe, corpus, learner[1], device)
         run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks):
-            return _train(run, corpus, learner, device, ranks, quiet)
+            return _train(run, corpus, learner, device, ranks, quiet, deadline)
 
 
 def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ranks: Ranks) -> Run:
@@ -67,7 +70,9 @@ def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ra
     return run
 
 
-def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
+def resume(
+    run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False, deadline: float | None = None
+) -> Run:
     """Go on from the last complete checkpoint, or from step 0 where there is none."""
     run = run if isinstance(run, Run) else Run.open(run)
     if run.finished:
@@ -75,17 +80,25 @@ def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bo
     device = resolve_device(run.recipe.train.device)
     with connect(device.type == "cuda") as ranks:
         text = run.corpus(corpus)
-        return _train(run, text, build_run_learner(run, text), device, ranks, quiet)
+        return _train(run, text, build_run_learner(run, text), device, ranks, quiet, deadline)
 
 
-def _train(run: Run, corpus: Corpus, learner: Learner, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+def _train(
+    run: Run,
+    corpus: Corpus,
+    learner: Learner,
+    device: torch.device,
+    ranks: Ranks,
+    quiet: bool,
+    deadline: float | None,
+) -> Run:
     settings = run.recipe.train
     make_deterministic(settings.deterministic)
 
     def build(progress: Progress) -> Loop:
         return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress)
 
-    _, outcome = train_loop(build, settings, device, ranks, quiet)
+    _, outcome = train_loop(build, settings, device, ranks, quiet, deadline)
     model, objective = learner
     if outcome.finished and ranks.is_first:
         save_final(run, model.cpu(), objective.cpu(), format_model_card(run, corpus, outcome, describe_teacher(run)))

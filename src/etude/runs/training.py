@@ -23,9 +23,14 @@ Trained = TypeVar("Trained", bound=Loop)
 
 
 def train_loop(
-    build: Callable[[Progress], Trained], settings: Settings, device: torch.device, ranks: Ranks, quiet: bool
+    build: Callable[[Progress], Trained],
+    settings: Settings,
+    device: torch.device,
+    ranks: Ranks,
+    quiet: bool,
+    deadline: float | None = None,
 ) -> tuple[Trained, TrainResult]:
-    """Build a loop under a progress line and run it to its end or its interruption."""
+    """Build a loop under a progress line and run it to its end, its deadline (time.monotonic) or its interruption."""
     assert settings.steps is not None  # a budget is turned into steps before a run is created
     quiet = quiet or not ranks.is_first
     flops_per_second = None
@@ -36,6 +41,7 @@ def train_loop(
         settings.steps, quiet=quiet, peak=flops_per_second, memory=lambda: memory.bytes_in_use(device)
     ) as progress:
         loop = build(progress)
+        loop.deadline = deadline
         return loop, loop.run()
 
 

@@ -116,6 +116,7 @@ class Loop:
         tensorboard = folder / "tensorboard" if settings.tensorboard else None
         self.log = MetricsLog(folder / "metrics.jsonl", tensorboard) if self.ranks.is_first else None
         self.interrupted = False
+        self.deadline: float | None = None  # of time.monotonic: training stops then as on SIGTERM
         self.saved_step: int | None = None
         self.started = time.perf_counter()
 
@@ -176,7 +177,7 @@ class Loop:
         return default_workers(self.ranks.local_size) if self.device.type == "cuda" else 1
 
     def run(self) -> TrainResult:
-        """Train to the last step, or until a signal; always leave a checkpoint behind."""
+        """Train to the last step, or until a signal or the deadline; always leave a checkpoint behind."""
         self.restore()
         self.progress.set_phase("compiling…" if self.compiled else "first step…", step=self.state.step)
         self.started = time.perf_counter() - self.state.seconds
@@ -190,10 +191,10 @@ class Loop:
             ) as steps,
         ):
             while True:
-                stop = self.ranks.any(self.interrupted)
+                stop = self.ranks.any(self._must_stop())
                 if not stop and self._is_due(self.settings.eval_every) and self.state.evaluated != self.state.step:
                     self.evaluate()
-                    stop = self.ranks.any(self.interrupted)
+                    stop = self.ranks.any(self._must_stop())
                 done = self.state.step >= self.total or self._is_stale()
                 if stop or done or self._is_due(self.settings.save_every) or self.state.best_step == self.state.step:
                     self.save()
@@ -204,6 +205,12 @@ class Loop:
     def _is_due(self, every: int | None) -> bool:
         step = self.state.step
         return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
+
+    def _must_stop(self) -> bool:
+        """Whether a signal arrived, or the deadline has passed while steps are left."""
+        late = self.deadline is not None and time.monotonic() > self.deadline and self.state.step < self.total
+        self.interrupted = self.interrupted or late
+        return self.interrupted
 
     def _is_stale(self) -> bool:
         """Whether to stop early: no improvement for `train.patience` evaluations."""
@@ -360,7 +367,7 @@ class Loop:
             for batch in evaluation.build_batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes):
                 for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
                     stats[name] = stats[name] + stat if name in stats else stat
-                if self.interrupted and self.ranks.size == 1:
+                if self._must_stop() and self.ranks.size == 1:
                     break
             values = evaluation.average(stats, self.ranks)
             nats = self.objective.nats_per_token

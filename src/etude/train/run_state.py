@@ -37,5 +37,5 @@ class TrainResult:
     """How a run ended."""
 
     state: TrainState
-    finished: bool  # False after a signal: resume it
+    finished: bool  # False after a signal or a deadline: resume it
     valid: dict[str, float]  # the last evaluation

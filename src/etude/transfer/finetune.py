@@ -85,10 +85,12 @@ def finetune(
     overrides: Overrides = (),
     skip_bad: bool = False,
     quiet: bool = False,
+    deadline: float | None = None,
 ) -> Run:
     """Train a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}.
 
-    With {"distill.teacher": run}, it learns the task from a teacher (tasks/distilled_task.py).
+    With {"distill.teacher": run}, it learns the task from a teacher (tasks/distilled_task.py). Stopped by a signal or
+    by `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run; `resume` goes on.
     """
     refuse_existing(Path(out))
     kind, overrides = resolve_dataset(task, overrides)
@@ -104,10 +106,10 @@ def finetune(
                 run = Run.create(out, start.recipe, start.tokenizer, {TASK: transfer.plan.dump()})
             ranks.barrier()
             with discard_untrained(run, ranks):
-                return _train(run, transfer, device, ranks, quiet)
+                return _train(run, transfer, device, ranks, quiet, deadline)
 
 
-def resume(folder: str | Path, quiet: bool = False) -> Run:
+def resume(folder: str | Path, quiet: bool = False, deadline: float | None = None) -> Run:
     """Go on from the last complete checkpoint, or from the beginning where there is none."""
     run = Run.open(folder)
     plan = Plan.read(run.folder)
@@ -116,7 +118,7 @@ def resume(folder: str | Path, quiet: bool = False) -> Run:
     model = run.recipe.build_model() if run.steps else open_pretrained(plan.base).model
     device = resolve_device(plan.train.device)
     with warn_once(), connect(device.type == "cuda") as ranks:
-        return _train(run, _reopen(plan, model, run.tokenizer), device, ranks, quiet)
+        return _train(run, _reopen(plan, model, run.tokenizer), device, ranks, quiet, deadline)
 
 
 # --- what is settled before training ----------------------------------------------------------------
@@ -212,7 +214,9 @@ def _total_steps(settings: TrainSettings, rows: Rows[Any], model: Model, objecti
 # --- training ---------------------------------------------------------------------------------------
 
 
-def _train(run: Run, transfer: Transfer, device: torch.device, ranks: Ranks, quiet: bool) -> Run:
+def _train(
+    run: Run, transfer: Transfer, device: torch.device, ranks: Ranks, quiet: bool, deadline: float | None
+) -> Run:
     plan, model, task, dev = transfer.plan, transfer.model, transfer.task, transfer.dev
     settings = plan.train
     make_deterministic(settings.deterministic)
@@ -246,7 +250,7 @@ def _train(run: Run, transfer: Transfer, device: torch.device, ranks: Ranks, qui
             loop.thaw(max(1, round(plan.transfer.gradual * transfer.epoch_steps)))
         return loop
 
-    loop, outcome = train_loop(build_loop, settings, device, ranks, quiet)
+    loop, outcome = train_loop(build_loop, settings, device, ranks, quiet, deadline)
     if outcome.finished:
         _load_best(run, loop.learner, outcome)
         if ranks.is_first:
