@@ -33,7 +33,8 @@ def test_one_seed_settles_nothing(report: Report, study: Study) -> None:
     words = describe_power(plan)
     assert words[0].startswith("One pre-training seed settles no claim")
     assert math.isinf(plan_power(plan)[0].by_seeds[1]) and plan_power(plan)[0].is_measured
-    assert all(claim["detectable"] is None and claim["verdict"] == "not settled" for claim in report.results["claims"])
+    assert all(claim["detectable"] is None for claim in report.results["claims"])
+    assert not {"holds", "fails"} & {claim["verdict"] for claim in report.results["claims"]}
     page = report.page.read_text(encoding="utf-8")
     assert "There is one pre-training seed" in page and "사전 학습 시드가 하나뿐입니다" in page
 

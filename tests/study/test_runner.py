@@ -44,7 +44,7 @@ def test_everything_is_there(report: Report, study: Study) -> None:
     assert json.loads((report.folder / "results.json").read_text(encoding="utf-8")) == found
     again = Study.load(report.folder / "study.yaml")
     assert again == study, "what is saved is the study itself"
-    assert {claim["verdict"] for claim in found["claims"]} <= {"holds", "fails", "not settled"}
+    assert {claim["verdict"] for claim in found["claims"]} <= {"not settled", "not tested"}, "one pre-training seed"
     table = (report.folder / "table.md").read_text(encoding="utf-8")
     assert "| bert |" in table and "BERT beats GPT <here>" in table
 

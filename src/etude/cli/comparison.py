@@ -100,12 +100,12 @@ def _print_leaderboard(report: Report, console: Console) -> None:
 def _print_claims(results: dict[str, Any], console: Console) -> None:
     from rich.text import Text
 
-    from etude.study.leaderboard import VERDICTS, format_points
+    from etude.study.leaderboard import describe_verdict, format_points
     from etude.study.settings import localize
 
     styles = {"holds": "green", "fails": "red"}
     for claim in results["claims"]:
-        line = f"{VERDICTS[claim['verdict']]}: {localize(claim['claim'], 'en')}"
+        line = f"{describe_verdict(claim)}: {localize(claim['claim'], 'en')}"
         if "mean" in claim:
             interval = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
             line += f" ({format_points(claim['mean'], sign=True)}, {interval})"

@@ -15,6 +15,17 @@ VERDICTS = {
 }  # fmt: skip
 
 
+UNTESTED = {
+    "majority": "no model is surely above the majority answer",
+    "young": "a language model has not passed a bigram of its text",
+}
+
+
+def describe_verdict(claim: dict[str, Any]) -> str:
+    reason = f": {UNTESTED[claim['untested']]}" if "untested" in claim else ""
+    return VERDICTS[claim["verdict"]] + reason
+
+
 def rank_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Sort rows by mean score, best first; rows without a mean last."""
     return sorted(results["rows"], key=lambda row: -(row["mean"] or {"mean": -1.0})["mean"])
@@ -85,7 +96,7 @@ def _render_claim(claim: dict[str, Any], language: str) -> str:
     if "mean" not in claim:
         return f"| {sentence} | | | | {VERDICTS[claim['verdict']]} |"
     interval = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
-    gain, verdict = format_points(claim["mean"], sign=True), VERDICTS[claim["verdict"]]
+    gain, verdict = format_points(claim["mean"], sign=True), describe_verdict(claim)
     return f"| {sentence} | {gain} | {interval} | {claim['holm']:.3g} | {verdict} |"
 
 

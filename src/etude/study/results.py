@@ -4,105 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from etude.runs.model_card import describe_hardware, describe_versions
-from etude.study.execute import load_outcome
+from etude.study.claims import compare_with_control, judge_claims, leaves_majority
 from etude.study.plan import Column, Draft, Plan, Row
-from etude.study.power import claim_level
-from etude.study.settings import MEAN, Claim
-from etude.study.statistics import Difference, Summary, compare, decide_verdict, holm_adjust, summarize
-from etude.study.uncertainty import Estimate, detectable_difference, estimate_mean, pseudo_values
-
-
-class StudyOutcomes:
-    """Outcomes of the finished cells of a plan, by seed and by example."""
-
-    def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
-        self.plan, self.errors, self.rule = plan, errors, plan.study.rule
-        self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
-        self.scores: dict[tuple[str, str], np.ndarray] = {}  # (pre-training seeds, transfer seeds)
-        self.examples: dict[tuple[str, str], np.ndarray] = {}  # (seeds, examples) pseudo-values
-        for column in plan.columns:
-            for row in plan.rows:
-                self._collect(row, column)
-
-    def _collect(self, row: Row, column: Column) -> None:
-        plan, store = self.plan, self.plan.store
-        candidates = []
-        for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
-            keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
-            if all(store.state(key) == "done" for key in keys):
-                candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
-        if not candidates:
-            return
-        number = -max(candidates)[1]
-        self.chosen[row.name, column.name] = number
-        keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
-        outcomes = {key: load_outcome(store, key) for key in keys}
-        shape = (plan.study.seeds.pretrain, plan.study.seeds.transfer)
-        self.scores[row.name, column.name] = np.array([float(outcomes[key].score()) for key in keys]).reshape(shape)
-        values = {key: pseudo_values(outcome) for key, outcome in outcomes.items()}
-        table = np.stack([values[key] for key in keys]).reshape(*shape, -1)
-        self.examples[row.name, column.name] = _group_by_seed(table)
-
-    # --- scores of a row on a column, a task, or all of them ----------------------------------------
-
-    def columns_of(self, on: str) -> list[Column]:
-        return [column for column in self.plan.columns if on in (MEAN, column.name, column.task)]
-
-    def has_scores(self, row: str, on: str) -> bool:
-        return all((row, column.name) in self.scores for column in self.columns_of(on))
-
-    def seeds(self, row: str, on: str) -> list[float]:
-        """Return the score of each unit, in order."""
-        return [float(score) for score in self._mean_scores(row, on).ravel()]
-
-    def _mean_scores(self, row: str, on: str) -> np.ndarray:
-        mean: np.ndarray = np.mean([self.scores[row, column.name] for column in self.columns_of(on)], axis=0)
-        return mean
-
-    def _example_tables(self, row: str, on: str) -> dict[str, tuple[float, np.ndarray]]:
-        """Return the weight and the pseudo-values of each test set; columns of one task share theirs."""
-        columns = self.columns_of(on)
-        tables: dict[str, tuple[float, np.ndarray]] = {}
-        for task in dict.fromkeys(column.task for column in columns):
-            own = [self.examples[row, column.name] for column in columns if column.task == task]
-            tables[task] = (len(own) / len(columns), np.mean(own, axis=0))
-        return tables
-
-    def estimate(self, row: str, on: str) -> Estimate:
-        tables = list(self._example_tables(row, on).values())
-        return self._estimate(self._mean_scores(row, on), tables)
-
-    def _estimate(self, scores: np.ndarray, tables: Sequence[tuple[float, np.ndarray]]) -> Estimate:
-        """Estimate a mean; `scores` are (pre-training seeds, transfer seeds)."""
-        if self.rule.over == "examples":  # these runs and no others: their mean is what is estimated
-            return estimate_mean(
-                scores.mean(keepdims=True)[0], [(weight, table.mean(0)[None]) for weight, table in tables]
-            )
-        return estimate_mean(_group_by_seed(scores), tables)
-
-    def summary(self, row: str, on: str) -> Summary:
-        return summarize(self.seeds(row, on), self.estimate(row, on), self.rule.interval)
-
-    def difference(self, left: str, right: str, on: str, margin: float = 0.0) -> Difference:
-        against = self._example_tables(right, on)
-        tables = [(weight, own - against[task][1]) for task, (weight, own) in self._example_tables(left, on).items()]
-        estimate = self._estimate(self._mean_scores(left, on) - self._mean_scores(right, on), tables)
-        seeds = (self.seeds(left, on), self.seeds(right, on))
-        return compare(*seeds, estimate, self.rule.interval, margin, self.plan.study.seeds.pretrain)
-
-
-def _group_by_seed(values: np.ndarray) -> np.ndarray:
-    """Average (pre-training seeds, transfer seeds, ...) over transfers; these are the seeds of one pre-training."""
-    return values[0] if len(values) == 1 else values.mean(1)
+from etude.study.settings import MEAN
+from etude.study.study_outcomes import StudyOutcomes, average_records
 
 
 def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +32,7 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "precision": _list_precisions(plan),
         "columns": [_describe_column(outcomes, column) for column in plan.columns],
         "rows": [_describe_row(outcomes, row) for row in plan.rows],
-        "claims": _test_claims(outcomes), "comparisons": _compare_with_control(outcomes),
+        "claims": judge_claims(outcomes), "comparisons": compare_with_control(outcomes),
         "cells": [_describe_cell(outcomes, key) for key in plan.cells],
     }  # fmt: skip
 
@@ -143,6 +55,7 @@ def _describe_column(outcomes: StudyOutcomes, column: Column) -> dict[str, Any]:
         "name": column.name, "task": column.task, "labels": column.labels, "kind": task.kind,
         "label": task.label or column.task, "score": done.get("score", ""), "examples": done.get("examples", 0),
         "learnt_from": column.labels or len(plan.files[column.task].pool),
+        "tested": leaves_majority(outcomes, column.name),
     }  # fmt: skip
 
 
@@ -182,8 +95,9 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
             "by_clock": row.length.by_clock, "planned_flops": row.length.flops,
             **{name: fmean(result[name] for result in results) if results else None
                for name in ("tokens", "flops", "seconds")},
-            "valid": _average([result["valid"] for result in results]),
+            "valid": average_records([result["valid"] for result in results]),
             "curves": [result["curve"] for result in results],
+            "progress": None if (progress := outcomes.progress.get(row.name)) is None else progress.json(),
         }  # fmt: skip
     return values
 
@@ -202,76 +116,6 @@ def _describe_text(plan: Plan, draft: Draft) -> dict[str, Any]:
 def _model_shape(model: Any) -> dict[str, Any]:
     values = model.model_dump(mode="json")
     return {name: values[name] for name in ("layers", "width", "heads", "context", "vocab", "share") if name in values}
-
-
-def _average(records: list[dict[str, Any]]) -> dict[str, float]:
-    if not records:
-        return {}
-    return {
-        name: fmean(record[name] for record in records)
-        for name in records[0]
-        if all(isinstance(record.get(name), (int, float)) for record in records)
-    }
-
-
-def _test_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
-    """Test each claim; p-values are corrected over all claims of the study."""
-    study, rows = outcomes.plan.study, _largest_budget_rows(outcomes)
-    tested: list[tuple[Claim, Difference | None]] = []
-    for claim in study.claims:
-        left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
-        has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
-        tested.append((claim, outcomes.difference(left, right, claim.on, claim.margin) if has_both else None))
-    corrected = iter(holm_adjust([left.p for _, left in tested if left is not None]))
-    claims = []
-    for claim, difference in tested:
-        values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
-        if difference is not None:
-            p = next(corrected)
-            p_used = p if study.rule.correction == "holm" else difference.p
-            values |= {
-                **difference.json(),
-                "holm": p,
-                "detectable": _detectable(outcomes, difference),
-                "verdict": decide_verdict(difference, p_used, study.rule, claim.margin),
-            }
-        claims.append(values)
-    return claims
-
-
-def _detectable(outcomes: StudyOutcomes, difference: Difference) -> float | None:
-    """Compute the smallest difference that would have been settled with 80 % power, given the spread that there was."""
-    variance, seeds = difference.error**2, difference.pretrainings
-    share = difference.seed_share
-    if seeds < 2 or outcomes.rule.over == "examples":
-        return None
-    return detectable_difference(share * variance, (1 - share) * variance, seeds, claim_level(outcomes.plan))
-
-
-def _largest_budget_rows(outcomes: StudyOutcomes) -> dict[str, str]:
-    """Map each entry to its row at the largest budget, which claims are about."""
-    return {row.draft.entry.name: row.name for row in outcomes.plan.rows if row.kind == "contender" and row.draft}
-
-
-def _compare_with_control(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
-    """Compare every contender with no pre-training on every column, p-values corrected together."""
-    plan = outcomes.plan
-    controls = {row.draft.entry.contender: row.name for row in plan.rows if row.kind == "control" and row.draft}
-    default = next((row.name for row in plan.rows if row.kind == "control"), None)
-    differences = []
-    for row in plan.rows:
-        if row.kind != "contender" or default is None or row.draft is None:
-            continue
-        against = controls.get(row.draft.entry.contender, default)
-        for on in [MEAN, *(column.name for column in plan.columns)]:
-            if outcomes.has_scores(row.name, on) and outcomes.has_scores(against, on):
-                differences.append((row.name, against, on, outcomes.difference(row.name, against, on)))
-    corrected = holm_adjust([difference.p for *_, difference in differences])
-    return [
-        {"row": row, "against": against, "on": on, **difference.json(), "holm": p,
-         "verdict": decide_verdict(difference, p, plan.study.rule)}
-        for (row, against, on, difference), p in zip(differences, corrected, strict=True)
-    ]  # fmt: skip
 
 
 def _describe_cell(outcomes: StudyOutcomes, key: str) -> dict[str, Any]:

@@ -53,6 +53,11 @@ def _render_card(results: JsonDict, row: JsonDict, colour: str) -> str:
         for name, word in (("loss", "loss"), ("bits_per_byte", "bits"))
         if name in spent["valid"]
     ]
+    progress = spent.get("progress")
+    if progress is not None and progress["unit"] != "accuracy":
+        facts.append(
+            (f"{translate('progress')} · {progress['kind']}", f"{progress['reference']:.3g} {progress['unit']}")
+        )
     for column, tuned in row["tuned"].items():
         chosen = ", ".join(f"{name}={value}" for name, value in tuned.items())
         facts.append((f"{translate('tuned')} ({escape(column)})", f"<code>{escape(chosen)}</code>"))

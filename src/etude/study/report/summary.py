@@ -124,6 +124,9 @@ def _render_claim(results: JsonDict, claim: JsonDict, axis: Axis) -> str:
             f"{format_level(results)} {translate('interval')} {between} · "
             f"{format_p_statement(claim['holm'])} (Holm){effect}{margin}</p>"
         )
+        if "untested" in claim:
+            reason = "untested_majority" if claim["untested"] == "majority" else "untested_young"
+            numbers += f'<p class="note">{translate(reason)}</p>'
         if verdict == "not settled" and claim["detectable"] is not None:
             numbers += f'<p class="note">{translate("detectable", points=format_points(claim["detectable"]))}</p>'
         plot = charts.draw_strip(

@@ -1,0 +1,115 @@
+"""Verdicts on a study's claims, and every contender's difference from no pre-training.
+
+A claim whose numbers say nothing about its methods is not tested: nobody leaves the majority on its tasks, or a
+language model has not passed the loss of a bigram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from etude.study.power import claim_level
+from etude.study.references import Progress
+from etude.study.settings import MAJORITY, MEAN, Claim
+from etude.study.statistics import Difference, Verdict, decide_verdict, holm_adjust
+from etude.study.study_outcomes import StudyOutcomes
+from etude.study.uncertainty import detectable_difference
+
+
+def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
+    """Test each claim; p-values are corrected over all claims of the study."""
+    study, rows = outcomes.plan.study, _largest_budget_rows(outcomes)
+    tested: list[tuple[Claim, Difference | None]] = []
+    columns = {column.name: leaves_majority(outcomes, column.name) for column in outcomes.plan.columns}
+    for claim in study.claims:
+        left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
+        has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
+        tested.append((claim, outcomes.difference(left, right, claim.on, claim.margin) if has_both else None))
+    corrected = iter(holm_adjust([left.p for _, left in tested if left is not None]))
+    claims = []
+    for claim, difference in tested:
+        values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
+        if difference is not None:
+            p = next(corrected)
+            p_used = p if study.rule.correction == "holm" else difference.p
+            values |= {
+                **difference.json(),
+                "holm": p,
+                "detectable": _detectable(outcomes, difference),
+                "verdict": decide_verdict(difference, p_used, study.rule, claim.margin),
+            }
+            on_columns = [columns[column.name] for column in outcomes.columns_of(claim.on)]
+            sides = [outcomes.progress.get(rows.get(name, name)) for name in (claim.better, claim.than)]
+            reason = explain_untested(values["verdict"], on_columns, *sides)
+            if reason is not None:
+                values |= {"verdict": "not tested", "untested": reason}
+        claims.append(values)
+    return claims
+
+
+def explain_untested(
+    verdict: Verdict, columns: Sequence[bool | None], better: Progress | None, than: Progress | None
+) -> Literal["majority", "young"] | None:
+    """Explain why a claim's numbers say nothing about its methods; None where they do.
+
+    No model leaves the majority on any of its tasks, or a language model has not passed its reference. A young model
+    that wins all the same has won; one that loses, or is level, was not tested.
+    """
+    if columns and all(column is False for column in columns):
+        return "majority"
+    is_young = {
+        "better": better is not None and not better.has_learnt,
+        "than": than is not None and not than.has_learnt,
+    }
+    if verdict == "holds":
+        return "young" if is_young["than"] else None
+    if verdict == "fails":
+        return "young" if is_young["better"] else None
+    return "young" if any(is_young.values()) else None
+
+
+def _detectable(outcomes: StudyOutcomes, difference: Difference) -> float | None:
+    """Compute the smallest difference that would have been settled with 80 % power, given the spread that there was."""
+    variance, seeds = difference.error**2, difference.pretrainings
+    share = difference.seed_share
+    if seeds < 2 or outcomes.rule.over == "examples":
+        return None
+    return detectable_difference(share * variance, (1 - share) * variance, seeds, claim_level(outcomes.plan))
+
+
+def _largest_budget_rows(outcomes: StudyOutcomes) -> dict[str, str]:
+    """Map each entry to its row at the largest budget, which claims are about."""
+    return {row.draft.entry.name: row.name for row in outcomes.plan.rows if row.kind == "contender" and row.draft}
+
+
+def compare_with_control(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
+    """Compare every contender with no pre-training on every column, p-values corrected together."""
+    plan = outcomes.plan
+    controls = {row.draft.entry.contender: row.name for row in plan.rows if row.kind == "control" and row.draft}
+    default = next((row.name for row in plan.rows if row.kind == "control"), None)
+    differences = []
+    for row in plan.rows:
+        if row.kind != "contender" or default is None or row.draft is None:
+            continue
+        against = controls.get(row.draft.entry.contender, default)
+        for on in [MEAN, *(column.name for column in plan.columns)]:
+            if outcomes.has_scores(row.name, on) and outcomes.has_scores(against, on):
+                differences.append((row.name, against, on, outcomes.difference(row.name, against, on)))
+    corrected = holm_adjust([difference.p for *_, difference in differences])
+    return [
+        {"row": row, "against": against, "on": on, **difference.json(), "holm": p,
+         "verdict": decide_verdict(difference, p, plan.study.rule)}
+        for (row, against, on, difference), p in zip(differences, corrected, strict=True)
+    ]  # fmt: skip
+
+
+def leaves_majority(outcomes: StudyOutcomes, column: str) -> bool | None:
+    """Return whether any model's score on a column is above the majority's for sure; None where it cannot be said."""
+    if not outcomes.has_scores(MAJORITY, column):
+        return None
+    names = [row.name for row in outcomes.plan.rows if row.kind in ("contender", "control")]
+    scored = [name for name in names if outcomes.has_scores(name, column)]
+    if not scored:
+        return None
+    return any(outcomes.difference(name, MAJORITY, column).low > 0 for name in scored)

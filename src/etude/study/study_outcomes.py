@@ -1,0 +1,124 @@
+"""Scores of a study's finished cells by seed and by example, and what follows: means, intervals, differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from etude.study.execute import load_outcome
+from etude.study.plan import Column, Plan, Row
+from etude.study.power import columns_of
+from etude.study.references import Progress, load_reference, measure_progress
+from etude.study.statistics import Difference, Summary, compare, summarize
+from etude.study.uncertainty import Estimate, estimate_mean, pseudo_values
+
+
+class StudyOutcomes:
+    """Outcomes of the finished cells of a plan, by seed and by example."""
+
+    def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
+        self.plan, self.errors, self.rule = plan, errors, plan.study.rule
+        self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
+        self.scores: dict[tuple[str, str], np.ndarray] = {}  # (pre-training seeds, transfer seeds)
+        self.examples: dict[tuple[str, str], np.ndarray] = {}  # (seeds, examples) pseudo-values
+        self.progress: dict[str, Progress] = {}  # of language models, by row
+        for column in plan.columns:
+            for row in plan.rows:
+                self._collect(row, column)
+        for row in plan.rows:
+            self._measure_progress(row)
+
+    def _measure_progress(self, row: Row) -> None:
+        if row.recipe is None or row.draft is None or row.draft.corpus is None:
+            return
+        keys = [self.plan.bases[row.name, seed] for seed in range(self.plan.study.seeds.pretrain)]
+        valid = [self.plan.store.result(key)["valid"] for key in keys if self.plan.store.state(key) == "done"]
+        if valid:
+            reference = load_reference(row.draft.corpus.folder, self.plan.folder / "references")
+            progress = measure_progress(row.recipe, average_records(valid), reference)
+            if progress is not None:
+                self.progress[row.name] = progress
+
+    def _collect(self, row: Row, column: Column) -> None:
+        plan, store = self.plan, self.plan.store
+        candidates = []
+        for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
+            keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
+            if all(store.state(key) == "done" for key in keys):
+                candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
+        if not candidates:
+            return
+        number = -max(candidates)[1]
+        self.chosen[row.name, column.name] = number
+        keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
+        outcomes = {key: load_outcome(store, key) for key in keys}
+        shape = (plan.study.seeds.pretrain, plan.study.seeds.transfer)
+        self.scores[row.name, column.name] = np.array([float(outcomes[key].score()) for key in keys]).reshape(shape)
+        values = {key: pseudo_values(outcome) for key, outcome in outcomes.items()}
+        table = np.stack([values[key] for key in keys]).reshape(*shape, -1)
+        self.examples[row.name, column.name] = _group_by_seed(table)
+
+    # --- scores of a row on a column, a task, or all of them ----------------------------------------
+
+    def columns_of(self, on: str) -> list[Column]:
+        return columns_of(self.plan, on)
+
+    def has_scores(self, row: str, on: str) -> bool:
+        return all((row, column.name) in self.scores for column in self.columns_of(on))
+
+    def seeds(self, row: str, on: str) -> list[float]:
+        """Return the score of each unit, in order."""
+        return [float(score) for score in self._mean_scores(row, on).ravel()]
+
+    def _mean_scores(self, row: str, on: str) -> np.ndarray:
+        mean: np.ndarray = np.mean([self.scores[row, column.name] for column in self.columns_of(on)], axis=0)
+        return mean
+
+    def _example_tables(self, row: str, on: str) -> dict[str, tuple[float, np.ndarray]]:
+        """Return the weight and the pseudo-values of each test set; columns of one task share theirs."""
+        columns = self.columns_of(on)
+        tables: dict[str, tuple[float, np.ndarray]] = {}
+        for task in dict.fromkeys(column.task for column in columns):
+            own = [self.examples[row, column.name] for column in columns if column.task == task]
+            tables[task] = (len(own) / len(columns), np.mean(own, axis=0))
+        return tables
+
+    def estimate(self, row: str, on: str) -> Estimate:
+        tables = list(self._example_tables(row, on).values())
+        return self._estimate(self._mean_scores(row, on), tables)
+
+    def _estimate(self, scores: np.ndarray, tables: Sequence[tuple[float, np.ndarray]]) -> Estimate:
+        """Estimate a mean; `scores` are (pre-training seeds, transfer seeds)."""
+        if self.rule.over == "examples":  # these runs and no others: their mean is what is estimated
+            return estimate_mean(
+                scores.mean(keepdims=True)[0], [(weight, table.mean(0)[None]) for weight, table in tables]
+            )
+        return estimate_mean(_group_by_seed(scores), tables)
+
+    def summary(self, row: str, on: str) -> Summary:
+        return summarize(self.seeds(row, on), self.estimate(row, on), self.rule.interval)
+
+    def difference(self, left: str, right: str, on: str, margin: float = 0.0) -> Difference:
+        against = self._example_tables(right, on)
+        tables = [(weight, own - against[task][1]) for task, (weight, own) in self._example_tables(left, on).items()]
+        estimate = self._estimate(self._mean_scores(left, on) - self._mean_scores(right, on), tables)
+        seeds = (self.seeds(left, on), self.seeds(right, on))
+        return compare(*seeds, estimate, self.rule.interval, margin, self.plan.study.seeds.pretrain)
+
+
+def _group_by_seed(values: np.ndarray) -> np.ndarray:
+    """Average (pre-training seeds, transfer seeds, ...) over transfers; these are the seeds of one pre-training."""
+    return values[0] if len(values) == 1 else values.mean(1)
+
+
+def average_records(records: list[dict[str, Any]]) -> dict[str, float]:
+    if not records:
+        return {}
+    return {
+        name: fmean(record[name] for record in records)
+        for name in records[0]
+        if all(isinstance(record.get(name), (int, float)) for record in records)
+    }

@@ -1,0 +1,65 @@
+"""Losses of a unigram and a bigram, and whether a model has passed them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.recipes.schema import Recipe
+from etude.study import plan as plans
+from etude.study import references
+from etude.study.references import Progress, ReferenceLoss, compute_reference, load_reference, measure_progress
+from etude.study.runner import Report
+from etude.study.settings import Study
+
+
+def test_a_bigram_predicts_what_always_follows() -> None:
+    cycle = np.tile(np.arange(4), 5_000)
+    unigram, bigram = compute_reference(cycle, cycle[:400], vocab=4)
+    assert unigram == pytest.approx(math.log(4), abs=1e-3)
+    assert 0 < bigram < 0.001, "the next token is known, up to the discount"
+    noise = np.random.default_rng(0).integers(4, size=40_000)
+    unigram, bigram = compute_reference(noise[:30_000], noise[30_000:], vocab=4)
+    assert bigram == pytest.approx(math.log(4), abs=0.01) and unigram == pytest.approx(math.log(4), abs=0.01)
+
+
+def test_a_bigram_is_a_distribution() -> None:
+    """Probabilities behind any token sum to one, whether or not it was followed by anything."""
+    train = np.array([0, 1, 0, 2, 0, 1, 3])  # 3 is followed by nothing, 4 never seen
+    for before in range(5):
+        losses = [compute_reference(train, np.array([before, after]), vocab=5)[1] for after in range(5)]
+        assert sum(math.exp(-loss) for loss in losses) == pytest.approx(1.0)
+
+
+def test_models_are_measured_by_their_own_reference() -> None:
+    reference = ReferenceLoss(unigram=6.0, bigram=4.0, tokens_per_byte=0.25)
+    masked, often = Recipe.load("bert-toy"), Recipe.load("bert-toy", {"objective.mask_rate": 0.8})
+    below, above = measure_progress(masked, {"mlm": 3.9}, reference), measure_progress(masked, {"mlm": 4.1}, reference)
+    assert below is not None and below.has_learnt and above is not None and not above.has_learnt
+    dense = measure_progress(often, {"mlm": 5.0}, reference)
+    assert dense is not None and dense.kind == "unigram" and dense.has_learnt, "most neighbours are masked, too"
+    causal = measure_progress(masked, {"bits_per_byte": 4.0 * 0.25 / math.log(2) + 0.01}, reference)
+    assert causal is not None and not causal.has_learnt
+    electra = measure_progress(masked, {"accuracy_gain": 0.01}, None)
+    assert electra is not None and electra.has_learnt
+    assert measure_progress(masked, {"loss": 2.0}, reference) is None, "word vectors have no such loss"
+    assert Progress(1.0, 1.0, "bigram", "bits a byte").json()["has_learnt"] is False
+
+
+def test_a_reference_is_computed_once(
+    report: Report, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = plans.make_plan(study, report.folder, dry=True).rows[0].draft
+    assert draft is not None
+    first = load_reference(draft.corpus_folder, tmp_path)
+    assert first is not None and 0 < first.bigram < first.unigram
+
+    def refuse(*_: object) -> tuple[float, float]:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(references, "compute_reference", refuse)
+    assert load_reference(draft.corpus_folder, tmp_path) == first
+    assert list((report.folder / "references").glob("*.json")), "and kept with the study"
