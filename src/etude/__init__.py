@@ -27,6 +27,7 @@ from etude.verbs.pretraining import bench, check, distill, pretrain, resume
 from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 
 if TYPE_CHECKING:
+    from etude.inference.baseline_model import BaselineModel
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
     from etude.inference.model import LoadedModel
@@ -61,6 +62,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "Analogies": "etude.view.word_scores",
     "Attention": "etude.view.attention",
     "AugmentCounts": "etude.verbs.transfer",
+    "BaselineModel": "etude.inference.baseline_model",
     "Bench": "etude.pretraining.bench",
     "Check": "etude.pretraining.check",
     "Continuation": "etude.inference.generation",
@@ -89,13 +91,13 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "World": "etude.world",
 }
 __all__ = [
-    "Analogies", "Attention", "AugmentCounts", "Bench", "Check", "Continuation", "Corpus", "Coverage", "FeatureFile",
-    "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity", "PickResult", "PromptResult", "Recipe",
-    "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan", "SuiteRun", "TaskCatalog", "TaskModel",
-    "TaskRun", "Tokenizer", "UserError", "World", "augment", "bench", "check", "demo", "distill", "evaluate",
-    "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load", "perplexity", "pick",
-    "plan_study", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study", "tasks",
-    "world",
+    "Analogies", "Attention", "AugmentCounts", "BaselineModel", "Bench", "Check", "Continuation", "Corpus", "Coverage",
+    "FeatureFile", "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity", "PickResult", "PromptResult",
+    "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan", "SuiteRun", "TaskCatalog",
+    "TaskModel", "TaskRun", "Tokenizer", "UserError", "World", "augment", "bench", "check", "demo", "distill",
+    "evaluate", "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load",
+    "perplexity", "pick", "plan_study", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve",
+    "show", "study", "tasks", "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()

@@ -55,7 +55,7 @@ def test_ratings(score: str) -> None:
     gold = CHANCE.random(50) * 5
     found = gold + CHANCE.normal(size=50)
     items = examples([RatedPair(("x", "y"), float(one)) for one in gold])
-    scoring = similarity.scoring(similarity.Settings(score=score), {})
+    scoring = similarity.scoring(similarity.Settings(score=score), {"mean": 2.0, "deviation": 1.0})
     result = scoring.outcome(items, [{"score": float(one)} for one in found])
     pairs = Correlation()
     pairs.add(gold, found)
@@ -70,7 +70,9 @@ def test_tags(score: str) -> None:
     gold = [[names[n] for n in CHANCE.integers(5, size=6)] for _ in range(30)]
     found = [[tag if CHANCE.random() < 0.7 else names[CHANCE.integers(5)] for tag in tags] for tags in gold]
     items = examples([TaggedSentence(["w"] * 6, tags, False) for tags in gold])
-    scoring = tag.scoring(tag.Settings(score=score), {"scheme": "iob2", "characters": False})
+    scoring = tag.scoring(
+        tag.Settings(score=score), {"labels": ["O", "B-a", "I-a"], "scheme": "iob2", "characters": False}
+    )
     result = scoring.outcome(items, [{"tags": tags} for tags in found])
     assert float(result.score()) == pytest.approx(tag_scores.scores(gold, found, "iob2", False)[score].value)
 

@@ -111,7 +111,7 @@ def compare(task: str, tuned: TaskModel, model: Any, tokenizer: Any, given: list
     result = tuned.predict(given)
     if task in ("classify", "pair", "relation", "similarity"):
         item = [tuned.plan.module.parse(one, {}, "x") for one in given]
-        texts = [item.texts if task == "similarity" else tuned.task.texts(item) for item in item]
+        texts = [item.texts if task == "similarity" else tuned.task.scoring.texts(item) for item in item]
         logits = model(**tokenizer(*map(list, zip(*texts, strict=True)), padding=True, return_tensors="pt")).logits
         if task == "similarity":
             np.testing.assert_allclose(logits[:, 0], [one["score"] for one in result], atol=1e-4)

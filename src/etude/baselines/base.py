@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -85,10 +86,15 @@ class Baseline(ABC, Generic[E]):
     ) -> Self:
         """The baseline that `describe` and `arrays` came from; ValueError or KeyError where they do not fit."""
 
+    @abstractmethod
+    def standalone(self) -> dict[str, str]:
+        """Source files by name that predict without Etude, from `model.json` and `weights.npz`; `predict.py` is run."""
+
     def with_columns(self, columns: Mapping[str, str]) -> Self:
         """The same baseline, reading other columns of a file."""
-        self.task = replace(self.task, columns={**self.task.columns, **columns})
-        return self
+        other = copy(self)
+        other.task = replace(self.task, columns={**self.task.columns, **columns})
+        return other
 
     def save(self, folder: str | Path) -> Path:
         """Write the two files into a folder, which is made where there is none."""

@@ -7,12 +7,14 @@ tfidf+vectors      both, side by side
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from etude.baselines import text_features
 from etude.baselines.base import Baseline, BaselineTask, take_arrays
 from etude.baselines.linear import fit_logistic, stack_vectors
 from etude.baselines.text_features import FeatureSettings, TextFeatures, score_linear, softmax
@@ -25,6 +27,33 @@ from etude.tasks.relation import Settings as RelationSettings
 
 RARE = 1000  # from so many examples on, an n-gram of one example alone is left out
 NO_NGRAMS = FeatureSettings(word_sizes=(1, 0), char_sizes=(1, 0), syllable_sizes=(1, 0))
+
+PREDICT_LABELS = '''"""Labels of texts, with numpy alone:   python predict.py < lines.txt"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from text_features import TextFeatures, score_linear, softmax
+
+FOLDER = Path(__file__).resolve().parent
+MODEL = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
+WEIGHTS = dict(np.load(FOLDER / "weights.npz"))
+LABELS = MODEL["facts"]["labels"]
+FEATURES = TextFeatures.restore(MODEL["model"]["features"], WEIGHTS)
+
+
+def predict(text):
+    """The likeliest label of a text, and the probability of every label."""
+    probs = softmax(score_linear(FEATURES.vector(text), WEIGHTS["weight"], WEIGHTS["bias"]))
+    return {"label": LABELS[int(probs.argmax())], "scores": dict(zip(LABELS, probs.tolist()))}
+
+
+if __name__ == "__main__":
+    for line in sys.stdin.buffer:
+        print(json.dumps(predict(line.decode("utf-8").rstrip("\\r\\n")), ensure_ascii=False))
+'''
 
 
 @dataclass(frozen=True)
@@ -88,6 +117,9 @@ class LabelBaseline(Baseline[LabelledText | RelationExample]):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"weight": self.weight, "bias": self.bias, **self.features.arrays()}
+
+    def standalone(self) -> dict[str, str]:
+        return {"predict.py": PREDICT_LABELS, "text_features.py": inspect.getsource(text_features)}
 
     @classmethod
     def restore(

@@ -31,6 +31,11 @@ def present_import(call: Call[ModelImport]) -> None:
 def present_export(call: Call[ModelExport]) -> None:
     result = call()
     published = result.published
+    if published is None and result.path.is_dir():
+        for file in result.files:
+            typer.echo(f"{file}  {file.stat().st_size:,} bytes")
+        typer.echo(f"Needs numpy alone:  python {result.path / 'predict.py'} < lines.txt")
+        return
     if published is None:
         typer.echo(f"{result.path}  {result.path.stat().st_size:,} bytes, {result.form}")
         return

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from etude.baselines.base import is_baseline
+from etude.errors import UserError
 from etude.inference import beam_search, generation
 from etude.inference import fill as fill_mask
 from etude.inference import perplexity as perplexities
@@ -12,11 +16,19 @@ from etude.inference.base import InferenceModel
 from etude.inference.fill import Guess
 from etude.inference.generation import Continuation, Overflow, Rule, Sampling
 from etude.inference.opening import open_model
+from etude.inference.predictor import Inputs
+from etude.inference.task_model import TaskModel
+from etude.runs.run import TASK
+from etude.tasks.base import Answer
+from etude.tasks.bootstrap import Score
+from etude.tasks.data.examples import Examples
 from etude.text.corpus.corpus import Corpus
 
 
 class LoadedModel(InferenceModel):
     """A trained model for inference: hidden states, logits, fill-mask, generation, perplexity."""
+
+    folder: Path | None = None  # of a fine-tuned run
 
     def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
         """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
@@ -76,7 +88,31 @@ class LoadedModel(InferenceModel):
         """Measure the perplexity of a text or a part of a corpus. See etude.inference.perplexity."""
         return perplexities.perplexity(self, source, stride)
 
+    # --- the task of a fine-tuned run -----------------------------------------------------------------
+
+    @cached_property
+    def task_model(self) -> TaskModel:
+        """The fine-tuned run with its task head; UserError where the model has none."""
+        if self.folder is None:
+            raise UserError(
+                "This model was not fine-tuned, so it has no task to predict. 'etude finetune' gives it one."
+            )
+        return TaskModel.open(self.folder, self.device)
+
+    def predict(self, inputs: Inputs) -> list[Answer]:
+        """Return one answer an input of a fine-tuned run. See etude.inference.predictor."""
+        return self.task_model.predict(inputs)
+
+    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
+        """Return the scores of a fine-tuned run on labelled examples, or on a file of them."""
+        return self.task_model.evaluate(examples, intervals)
+
 
 def load(source: str | Path, device: str | None = None) -> LoadedModel:
     """Open a run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
-    return open_model(source, LoadedModel, device)
+    if is_baseline(source):
+        raise UserError(f"{source} is a baseline and has no hidden states: it can predict, evaluate, export and serve.")
+    loaded = open_model(source, LoadedModel, device)
+    if (Path(source) / TASK).is_file():
+        loaded.folder = Path(source)
+    return loaded

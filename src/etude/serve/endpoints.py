@@ -19,9 +19,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from etude.baselines.base import is_baseline
 from etude.errors import UserError
+from etude.inference.baseline_model import BaselineModel
 from etude.inference.fill import Guess
 from etude.inference.model import LoadedModel, load
+from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
 from etude.recipes.document import Document
 from etude.recipes.schema import validate_settings
@@ -83,12 +86,16 @@ class ServedModel:
     name: str
     system: str
     abilities: dict[str, Endpoint]
-    model: LoadedModel
+    model: LoadedModel | None  # None: a baseline, which has no hidden states
     inputs: dict[str, str] = field(default_factory=dict)  # of a fine-tuned run: the parts of an input, their columns
 
     @classmethod
     def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
-        """Load a run and try each endpoint once."""
+        """Load a run and try each endpoint once; a baseline has one, which needs no trial."""
+        if is_baseline(folder):
+            baseline = BaselineModel.open(folder)
+            endpoint = Endpoint(PredictRequest, lambda values: _predict(baseline, values))
+            return cls(Path(folder).name, baseline.baseline.name, {"predict": endpoint}, None, baseline.inputs)
         model = load(folder, device)
         tuned, inputs = None, {}
         if (Path(folder) / plan.FILE).is_file():
@@ -156,7 +163,7 @@ def _generate(model: LoadedModel, request: GenerateRequest) -> dict[str, Any]:
     return {"text": continuation.text, "ended": continuation.ended}
 
 
-def _predict(tuned: TaskModel | None, request: PredictRequest) -> dict[str, Any]:
+def _predict(tuned: Predictor | None, request: PredictRequest) -> dict[str, Any]:
     assert tuned is not None
     return {"answers": tuned.predict(request.inputs)}
 

@@ -107,6 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             fields = {name: values[0] for name, values in parse_qs(url.query).items()}
             request = served.abilities["attention"].validate(fields)
             assert isinstance(request, AttentionRequest)
+            assert served.model is not None
             with self.server.busy:
                 attention = compute_attention(served.model, request.text, request.second)
             title = request.text if request.second is None else f"{request.text} ⏐ {request.second}"

@@ -4,7 +4,7 @@ A kind of task is one module, or one package that exports the same names; `TaskK
 exports and reports need of a task is asked of three objects:
 
     TaskKind   the module: reads files, learns facts from the training examples, and answers what needs no model
-    Scoring    settings and facts: turns examples and answers into an official score; has no weights
+    Scoring    settings and facts: turns examples and answers into scores, and finds errors; has no weights
     Task       the objective over a model: training, `predict`, `evaluate`, the published head
 
 Training goes through the same loop as pre-training: `rows` of a task are examples, each as long as it is.
@@ -30,7 +30,7 @@ from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.objectives.base import Batch, Row, Rows, UsableObjective
 from etude.settings import Strict
-from etude.tasks.bootstrap import Score
+from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.examples import Examples, Record
 from etude.tasks.data.records import Records
 from etude.tasks.outcomes import Outcome
@@ -87,16 +87,6 @@ class TaskKind(Protocol):
         """The answers of a baseline that knows only how often each answer occurs in the training examples."""
 
 
-class Scoring(ABC, Generic[E]):
-    """The official score of a task: what a built task and a baseline without a model share."""
-
-    score: str  # the official metric, a key of what `Task.evaluate` returns; higher is better
-
-    @abstractmethod
-    def outcome(self, examples: Examples[E], answers: Answers) -> Outcome:
-        """Numbers of each example whose sums over any examples give the official score."""
-
-
 @dataclass(frozen=True)
 class ErrorExample:
     """One answer beside the gold answer, for an error report."""
@@ -106,6 +96,37 @@ class ErrorExample:
     predicted: str
     correct: bool
     loss: float  # how wrong it is, for the order of errors
+
+
+class Scoring(ABC, Generic[E]):
+    """The official score of a task: what a built task and a baseline without a model share."""
+
+    score: str  # the official metric, a key of what `Task.evaluate` returns; higher is better
+
+    @abstractmethod
+    def outcome(self, examples: Examples[E], answers: Answers) -> Outcome:
+        """Numbers of each example whose sums over any examples give the official score."""
+
+    def check_gold(self, examples: Examples[E]) -> None:
+        """Raise UserError, naming the place, where an example has no gold answer, or one that cannot be scored."""
+
+    def scores(self, examples: Examples[E], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        """All scores of answers to labelled examples, the official one among them; here that one alone."""
+        outcome = self.outcome(examples, answers)
+        count = len(outcome.parts)
+        return {
+            self.score: bootstrap(
+                count, lambda drawn: float(outcome.score(np.bincount(drawn, minlength=count))), intervals
+            )
+        }
+
+    def judge(self, examples: Examples[E], answers: Answers) -> list[ErrorExample]:
+        """Answers beside labelled examples, for a report; [] where a task has nothing to show."""
+        return []
+
+    def confusion(self, examples: Examples[E], answers: Answers) -> tuple[str, Counter[tuple[str, str]]] | None:
+        """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
+        return None
 
 
 class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
@@ -125,9 +146,10 @@ class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
     def predict(self, model: Model, examples: Examples[E]) -> list[Answer]:
         """One answer an example, in their order; examples need no labels."""
 
-    @abstractmethod
     def evaluate(self, model: Model, examples: Examples[E], intervals: bool = True) -> dict[str, Score]:
         """All scores of labelled examples; the official one is `self.score`."""
+        self.scoring.check_gold(examples)
+        return self.scoring.scores(examples, self.predict(model, examples), intervals)
 
     def outcome(self, examples: Examples[E], answers: Answers) -> Outcome:
         """Answers of `predict` as numbers whose sums give the official score."""
@@ -135,11 +157,11 @@ class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
 
     def judge(self, examples: Examples[E], answers: Answers) -> list[ErrorExample]:
         """Answers of `predict` beside labelled examples, for a report; [] where a task has nothing to show."""
-        return []
+        return self.scoring.judge(examples, answers)
 
     def confusion(self, examples: Examples[E], answers: Answers) -> tuple[str, Counter[tuple[str, str]]] | None:
         """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
-        return None
+        return self.scoring.confusion(examples, answers)
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

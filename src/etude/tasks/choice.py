@@ -170,9 +170,28 @@ PROMPT = QuestionPrompt(("question", "choices"))
 class ChoiceScoring(Scoring[Question]):
     score = "accuracy"
 
+    def check_gold(self, examples: Examples[Question]) -> None:
+        _gold(examples)
+
     def outcome(self, examples: Examples[Question], answers: Answers) -> Outcome:
         pairs = zip(examples, answers, strict=True)
         return mean_outcome([float(item.answer == answer["answer"]) for item, answer in pairs])
+
+    def scores(self, examples: Examples[Question], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        predicted = np.array([answer["answer"] for answer in answers])
+        return {"accuracy": bootstrap_mean(predicted == _gold(examples), intervals)}
+
+    def judge(self, examples: Examples[Question], answers: Answers) -> list[ErrorExample]:
+        return [
+            ErrorExample(
+                text=item.text,
+                gold=item.choices[gold],
+                predicted=answer["text"],
+                correct=answer["answer"] == gold,
+                loss=-math.log(max(1e-9, answer["scores"][gold])),
+            )
+            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
+        ]
 
 
 def scoring(settings: Settings, facts: Facts) -> ChoiceScoring:
@@ -242,23 +261,6 @@ class Choice(LinearTask[Question, ExampleRow, ExampleBatch]):
             for number, row in zip(group, probs, strict=True):
                 answers[number] = _predicted(examples[number], row[: len(examples[number].choices)])
         return answers
-
-    def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
-        gold = _gold(examples)
-        predicted = np.array([answer["answer"] for answer in self.predict(model, examples)])
-        return {"accuracy": bootstrap_mean(predicted == gold, intervals)}
-
-    def judge(self, examples: Examples[Question], answers: Answers) -> list[ErrorExample]:
-        return [
-            ErrorExample(
-                text=item.text,
-                gold=item.choices[gold],
-                predicted=answer["text"],
-                correct=answer["answer"] == gold,
-                loss=-math.log(max(1e-9, answer["scores"][gold])),
-            )
-            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
-        ]
 
     # --- the head alone -----------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ class LabelScoring(Scoring[L]):
         self.positive = 1 if settings.positive is None else self.labels.index(settings.positive)
         if settings.score == "micro_f1" and settings.nothing is None:
             raise UserError("task.score=micro_f1 leaves a label out: say which with task.nothing; else it is accuracy.")
+        self.nothing = settings.nothing
         # micro F1 is over all labels but the one that stands for none
         self.counted = [number for number, label in enumerate(self.labels) if label != settings.nothing]
 
@@ -162,9 +163,56 @@ class LabelScoring(Scoring[L]):
             return Outcome("micro", counts[:, self.counted].reshape(len(pairs), -1))
         return Outcome("macro", counts.reshape(len(pairs), -1))
 
+    @abstractmethod
+    def texts(self, item: L) -> tuple[str, ...]:
+        """What is read of an example."""
 
-def scoring(settings: Settings, facts: Facts) -> LabelScoring[LabelledText]:
-    return LabelScoring(settings, facts["labels"])
+    def check_gold(self, examples: Examples[L]) -> None:
+        self._gold(examples)
+
+    def _gold(self, examples: Examples[L]) -> np.ndarray:
+        """(examples,) the numbers of the labels."""
+        return label_numbers((item.label for item in examples), self.labels, examples.places)
+
+    def scores(self, examples: Examples[L], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        gold = self._gold(examples)
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        counts = Confusion(len(self.labels))
+        counts.add(gold, np.array([numbers[answer["label"]] for answer in answers], dtype=np.int64))
+        names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
+        names += ["micro_f1"] if self.nothing is not None else []
+        scores = label_scores(counts, names, self.positive, self.counted, intervals)
+        if self.nothing is not None or self.score == "auprc":
+            probs = np.array([[answer["scores"][label] for label in self.labels] for answer in answers])
+            area = partial(_area, gold, probs)
+            scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
+        return scores
+
+    def judge(self, examples: Examples[L], answers: Answers) -> list[ErrorExample]:
+        self.check_gold(examples)
+        return [
+            ErrorExample(
+                text=" ⏐ ".join(self.texts(item)),
+                gold=str(item.label),
+                predicted=answer["label"],
+                correct=answer["label"] == item.label,
+                loss=-math.log(max(1e-9, answer["scores"][str(item.label)])),
+            )
+            for item, answer in zip(examples, answers, strict=True)
+        ]
+
+    def confusion(self, examples: Examples[L], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
+        pairs = zip(examples, answers, strict=True)
+        return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
+
+
+class TextScoring(LabelScoring[LabelledText]):
+    def texts(self, item: LabelledText) -> tuple[str, ...]:
+        return item.texts
+
+
+def scoring(settings: Settings, facts: Facts) -> TextScoring:
+    return TextScoring(settings, facts["labels"])
 
 
 # --- the task -----------------------------------------------------------------------------------------
@@ -175,7 +223,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 
 
 class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
-    """One label for an example, whatever of it is read: `texts`."""
+    """One label for an example, whatever of it is read: `LabelScoring.texts`."""
 
     scoring: LabelScoring[L]
 
@@ -184,11 +232,11 @@ class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
         settings: Settings,
         model: Model,
         tokenizer: Tokenizer,
-        labels: Sequence[str],
+        scoring: LabelScoring[L],
         reading: PairReading = "joint",
     ) -> None:
         super().__init__()
-        self.settings, self.scoring = settings, LabelScoring(settings, labels)
+        self.settings, self.scoring = settings, scoring
         self.labels = self.scoring.labels
         self.pooled = PooledHead(settings, model, tokenizer, len(self.labels), reading)
         self.framing = self.pooled.framing
@@ -204,11 +252,7 @@ class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
         return rows
 
     def unlabelled_rows(self, examples: Examples[L]) -> ExampleRows:
-        return self.pooled.rows([[self.texts(item)] for item in examples], examples.places, examples.source)
-
-    @abstractmethod
-    def texts(self, item: L) -> tuple[str, ...]:
-        """What is read of an example."""
+        return self.pooled.rows([[self.scoring.texts(item)] for item in examples], examples.places, examples.source)
 
     def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)
@@ -253,36 +297,6 @@ class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
             "scores": {name: float(value) for name, value in zip(self.labels, probs, strict=True)},
         }
 
-    def evaluate(self, model: Model, examples: Examples[L], intervals: bool = True) -> dict[str, Score]:
-        gold = label_numbers((item.label for item in examples), self.labels, examples.places)
-        probs = self.probabilities(model, examples)
-        counts = Confusion(len(self.labels))
-        counts.add(gold, probs.argmax(-1))
-        names = ["accuracy", "macro_f1", "mcc"] + (["f1"] if len(self.labels) == 2 or self.score == "f1" else [])
-        names += ["micro_f1"] if self.settings.nothing is not None else []
-        scores = label_scores(counts, names, self.scoring.positive, self.scoring.counted, intervals)
-        if self.settings.nothing is not None or self.score == "auprc":
-            area = partial(_area, gold, probs)
-            scores["auprc"] = bootstrap(len(gold), area, intervals, rounds=CURVE_ROUNDS)
-        return scores
-
-    def judge(self, examples: Examples[L], answers: Answers) -> list[ErrorExample]:
-        label_numbers((item.label for item in examples), self.labels, examples.places)
-        return [
-            ErrorExample(
-                text=" ⏐ ".join(self.texts(item)),
-                gold=str(item.label),
-                predicted=answer["label"],
-                correct=answer["label"] == item.label,
-                loss=-math.log(max(1e-9, answer["scores"][str(item.label)])),
-            )
-            for item, answer in zip(examples, answers, strict=True)
-        ]
-
-    def confusion(self, examples: Examples[L], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
-        pairs = zip(examples, answers, strict=True)
-        return "examples", Counter((str(item.label), answer["label"]) for item, answer in pairs)
-
     # --- the head alone -----------------------------------------------------------------------------
 
     @property
@@ -314,8 +328,17 @@ class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
 
 
 class Classify(LabelTask[LabelledText]):
-    def texts(self, item: LabelledText) -> tuple[str, ...]:
-        return item.texts
+    """One label for a text, or for a pair."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: Model,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        reading: PairReading = "joint",
+    ) -> None:
+        super().__init__(settings, model, tokenizer, TextScoring(settings, labels), reading)
 
 
 def label_scores(

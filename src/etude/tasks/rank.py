@@ -96,6 +96,31 @@ class RankScoring(Scoring[Query]):
         pairs = [(answers[n]["scores"], examples[n].relevant) for n in informative(examples)]
         return mean_outcome([measure(np.array(scores), np.array(relevant, dtype=bool)) for scores, relevant in pairs])
 
+    def check_gold(self, examples: Examples[Query]) -> None:
+        informative(examples)
+
+    def scores(self, examples: Examples[Query], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        """Of the queries that have both a relevant candidate and another."""
+        pairs = [
+            (np.array(answers[number]["scores"]), np.array(examples[number].relevant, dtype=bool))
+            for number in informative(examples)
+        ]
+        return {
+            name: bootstrap_mean(np.array([measure(*pair) for pair in pairs]), intervals)
+            for name, measure in MEASURES.items()
+        }
+
+    def judge(self, examples: Examples[Query], answers: Answers) -> list[ErrorExample]:
+        errors = []
+        for item, answer in zip(examples, answers, strict=True):
+            relevant = item.relevant or ()
+            gold = [text for text, is_relevant in zip(item.candidates, relevant, strict=True) if is_relevant]
+            scores = np.array(answer["scores"])
+            correct = relevant[answer["order"][0]] if gold else True  # without a relevant one there is no error to make
+            loss = float(scores.max() - scores[np.array(relevant, dtype=bool)].max()) if gold else 0.0
+            errors.append(ErrorExample(item.text, " / ".join(gold) or "(none)", answer["best"], correct, loss))
+        return errors
+
 
 def scoring(settings: Settings, facts: Facts) -> RankScoring:
     return RankScoring(settings)
@@ -227,30 +252,6 @@ class Rank(LinearTask[Query, ExampleRow, QueryBatch]):
     def predict(self, model: Model, examples: Examples[Query]) -> list[Answer]:
         """The candidates from best to worst, by their number in the query, and the score of each in its place."""
         return [_answer(item, scores) for item, scores in zip(examples, self.scores(model, examples), strict=True)]
-
-    def evaluate(self, model: Model, examples: Examples[Query], intervals: bool = True) -> dict[str, Score]:
-        useful = examples.part(informative(examples))
-        if not len(useful):
-            raise UserError(f"{examples.source}: no query has both a relevant candidate and another: nothing to score.")
-        pairs = [
-            (scores, np.array(item.relevant, dtype=bool))
-            for scores, item in zip(self.scores(model, useful), useful, strict=True)
-        ]
-        return {
-            name: bootstrap_mean(np.array([measure(*pair) for pair in pairs]), intervals)
-            for name, measure in MEASURES.items()
-        }
-
-    def judge(self, examples: Examples[Query], answers: Answers) -> list[ErrorExample]:
-        errors = []
-        for item, answer in zip(examples, answers, strict=True):
-            relevant = item.relevant or ()
-            gold = [text for text, is_relevant in zip(item.candidates, relevant, strict=True) if is_relevant]
-            scores = np.array(answer["scores"])
-            correct = relevant[answer["order"][0]] if gold else True  # without a relevant one there is no error to make
-            loss = float(scores.max() - scores[np.array(relevant, dtype=bool)].max()) if gold else 0.0
-            errors.append(ErrorExample(item.text, " / ".join(gold) or "(none)", answer["best"], correct, loss))
-        return errors
 
     # --- the head alone -----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ All else is classification (tasks/classify.py). The official score is KLUE's and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.tasks import classify
 from etude.tasks.base import Facts
-from etude.tasks.classify import LabelTask, learn, majority, scoring, strata
+from etude.tasks.classify import LabelScoring, LabelTask, learn, majority, strata
 from etude.tasks.data.examples import (
     Examples,
     Record,
@@ -159,12 +159,22 @@ def read(
 # --- the task ---------------------------------------------------------------------------------------
 
 
+class RelationScoring(LabelScoring[RelationExample]):
+    def __init__(self, settings: Settings, labels: Sequence[str]) -> None:
+        super().__init__(settings, labels)
+        self.typed = settings.typed
+
+    def texts(self, item: RelationExample) -> tuple[str, ...]:
+        return (item.marked(self.typed),)
+
+
+def scoring(settings: Settings, facts: Facts) -> RelationScoring:
+    return RelationScoring(settings, facts["labels"])
+
+
 class Relation(LabelTask[RelationExample]):
     settings: Settings
 
-    def texts(self, item: RelationExample) -> tuple[str, ...]:
-        return (item.marked(self.settings.typed),)
-
 
 def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Relation:
-    return Relation(settings, model, tokenizer, facts["labels"])
+    return Relation(settings, model, tokenizer, scoring(settings, facts))

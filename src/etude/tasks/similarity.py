@@ -99,8 +99,13 @@ def majority(train: Examples[RatedPair], test: Examples[RatedPair]) -> list[Answ
 
 
 class CorrelationScoring(Scoring[RatedPair]):
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, deviation: float) -> None:
+        """`deviation` of the training values: what counts as an error."""
         self.score: str = settings.score
+        self.threshold, self.deviation = settings.threshold, deviation
+
+    def check_gold(self, examples: Examples[RatedPair]) -> None:
+        _gold(examples)
 
     def outcome(self, examples: Examples[RatedPair], answers: Answers) -> Outcome:
         gold = np.array([item.value for item in examples], dtype=np.float64)
@@ -109,9 +114,37 @@ class CorrelationScoring(Scoring[RatedPair]):
             gold, predicted = rankdata(gold), rankdata(predicted)
         return correlation_outcome(gold, predicted)
 
+    def scores(self, examples: Examples[RatedPair], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        gold, predicted = _gold(examples), np.array([answer["score"] for answer in answers], dtype=np.float64)
+        names = ["pearson", "spearman"] + (["f1"] if self.threshold is not None else [])
+        return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
+
+    def judge(self, examples: Examples[RatedPair], answers: Answers) -> list[ErrorExample]:
+        """Wrong by more than a deviation of the training values."""
+        return [
+            ErrorExample(
+                text=" ⏐ ".join(item.texts),
+                gold=f"{gold:.2f}",
+                predicted=f"{answer['score']:.2f}",
+                correct=abs(answer["score"] - gold) <= self.deviation,
+                loss=abs(answer["score"] - gold),
+            )
+            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
+        ]
+
+    def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
+        if name == "f1":
+            above = [values[drawn] >= self.threshold for values in (gold, predicted)]
+            counts = Confusion(2)
+            counts.add(above[0].astype(int), above[1].astype(int))
+            return counts.f1()
+        pairs = Correlation()
+        pairs.add(gold[drawn], predicted[drawn])
+        return pairs.pearson if name == "pearson" else pairs.spearman
+
 
 def scoring(settings: Settings, facts: Facts) -> CorrelationScoring:
-    return CorrelationScoring(settings)
+    return CorrelationScoring(settings, facts["deviation"])
 
 
 def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Similarity:
@@ -121,7 +154,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
-        self.settings, self.scoring = settings, CorrelationScoring(settings)
+        self.settings, self.scoring = settings, CorrelationScoring(settings, deviation)
         self.mean, self.deviation = mean, deviation
         self.pooled = PooledHead(settings, model, tokenizer, 1, self._reading(settings, model, tokenizer))
         self.framing = self.pooled.framing
@@ -176,24 +209,6 @@ class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
     def predict(self, model: Model, examples: Examples[RatedPair]) -> list[Answer]:
         return [{"score": float(value)} for value in self.values(model, examples)]
 
-    def evaluate(self, model: Model, examples: Examples[RatedPair], intervals: bool = True) -> dict[str, Score]:
-        gold, predicted = _gold(examples), self.values(model, examples)
-        names = ["pearson", "spearman"] + (["f1"] if self.settings.threshold is not None else [])
-        return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}
-
-    def judge(self, examples: Examples[RatedPair], answers: Answers) -> list[ErrorExample]:
-        """Wrong by more than a deviation of the training values."""
-        return [
-            ErrorExample(
-                text=" ⏐ ".join(item.texts),
-                gold=f"{gold:.2f}",
-                predicted=f"{answer['score']:.2f}",
-                correct=abs(answer["score"] - gold) <= self.deviation,
-                loss=abs(answer["score"] - gold),
-            )
-            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
-        ]
-
     # --- the head alone -----------------------------------------------------------------------------
 
     @property
@@ -224,16 +239,6 @@ class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
         weights["pooled.head.weight"] = weights["pooled.head.weight"] * self.deviation
         weights["pooled.head.bias"] = weights["pooled.head.bias"] * self.deviation + self.mean
         return self.pooled.published_head(model, family, "ForSequenceClassification", weights, SCORE_CONFIG)
-
-    def _score(self, name: str, gold: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> float:
-        if name == "f1":
-            above = [values[drawn] >= self.settings.threshold for values in (gold, predicted)]
-            counts = Confusion(2)
-            counts.add(above[0].astype(int), above[1].astype(int))
-            return counts.f1()
-        pairs = Correlation()
-        pairs.add(gold[drawn], predicted[drawn])
-        return pairs.pearson if name == "pearson" else pairs.spearman
 
 
 def _gold(examples: Examples[RatedPair]) -> np.ndarray:

@@ -52,8 +52,8 @@ class ModelExport:
 
     path: Path
     files: tuple[Path, ...]
-    published: PublishedModel | None = None  # None: a file of word vectors
-    form: str | None = None  # of word vectors
+    published: PublishedModel | None = None  # None: a file of word vectors, or a baseline
+    form: str | None = None  # of word vectors, of a baseline
 
 
 def export(
@@ -65,14 +65,19 @@ def export(
     """Write a run as a folder that transformers opens, as ELMo's two files, or word vectors as a file.
 
     Args:
-        run: A finished run.
+        run: A finished run, or a saved baseline, which becomes a folder that needs numpy alone.
         out: The new folder; of word vectors, the new file.
         form: Of a file of word vectors; by its name if left out (.vec, .bin).
     """
+    from etude.baselines.base import is_baseline
     from etude.hub.exporter import export_run
     from etude.runs.run import Run
 
     path = Path(out)
+    if is_baseline(run):
+        from etude.baselines.export import export_baseline
+
+        return ModelExport(path, tuple(export_baseline(run, path)), form="JSON and numpy")
     if Run.open(run).recipe.model_kind == "static":
         from etude.hub.vector_runs import export_vectors
 

@@ -11,39 +11,48 @@ from typing import TYPE_CHECKING, Any, Literal
 from etude.errors import UserError
 
 if TYPE_CHECKING:
+    from etude.inference.baseline_model import BaselineModel
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
     from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
-    from etude.inference.task_model import TaskModel
+    from etude.inference.predictor import Predictor
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
 
 
-def load(source: str | Path, *, device: str | None = None) -> LoadedModel:
-    """Open a model for use: hidden states, logits, vectors, filled blanks, generated text.
+def load(source: str | Path, *, device: str | None = None) -> LoadedModel | BaselineModel:
+    """Open a model for use: hidden states, logits, vectors, filled blanks, generated text, answers of its task.
 
     Args:
-        source: A run (finished, or its last checkpoint), a folder of transformers, or a hub id.
+        source: A run (finished, or its last checkpoint), a saved baseline, a folder of transformers, or a hub id.
         device: cpu or cuda; a GPU where there is one.
     """
+    from etude.baselines.base import is_baseline
     from etude.inference import model
+    from etude.inference.baseline_model import BaselineModel
 
-    return model.load(source, device)
+    return BaselineModel.open(source) if is_baseline(source) else model.load(source, device)
 
 
 def _open_model(run: str | Path | LoadedModel, device: str | None) -> LoadedModel:
-    return load(run, device=device) if isinstance(run, (str, Path)) else run
+    from etude.inference import model
+
+    return model.load(run, device) if isinstance(run, (str, Path)) else run
 
 
-def _open_task(run: str | Path | TaskModel) -> TaskModel:
+def _open_task(run: str | Path | Predictor) -> Predictor:
+    from etude.baselines.base import is_baseline
+    from etude.inference.baseline_model import BaselineModel
     from etude.inference.task_model import TaskModel
 
-    return run if isinstance(run, TaskModel) else TaskModel.open(run)
+    if not isinstance(run, (str, Path)):
+        return run
+    return BaselineModel.open(run) if is_baseline(run) else TaskModel.open(run)
 
 
 def evaluate(
-    run: str | Path | TaskModel,
+    run: str | Path | Predictor,
     file: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
@@ -54,7 +63,7 @@ def evaluate(
     """The official scores of a run on a file, with 95 % intervals.
 
     Args:
-        run: A fine-tuned run.
+        run: A fine-tuned run, or a saved baseline.
         file: Labelled examples.
         columns: role=name of a column, if not as in training.
         skip_bad: Leave bad examples out, and count them.
@@ -74,14 +83,14 @@ def evaluate(
     if report is not None:
         from etude.transfer.error_report import write_report
 
-        judged, counts = model.task.judge(examples, answers), model.task.confusion(examples, answers)
+        judged, counts = model.judge(examples, answers), model.confusion(examples, answers)
         title = f"{model.folder.name} on {Path(file).name}"
         write_report(Path(report), title, scores, examples, judged, counts)
     return scores
 
 
 def predict(
-    run: str | Path | TaskModel,
+    run: str | Path | Predictor,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
@@ -90,12 +99,12 @@ def predict(
     """One JSON answer a line, in order: of plain texts, of JSON objects, or of the examples of a file (.csv …).
 
     Args:
-        run: A fine-tuned run.
+        run: A fine-tuned run, or a saved baseline.
         file: Lines, or a file of examples; standard input if left out.
         columns: role=name of a column, if not as in training.
         skip_bad: Answer a bad line by {"error": ...}; leave bad records of a table out.
     """
-    from etude.inference.task_model import holds_lines
+    from etude.inference.predictor import holds_lines
     from etude.tasks.example_filter import warn_bad
 
     model = _open_task(run).with_columns(dict(columns or {}))

@@ -31,8 +31,7 @@ from etude.models.depth import training_flops
 from etude.nn.precision import upcast
 from etude.objectives.base import IGNORE, Term, join
 from etude.settings import Strict
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Task
-from etude.tasks.bootstrap import Score, bootstrap_mean
+from etude.tasks.base import Answer, Answers, Facts, Task
 from etude.tasks.data.examples import Examples, gather
 from etude.tasks.data.records import FILES, records
 from etude.tasks.published_head import EncoderFamily, PublishedHead
@@ -293,39 +292,6 @@ class Span(Task[Question, WindowRow, WindowBatch]):
         self.threshold = rules.clear_of(threshold, nulls)
         if 0 < score * len(answers) <= answerable.count(False) + 1e-9:
             self.threshold = min(0.0, min(nulls) - rules.MARGIN)
-
-    def evaluate(self, model: Model, examples: Examples[Question], intervals: bool = True) -> dict[str, Score]:
-        for item, where in zip(examples, examples.places, strict=True):
-            if item.answers is None:
-                raise UserError(f"{where}: this question was read without its answers.")
-        texts = [answer["answer"] for answer in self.predict(model, examples)]
-        scores = {}
-        has = np.array([bool(item.answers) for item in examples])
-        for name in ("exact", "f1"):
-            values = np.array(
-                [self.scoring.value(name, text, item) for text, item in zip(texts, examples, strict=True)]
-            )
-            scores[name] = bootstrap_mean(values, intervals)
-            if has.any() and not has.all():
-                scores[f"{name}_answerable"] = bootstrap_mean(values[has], intervals)
-                scores[f"{name}_unanswerable"] = bootstrap_mean(values[~has], intervals)
-        return scores
-
-    def judge(self, examples: Examples[Question], answers: Answers) -> list[ErrorExample]:
-        """Ordered by how far the answer is from every reference, then by how sure it was."""
-        errors = []
-        for item, answer in zip(examples, answers, strict=True):
-            prob = answer["nbest"][0]["probability"] if answer["nbest"] else 0.0
-            errors.append(
-                ErrorExample(
-                    text=f"{item.question} ⏐ {item.context}",
-                    gold=" / ".join(dict.fromkeys(self.scoring.references(item))) or "(no answer)",
-                    predicted=answer["answer"] or "(no answer)",
-                    correct=self.scoring.value("exact", answer["answer"], item) == 1.0,
-                    loss=1.0 - self.scoring.value("f1", answer["answer"], item) + prob,
-                )
-            )
-        return errors
 
     def official_files(self, answers: Answers) -> dict[str, Any]:
         return official(answers)

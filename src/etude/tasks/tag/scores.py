@@ -8,6 +8,8 @@ tag_macro_f1       the mean over tags, O included (KLUE's score by character)
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Literal
@@ -15,32 +17,31 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError
-from etude.tasks.base import Answer, Answers, Scoring, most_common
+from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, most_common
 from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.examples import Examples
 from etude.tasks.outcomes import CORRECT, GOLD, Outcome, count_outcome
+from etude.tasks.tag import errors
 from etude.tasks.tag.encodings import Scheme
 from etude.tasks.tag.entities import Ratio, TagScore, compare
-from etude.tasks.tag.sentences import TaggedSentence
+from etude.tasks.tag.sentences import TaggedSentence, check_shape
 
 ScoreName = Literal["entity_f1", "entity_macro_f1", "accuracy", "tag_macro_f1"]
 Sentences = Sequence[Sequence[str]]
+log = logging.getLogger("etude")
 
 
 class TagScoring(Scoring[TaggedSentence]):
-    def __init__(self, score: ScoreName | None, scheme: Scheme | None, characters: bool) -> None:
-        """`score` None: what suits the tags."""
+    def __init__(self, score: ScoreName | None, labels: Sequence[str], scheme: Scheme | None, characters: bool) -> None:
+        """`score` None: what suits the tags; `labels` are the tags that were learnt."""
         self.score: str = score or default_score(scheme, characters)
-        self.scheme = scheme
+        self.labels, self.scheme, self.characters = frozenset(labels), scheme, characters
         if scheme is None and self.score.startswith("entity"):
             raise UserError(f"task.score={self.score} counts entities, and these tags write no chunks: set accuracy.")
 
     def outcome(self, examples: Examples[TaggedSentence], answers: Answers) -> Outcome:
         """Of words; of characters that are no spaces."""
-        pairs: list[tuple[list[str], list[str]]] = []
-        for item, answer in zip(examples, answers, strict=True):
-            words = [not word.isspace() for word in item.words]
-            pairs.append((list(compress(item.tags or (), words)), list(compress(answer["tags"], words))))
+        pairs = [_visible_tags(item, answer) for item, answer in zip(examples, answers, strict=True)]
         if self.score == "accuracy":
             correct = [[sum(map(str.__eq__, gold, predicted)), len(gold)] for gold, predicted in pairs]
             return Outcome("mean", np.array(correct, dtype=np.float64))
@@ -49,6 +50,49 @@ class TagScoring(Scoring[TaggedSentence]):
         strict = self.scheme if self.score == "entity_macro_f1" else None
         counts = [compare(gold, predicted, strict) for gold, predicted in pairs]
         return count_outcome("micro" if self.score == "entity_f1" else "macro", counts)
+
+    def check_gold(self, examples: Examples[TaggedSentence]) -> None:
+        for item, where in zip(examples, examples.places, strict=True):
+            if item.tags is None:
+                raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
+            self.check_units(item, where)
+            check_shape(item, where, self.scheme is not None, prefixes_of=self.scheme)
+
+    def check_units(self, item: TaggedSentence, where: str) -> None:
+        if item.characters != self.characters:
+            units = ("words", "characters") if item.characters else ("characters", "words")
+            raise UserError(f"{where}: this tagger has learnt tags of {units[0]}, and here are tags of {units[1]}.")
+
+    def scores(self, examples: Examples[TaggedSentence], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        """Of words; of characters that are no spaces."""
+        self.check_gold(examples)
+        pairs = [_visible_tags(item, answer) for item, answer in zip(examples, answers, strict=True)]
+        gold, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self._warn_unknown(gold, examples.source)
+        return scores(gold, predicted, self.scheme, intervals)
+
+    def _warn_unknown(self, gold: list[list[str]], source: str) -> None:
+        unknown = Counter(tag for tags in gold for tag in tags if self.scheme is None and tag not in self.labels)
+        if unknown:
+            log.warning(
+                "%s: %d words have tags the model has never seen (%s) and count as wrong.",
+                source, unknown.total(), ", ".join(sorted(unknown)[:5]),
+            )  # fmt: skip
+
+    def judge(self, examples: Examples[TaggedSentence], answers: Answers) -> list[ErrorExample]:
+        return [errors.judge(item, answer, self.scheme) for item, answer in zip(examples, answers, strict=True)]
+
+    def confusion(self, examples: Examples[TaggedSentence], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
+        counts: Counter[tuple[str, str]] = Counter()
+        for item, answer in zip(examples, answers, strict=True):
+            counts += errors.confusion(*_visible_tags(item, answer), self.scheme)
+        return "characters" if self.characters else "words", counts
+
+
+def _visible_tags(item: TaggedSentence, answer: Answer) -> tuple[list[str], list[str]]:
+    """Gold and predicted tags of the words, or of the characters that are no spaces."""
+    visible = [not word.isspace() for word in item.words]
+    return list(compress(item.tags or (), visible)), list(compress(answer["tags"], visible))
 
 
 def default_score(scheme: Scheme | None, characters: bool) -> ScoreName:

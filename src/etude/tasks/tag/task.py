@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -30,16 +29,13 @@ from etude.nn.packed import Layout
 from etude.nn.states import States
 from etude.objectives.base import Stat, Term, join
 from etude.settings import Strict
-from etude.tasks.base import Answer, Answers, ErrorExample, Facts
-from etude.tasks.bootstrap import Score
+from etude.tasks.base import Answer, Facts
 from etude.tasks.data.conll import sentences as records
 from etude.tasks.data.examples import Examples, label_names
 from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
-from etude.tasks.tag import errors as tag_errors
 from etude.tasks.tag import network as tag_network
 from etude.tasks.tag import network_inputs
-from etude.tasks.tag import scores as tag_scores
 from etude.tasks.tag.encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
 from etude.tasks.tag.heads import Constraints, Head, HeadKind
 from etude.tasks.tag.network_inputs import WordNetwork
@@ -147,7 +143,7 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
             raise UserError("Text tagged by character must have tags that write chunks (B-x, I-x, O).")
         self._declared: Scheme | None = self.scheme if settings.scheme == self.scheme else None
         self.numbers = {name: number for number, name in enumerate(self.labels)}
-        self.scoring = TagScoring(settings.score, self.scheme, self.characters)
+        self.scoring = TagScoring(settings.score, self.labels, self.scheme, self.characters)
         self.framing = model.frame(tokenizer.special).limit(settings.length)
         constraints: Constraints = settings.constraints or ("decoding" if settings.head.endswith("crf") else "none")
         if constraints != "none" and self.encoding is None:
@@ -225,7 +221,7 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
         """(units,) the numbers of the tags."""
         if item.tags is None:
             raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
-        self._check_units(item, where)
+        self.scoring.check_units(item, where)
         tags = item.tags
         check_shape(item, where, self.scheme is not None, rules_of=self._declared)
         if self.encoding is not None and self.encoding != self.scheme:
@@ -237,11 +233,6 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
                 f"{suggest_name(tags[wrong], self.labels)} Correct it, or leave the sentence out."
             )
         return np.array([self.numbers[tags[head]] for head in pieces.heads], dtype=np.int64)
-
-    def _check_units(self, item: TaggedSentence, where: str) -> None:
-        if item.characters != self.characters:
-            units = ("words", "characters") if item.characters else ("characters", "words")
-            raise UserError(f"{where}: this tagger has learnt tags of {units[0]}, and here are tags of {units[1]}.")
 
     def batch(self, rows: Sequence[TagRow], chance: Chance) -> TagBatch:
         starts = np.concatenate([[0], np.cumsum([len(row.tokens) for row in rows])])
@@ -341,32 +332,6 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
             ]
             yield tags, [unit_probs[owner] for owner in pieces.owners]
 
-    def evaluate(self, model: Model, examples: Examples[TaggedSentence], intervals: bool = True) -> dict[str, Score]:
-        """Of words; of characters that are no spaces."""
-        gold, predicted = [], []
-        for number, (item, (tags, _)) in enumerate(zip(examples, self._tags(model, examples), strict=True)):
-            where = examples.places[number]
-            if item.tags is None:
-                raise UserError(f"{where}: this sentence has no tags. Name the column that holds them.")
-            self._check_units(item, where)
-            check_shape(item, where, self.scheme is not None, prefixes_of=self.scheme)
-            words = [not word.isspace() for word in item.words]
-            gold.append(list(compress(item.tags, words)))
-            predicted.append(list(compress(tags, words)))
-        self._warn_unknown(gold, examples.source)
-        return tag_scores.scores(gold, predicted, self.scheme, intervals)
-
-    def judge(self, examples: Examples[TaggedSentence], answers: Answers) -> list[ErrorExample]:
-        return [tag_errors.judge(item, answer, self.scheme) for item, answer in zip(examples, answers, strict=True)]
-
-    def confusion(self, examples: Examples[TaggedSentence], answers: Answers) -> tuple[str, Counter[tuple[str, str]]]:
-        counts: Counter[tuple[str, str]] = Counter()
-        for item, answer in zip(examples, answers, strict=True):
-            words = [not word.isspace() for word in item.words]
-            gold, predicted = (list(compress(tags, words)) for tags in (item.tags or (), answer["tags"]))
-            counts += tag_errors.confusion(gold, predicted, self.scheme)
-        return "characters" if self.characters else "words", counts
-
     # --- the head alone -----------------------------------------------------------------------------
 
     @property
@@ -416,17 +381,9 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
             "ForTokenClassification", {"classifier": "head.output"}, weights, label_config(self.labels), misfits=misfits
         )
 
-    def _warn_unknown(self, gold: list[list[str]], source: str) -> None:
-        unknown = Counter(tag for tags in gold for tag in tags if self.scheme is None and tag not in self.numbers)
-        if unknown:
-            log.warning(
-                "%s: %d words have tags the model has never seen (%s) and count as wrong.",
-                source, unknown.total(), ", ".join(sorted(unknown)[:5]),
-            )  # fmt: skip
-
 
 def scoring(settings: Settings, facts: Facts) -> TagScoring:
-    return TagScoring(settings.score, facts["scheme"], facts["characters"])
+    return TagScoring(settings.score, facts["labels"], facts["scheme"], facts["characters"])
 
 
 def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Tagger:

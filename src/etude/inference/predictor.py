@@ -1,0 +1,235 @@
+"""A fitted model with its task: reads files and lines, predicts, scores; whatever the model is.
+
+`TaskModel` (a fine-tuned run) and `BaselineModel` (n-grams under a linear model) say what answers examples; the rest is
+the same for both, and here.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, TypeAlias, cast
+
+from etude.errors import UserError
+from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, TaskKind
+from etude.tasks.bootstrap import Score
+from etude.tasks.data.examples import Examples
+from etude.tasks.data.records import COMPRESSED, FILES, json_record
+from etude.train import checkpoint
+
+LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
+
+
+class Table(Protocol):
+    """A pandas DataFrame: one row an input, its columns named as in a file."""
+
+    def to_dict(self, orient: Literal["records"], /) -> list[dict[Any, Any]]:
+        """The rows as mappings."""
+
+
+Inputs: TypeAlias = Sequence[str | Mapping[str, Any]] | Examples[Any] | Table
+
+
+class Predictor(ABC):
+    """A model of a task, opened for use."""
+
+    folder: Path
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The kind of the task."""
+
+    @property
+    @abstractmethod
+    def module(self) -> TaskKind:
+        """The module of the kind."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, str]:
+        """The columns of a file by role, as in training."""
+
+    @property
+    @abstractmethod
+    def scoring(self) -> Scoring[Any]:
+        """How answers are scored."""
+
+    @abstractmethod
+    def answer(self, examples: Examples[Any]) -> list[Answer]:
+        """Return one answer an example, in order."""
+
+    @abstractmethod
+    def admit(self, examples: Examples[Any]) -> Examples[Any]:
+        """Return the labelled examples that the model can be scored on; what is wrong with the others is in `bad`."""
+
+    @abstractmethod
+    def with_columns(self, columns: Mapping[str, str]) -> Self:
+        """Return the same model, reading other columns."""
+
+    def score(self, examples: Examples[Any], intervals: bool) -> dict[str, Score]:
+        """Return all scores of labelled examples."""
+        self.scoring.check_gold(examples)
+        return self.scoring.scores(examples, self.answer(examples), intervals)
+
+    def judge(self, examples: Examples[Any], answers: Answers) -> list[ErrorExample]:
+        """Return answers beside labelled examples, for a report."""
+        return self.scoring.judge(examples, answers)
+
+    def confusion(self, examples: Examples[Any], answers: Answers) -> tuple[str, Counter[tuple[str, str]]] | None:
+        """Return what is counted and the counts of (gold, predicted) classes; None where there are no classes."""
+        return self.scoring.confusion(examples, answers)
+
+    def require_trained_head(self) -> None:  # noqa: B027 (most models have nothing to check)
+        """Raise UserError where the task head was never trained."""
+
+    def official_files(self, answers: Answers) -> dict[str, Any]:
+        """Return what the official scorer reads by the ending of the file's name; {} where it has none."""
+        return {}
+
+    # --- scores -------------------------------------------------------------------------------------
+
+    def read(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
+    ) -> Examples[Any]:
+        """Read a file of examples; columns are those of training unless others are named."""
+        examples = self.module.read(path, {**self.columns, **(columns or {})}, skip_bad, labelled)
+        return self.admit(examples) if skip_bad and labelled else examples
+
+    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
+        """Score the model on examples, or on a file of them, with bootstrap intervals."""
+        self.require_trained_head()
+        dataset = examples if isinstance(examples, Examples) else self.read(examples)
+        return self.score(dataset, intervals)
+
+    # --- predictions --------------------------------------------------------------------------------
+
+    def predict(self, inputs: Inputs) -> list[Answer]:
+        """Return one answer an input, in order; inputs are texts, mappings of fields, rows of a table, or examples."""
+        self.require_trained_head()
+        if isinstance(inputs, str):
+            raise UserError("predict takes a list of inputs: write predict([text]).")
+        if isinstance(inputs, Examples):
+            return self.answer(inputs)
+        items, places = [], []
+        for number, value in enumerate(table_records(inputs), 1):
+            where = f"input {number}"
+            record = self._record(value) if isinstance(value, str) else dict(value)
+            items.append(self.module.parse(record, self.columns, where, False))
+            places.append(where)
+        return self.answer(Examples(items, "the inputs", places)) if items else []
+
+    def write(self, answers: Answers, path: str | Path) -> None:
+        """Write answers of `predict` as JSON lines, or as .json in the format of the task's official scorer."""
+        path = Path(path)
+        files = self.official_files(answers) if path.suffix == ".json" else {}
+        if files:
+            for ending, content in files.items():  # the first is the requested file
+                text = json.dumps(content, ensure_ascii=False)
+                checkpoint.write_text(path.with_name(f"{path.stem}{ending}.json"), text)
+        else:
+            lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+            checkpoint.write_text(path, lines)
+
+    def stream(self, lines: Iterable[str], source: str = "input", skip_bad: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield answers to lines as they arrive: texts, or JSON objects with the fields of an example.
+
+        Lines that have arrived are answered as one batch, so a person who types gets each answer at once and a long
+        pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
+        """
+        self.require_trained_head()
+        for chunk in batch_arriving_lines(lines):
+            answers: list[dict[str, Any] | None] = []
+            items, places = [], []
+            error: UserError | None = None
+            for number, line in chunk:
+                where = f"{source}:{number}"
+                try:
+                    items.append(self._parse(line, where))
+                    places.append(where)
+                    answers.append(None)
+                except UserError as problem:
+                    error = problem
+                    if not skip_bad:  # raised after the answers to the lines before it
+                        break
+                    answers.append({"error": str(problem)})
+            predictions = iter(self.answer(Examples(items, source, places)) if items else [])
+            yield from (next(predictions) if answer is None else answer for answer in answers)
+            if error is not None and not skip_bad:
+                raise error
+
+    def _parse(self, line: str, where: str) -> Any:
+        line = line.removesuffix("\n").removesuffix("\r")
+        if line.lstrip().startswith("{"):
+            record = json_record(line, where)
+            if isinstance(record, UserError):
+                raise record
+        else:
+            record = self._record(line)
+        return self.module.parse(record, self.columns, where, False)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The parts of a plain line by role, with their columns; empty where a line must be JSON."""
+        module = self.module
+        return {role: self.columns.get(role, module.COLUMNS[role][0]) for role in module.INPUTS}
+
+    def _record(self, line: str) -> dict[str, Any]:
+        """Split a plain line into the fields of an example: one text, or several with tabs between them."""
+        module, names = self.module, list(self.inputs.values())
+        if not names:
+            example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
+            raise UserError(f"An input of the task {self.kind} is a JSON object such as {example}, not a plain line.")
+        parts = line.split("\t", len(names) - 1)
+        if len(parts) < len(names):
+            raise UserError(
+                f"A line of the task {self.kind} holds {' <tab> '.join(self.inputs)}; this one has {len(parts)}."
+            )
+        return dict(zip(names, parts, strict=True))
+
+
+def table_records(inputs: Sequence[str | Mapping[str, Any]] | Table) -> Sequence[str | Mapping[str, Any]]:
+    """The rows of a pandas table as mappings; other inputs as they are."""
+    pandas = sys.modules.get("pandas")  # a table can only be there where pandas is loaded
+    if pandas is not None and isinstance(inputs, pandas.DataFrame):
+        return cast(Table, inputs).to_dict("records")
+    return cast(Sequence[str | Mapping[str, Any]], inputs)
+
+
+def holds_lines(path: Path) -> bool:
+    """Whether a file is answered line by line as it is read; tables and compressed files are read whole."""
+    return path.suffix == ".jsonl" or path.suffix not in {*COMPRESSED, *FILES, ".conll", ".conllu"}
+
+
+def batch_arriving_lines(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
+    """Yield numbered lines in groups as they arrive, without waiting to fill a group; re-raise errors of reading."""
+    waiting: queue.Queue[tuple[int, str] | BaseException | None] = queue.Queue(2 * LARGEST_CHUNK)
+
+    def read() -> None:
+        try:
+            for numbered in enumerate(lines, 1):
+                waiting.put(numbered)
+            waiting.put(None)
+        except BaseException as problem:
+            waiting.put(problem)
+
+    threading.Thread(target=read, daemon=True, name="etude-reader").start()
+    end: BaseException | bool | None = False
+    while end is False:
+        group: list[tuple[int, str]] = []
+        while len(group) < LARGEST_CHUNK and (not group or not waiting.empty()):
+            entry = waiting.get()
+            if not isinstance(entry, tuple):
+                end = entry
+                break
+            group.append(entry)
+        if group:
+            yield group
+    if isinstance(end, BaseException):
+        raise end

@@ -1,0 +1,36 @@
+"""An exported baseline predicts the same without Etude on the path."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etude.baselines.registry import fit
+from etude.errors import UserError
+from etude.inference.baseline_model import BaselineModel
+from tests.baselines.test_labels import reviews
+
+
+def run_standalone(folder: Path, lines: list[str]) -> list[dict[str, object]]:
+    """What the exported script answers, in a process that cannot import etude."""
+    guard = "import sys; sys.modules['etude'] = None; sys.modules['torch'] = None; sys.modules['scipy'] = None\n"
+    code = f"{guard}import runpy; sys.path.insert(0, {str(folder)!r})\n"
+    code += f"runpy.run_path({str(folder / 'predict.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-I", "-X", "utf8", "-c", code]
+    text = "".join(line + "\n" for line in lines)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_labels_are_the_same_without_etude(tmp_path: Path) -> None:
+    fit("tfidf", "classify", None, reviews()).save(tmp_path / "best")
+    model = BaselineModel.open(tmp_path / "best")
+    lines = ["재밌었어요", "a dull film!", "???"]
+    assert run_standalone(model.export(tmp_path / "out"), lines) == model.predict(lines)
+    with pytest.raises(UserError, match="exists already"):
+        model.export(tmp_path / "out")

@@ -1,0 +1,90 @@
+"""A saved baseline behind the verbs: load, predict, evaluate, export, serve; of lists, tables and files."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import etude
+from etude.baselines.registry import fit
+from etude.errors import UserError
+from etude.serve.endpoints import ServedModel
+from etude.serve.server import Server
+from tests.baselines.test_labels import reviews
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit("tfidf", "classify", None, reviews(), columns={"text": "review"}).save(
+        tmp_path_factory.mktemp("baseline") / "best"
+    )
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    path = tmp_path / "test.jsonl"
+    rows = [
+        {"review": "재밌었다", "label": "good"},
+        {"review": "dull", "label": "bad"},
+        {"review": "x", "label": "odd"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_texts_records_and_tables_get_the_same_answers(folder: Path) -> None:
+    model = etude.load(folder)
+    texts = ["재밌었다", "dull"]
+    answers = model.predict(texts)
+    assert [answer["label"] for answer in answers] == ["good", "bad"]
+    assert model.predict([{"review": text} for text in texts]) == answers
+    pandas = pytest.importorskip("pandas")
+    assert model.predict(pandas.DataFrame({"review": texts, "other": [1, 2]})) == answers
+    with pytest.raises(UserError, match="list of inputs"):
+        model.predict("one text")
+    with pytest.raises(UserError, match="no hidden states"):
+        etude.fill(folder, "The [MASK] sat.")
+
+
+def test_evaluation_and_its_report(folder: Path, labelled: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"test\.jsonl:3: the label 'odd'"):
+        etude.evaluate(folder, labelled)
+    scores = etude.evaluate(
+        folder, labelled, skip_bad=True, report=tmp_path / "page.html", predictions=tmp_path / "answers.jsonl"
+    )
+    assert scores["accuracy"].value == 1.0 and scores["accuracy"].count == 2
+    assert "Confusion" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert len((tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_predictions_of_a_file_and_of_other_columns(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("title\n재밌었다\ndull\n", encoding="utf-8")
+    answers = list(etude.predict(folder, table, columns={"text": "title"}))
+    assert [answer["label"] for answer in answers] == ["good", "bad"]
+    lines = tmp_path / "lines.txt"
+    lines.write_text('재밌었다\n{"review": "dull"}\n', encoding="utf-8")
+    assert [answer["label"] for answer in etude.predict(folder, lines)] == ["good", "bad"]
+
+
+def test_export_by_its_verb(folder: Path, tmp_path: Path) -> None:
+    result = etude.export(folder, out=tmp_path / "out")
+    assert {path.name for path in result.files} >= {"model.json", "weights.npz", "predict.py"}
+
+
+def test_it_is_served(folder: Path) -> None:
+    with Server(ServedModel.open(folder), port=0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        about = json.load(urllib.request.urlopen(f"{server.address}/about", timeout=10))
+        assert list(about["abilities"]) == ["predict"] and about["columns"] == ["review"]
+        request = urllib.request.Request(
+            f"{server.address}/predict",
+            json.dumps({"inputs": ["재밌었다"]}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        assert json.load(urllib.request.urlopen(request, timeout=10))["answers"][0]["label"] == "good"
+        server.shutdown()
