@@ -80,6 +80,7 @@ class Plan:
     scores: dict[str, Any] = field(default_factory=dict)  # of the finished run, on dev
     distill: TaskDistillSettings | None = None  # where it learns from a teacher
     teacher: str = ""  # the fingerprint of the teacher's weights
+    temperature: float = 1.0  # that the logits were divided by after training, in the weights of the last layer
 
     @property
     def module(self) -> TaskKind:
@@ -112,6 +113,8 @@ class Plan:
         }
         if self.distill is not None:
             values |= {"distill": self.distill.model_dump(mode="json"), "teacher": self.teacher}
+        if self.temperature != 1.0:
+            values["temperature"] = self.temperature
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
     @classmethod

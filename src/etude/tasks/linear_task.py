@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, Self
+from typing import ClassVar, Generic, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class PartialRows(Rows[RowT_co], Protocol[RowT_co]):
 
 
 class LinearTask(Task[E, RowT, BatchT], Generic[E, RowT, BatchT]):
+    gives_probabilities: ClassVar[bool] = True  # its answers are a softmax of the logits
+
     @property
     @abstractmethod
     def output_layer(self) -> nn.Linear:

@@ -178,6 +178,8 @@ class QueryBatch(ExampleBatch):
 
 
 class Rank(LinearTask[Query, ExampleRow, QueryBatch]):
+    gives_probabilities = False
+
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, RankScoring(settings)

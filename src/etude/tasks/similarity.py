@@ -152,6 +152,8 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 
 
 class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
+    gives_probabilities = False
+
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()
         self.settings, self.scoring = settings, CorrelationScoring(settings, deviation)

@@ -23,6 +23,8 @@ def format_model_card(run: Run, recipe: Recipe, plan: Plan, result: TrainResult 
         distill_settings = plan.distill.model_dump(mode="json", exclude={"teacher"})
         distill_text = ", ".join(f"{name} {value}" for name, value in distill_settings.items() if value)
         manner = f"learnt from {Path(plan.distill.teacher).name} (`{plan.teacher[:16]}`): {distill_text}"
+    if plan.temperature != 1.0:
+        manner += f"; logits divided by {plan.temperature:.3g}, so that probabilities are calibrated"
     if transfer.freeze is not None:
         manner += f", the embedding and {transfer.freeze} layers frozen"
     scores = "\n".join(
