@@ -14,15 +14,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from etude.study.statistics import holm_adjust
 from etude.study.uncertainty import example_variance, seed_variance, tail_probability
