@@ -22,7 +22,7 @@ from etude.verbs.callable_package import make_callable
 from etude.verbs.comparison import demo, pick, plan_study
 from etude.verbs.corpus import prepare
 from etude.verbs.hub import export, import_
-from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict
+from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict, translate
 from etude.verbs.pretraining import bench, check, distill, pretrain, resume
 from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import TaskModel
+    from etude.inference.translation import Translation
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
@@ -88,16 +89,17 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "TaskModel": "etude.inference.task_model",
     "TaskRun": "etude.verbs.task_run",
     "Tokenizer": "etude.text.tokenizer.tokenizer",
+    "Translation": "etude.inference.translation",
     "World": "etude.world",
 }
 __all__ = [
-    "Analogies", "Attention", "AugmentCounts", "BaselineModel", "Bench", "Check", "Continuation", "Corpus", "Coverage",
-    "FeatureFile", "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity", "PickResult", "PromptResult",
-    "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan", "SuiteRun", "TaskCatalog",
-    "TaskModel", "TaskRun", "Tokenizer", "UserError", "World", "augment", "bench", "check", "demo", "distill",
-    "evaluate", "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load",
-    "perplexity", "pick", "plan_study", "predict", "prepare", "pretrain", "prompt", "recipes", "resume", "serve",
-    "show", "study", "tasks", "world",
+    "Analogies", "Attention", "AugmentCounts", "BaselineModel", "Bench", "Check", "Continuation", "Corpus",
+    "Coverage", "FeatureFile", "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity", "PickResult",
+    "PromptResult", "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan", "SuiteRun",
+    "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer", "Translation", "UserError", "World", "augment", "bench",
+    "check", "demo", "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite",
+    "generate", "import_", "load", "perplexity", "pick", "plan_study", "predict", "prepare", "pretrain", "prompt",
+    "recipes", "resume", "serve", "show", "study", "tasks", "translate", "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()

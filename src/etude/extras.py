@@ -19,6 +19,7 @@ EXTRAS = {
     "h5py": "elmo",
     "numba": "fast",
     "ray": "ray",
+    "sacrebleu": "translation",
 }
 
 

@@ -1,21 +1,24 @@
-"""`etude evaluate`, `predict`, `features`, `generate`, `fill` and `perplexity`: a model's answers in print."""
+"""`etude evaluate`, `predict`, `features`, `generate`, `translate`, `fill`, `perplexity`: answers in print."""
 
 from __future__ import annotations
 
 import json as jsons
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from etude.cli.adapter import Call, Command
+from etude.errors import UserError
 from etude.verbs import inference as verbs
 
 if TYPE_CHECKING:
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
     from etude.inference.perplexity import Perplexity
+    from etude.inference.translation import Translation
     from etude.tasks.bootstrap import Score
     from etude.verbs.inference import FeatureFile
 
@@ -87,6 +90,49 @@ class StreamWriter:
         typer.echo(piece, nl=False)
 
 
+def present_translate(
+    call: Call[Iterator[list[Translation]]], *, reference: Path | None = None, tokenizer: str | None = None
+) -> None:
+    """Prints a translation a line; of several of one line, score and text, tab-separated, an empty line after them.
+
+    Args:
+        reference: Score the translations against the lines of this file: BLEU and chrF, on standard error.
+        tokenizer: Of BLEU, as sacrebleu names them; 13a, and for Korean ko-mecab or char, unless given.
+    """
+    references = None if reference is None else read_references(reference)
+    translations: list[str] = []
+    cut = 0
+    for alternatives in call():
+        translations.append(alternatives[0].text)
+        cut += not alternatives[0].finished
+        if call.options["best"] == 1:
+            sys.stdout.write(alternatives[0].text + "\n")
+        else:
+            sys.stdout.write("".join(f"{each.score:.4f}\t{each.text}\n" for each in alternatives) + "\n")
+        sys.stdout.flush()
+    if cut:
+        typer.echo(f"! {cut} of {len(translations)} were cut at the greatest length, before they ended", err=True)
+    if references is not None:
+        from etude.inference.translation_scores import score_translations
+
+        for score in score_translations(translations, references, tokenizer):
+            typer.echo(str(score), err=True)
+
+
+def read_references(path: Path) -> list[str]:
+    """The lines of a file."""
+    from etude.extras import require
+
+    require("sacrebleu", "Scoring translations")  # before an hour of translation, not behind it
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{path} is not UTF-8: {problem}. Convert it.") from None
+    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
 def present_fill(call: Call[list[list[Guess]]]) -> None:
     for number, guesses in enumerate(call()):
         if number:
@@ -121,6 +167,7 @@ COMMANDS = (
     Command(verbs.predict, present_predict),
     Command(verbs.features, present_features),
     Command(verbs.generate, present_generate),
+    Command(verbs.translate, present_translate),
     Command(verbs.fill, present_fill),
     Command(verbs.perplexity, present_perplexity),
 )

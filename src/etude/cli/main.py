@@ -43,6 +43,7 @@ ORDER = [
     "import",
     "export",
     "generate",
+    "translate",
     "fill",
     "perplexity",
     "prompt",

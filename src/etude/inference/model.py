@@ -9,7 +9,7 @@ from typing import Any
 
 from etude.baselines.base import is_baseline
 from etude.errors import UserError
-from etude.inference import beam_search, generation
+from etude.inference import beam_search, generation, translation
 from etude.inference import fill as fill_mask
 from etude.inference import perplexity as perplexities
 from etude.inference.base import InferenceModel
@@ -18,6 +18,7 @@ from etude.inference.generation import Continuation, Overflow, Rule, Sampling
 from etude.inference.opening import open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
+from etude.inference.translation import Search, Translation
 from etude.runs.run import TASK
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
@@ -83,6 +84,20 @@ class LoadedModel(InferenceModel):
     ) -> list[Continuation]:
         """Return the texts of a beam search, best first; the defaults are GPT-3's. See etude.inference.beam_search."""
         return beam_search.search(self, prompt, tokens, beams=beams, penalty=penalty, stop=stop)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beams: int = 4,
+        penalty: float = 0.6,
+        coverage: float = 0.0,
+        best: int = 1,
+    ) -> list[list[Translation]]:
+        """Return the `best` translations of each text; one beam is greedy. See etude.inference.translation."""
+        if isinstance(texts, str):
+            raise UserError("translate takes a list of texts: write translate([text]).")
+        return translation.translate(self, texts, Search(beams, penalty, coverage, best))
 
     def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:
         """Measure the perplexity of a text or a part of a corpus. See etude.inference.perplexity."""

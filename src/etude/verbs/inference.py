@@ -1,10 +1,11 @@
-"""Models in use: `load`, `evaluate`, `predict`, `features`, `generate`, `fill`, `perplexity`."""
+"""Models in use: `load`, `evaluate`, `predict`, `features`, `generate`, `translate`, `fill`, `perplexity`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
     from etude.inference.predictor import Predictor
+    from etude.inference.translation import Translation
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
 
@@ -217,6 +219,44 @@ def generate(
                 on_text(len(written), piece)
             written.append(sample.result())
     return written
+
+
+LINES = 1024  # translated at a time: enough to sort by length, few enough to see the first soon
+
+
+def translate(
+    run: str | Path | LoadedModel,
+    file: str | Path | None = None,
+    *,
+    beams: int = 4,
+    penalty: float = 0.6,
+    coverage: float = 0.0,
+    best: int = 1,
+    device: str | None = None,
+) -> Iterator[list[Translation]]:
+    """Translate the lines of a file, or of standard input, in order; an empty line stays empty.
+
+    Args:
+        run: A run of a translation recipe.
+        file: One text a line; standard input if left out.
+        beams: Hypotheses kept; 1 takes the likeliest token each time.
+        penalty: Of length: 0 prefers short translations, 0.6 is the Transformer paper's.
+        coverage: What source tokens that no target token looks at cost; 0: nothing.
+        best: So many translations of each line, best first.
+        device: cpu or cuda; a GPU where there is one.
+    """
+    path = None if file is None else Path(file)
+    if path is not None and not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    model = _open_model(run, device)
+    source: str | int = sys.stdin.fileno() if path is None else str(path)
+    with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
+        try:
+            while block := list(islice(lines, LINES)):
+                texts = [line.rstrip("\r\n") for line in block]
+                yield from model.translate(texts, beams=beams, penalty=penalty, coverage=coverage, best=best)
+        except UnicodeDecodeError as problem:
+            raise UserError(f"{path or 'standard input'} is not UTF-8: {problem}. Convert it.") from None
 
 
 def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:

@@ -1,0 +1,61 @@
+"""BLEU and chrF of translations, by the sacrebleu library, with its signatures (Post 2018).
+
+Scores are of plain, detokenised text, so that those of different systems compare. Which tokenizer BLEU splits words
+with is part of the score and of its signature: 13a unless the references are Korean; then ko-mecab where MeCab is
+installed, and otherwise char. Another may be named; none is ever taken in the place of the one that was named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etude.errors import UserError
+from etude.extras import is_installed, require
+
+TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
+MECAB = {"ko-mecab": "mecab_ko", "ja-mecab": "MeCab"}  # what a tokenizer of sacrebleu imports
+
+
+@dataclass(frozen=True)
+class TranslationScore:
+    """A score of a corpus, 0 to 100, and the signature that says how it was computed."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}  {self.signature}"
+
+
+def score_translations(
+    translations: Sequence[str], references: Sequence[str], tokenizer: str | None = None
+) -> list[TranslationScore]:
+    """Return BLEU and chrF of a corpus; `tokenizer` is that of BLEU."""
+    require("sacrebleu", "Scoring translations")
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if len(translations) != len(references):
+        raise UserError(f"There are {len(translations)} translations and {len(references)} references: one each.")
+    if not references:
+        raise UserError("There is nothing to score: the references are empty.")
+    name = choose_tokenizer(references) if tokenizer is None else tokenizer
+    if name not in TOKENIZERS:
+        raise UserError(f"'{name}' is not a tokenizer of BLEU. There are: {', '.join(TOKENIZERS)}.")
+    if name in MECAB and not is_installed(MECAB[name]):
+        raise UserError(f"The tokenizer {name} of BLEU needs {MECAB[name]}: install 'sacrebleu[{name[:2]}]'.")
+    scores = []
+    for metric in (BLEU(tokenize=name), CHRF()):
+        result = metric.corpus_score(list(translations), [list(references)])
+        scores.append(TranslationScore(result.name, float(result.score), str(metric.get_signature())))
+    return scores
+
+
+def choose_tokenizer(references: Sequence[str]) -> str:
+    """The tokenizer of BLEU for a language: Korean is not split at spaces, where particles hang on nouns."""
+    letters = [letter for text in references for letter in text if letter.isalpha()]
+    korean = sum("가" <= letter <= "힣" for letter in letters)
+    if 2 * korean < len(letters) or not letters:
+        return "13a"
+    return "ko-mecab" if is_installed(MECAB["ko-mecab"]) else "char"
