@@ -27,11 +27,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
@@ -96,11 +97,35 @@ class Batch(Packed):
     rows: np.ndarray  # (R,) the numbers of its rows, on the host
     slots: np.ndarray  # (R,) the place of each row in the step
     counts: dict[str, int] = field(default_factory=dict)  # what each loss term is divided by, summed over the step
+    padding: int = 0  # sequences at the end that have no content and fill a static shape
 
     @property
     def size(self) -> int:
         """Real tokens, for budgets and speed."""
-        return self.layout.total
+        return int(self.layout.host[-1 - self.padding])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The lengths of its sequences without padding, on the host."""
+        return np.diff(self.layout.host[: len(self.layout.host) - self.padding])
+
+    @property
+    def sequences(self) -> int:
+        """The number of its sequences without padding; part of its shapes."""
+        return len(self.layout.bounds) - 1 - self.padding
+
+    def pad(self, sizes: Sequence[int], longest: int) -> Self:
+        """With sequences of padding of these sizes behind its own; a batch with tensors of N adds theirs."""
+        positions = torch.cat([torch.arange(size) for size in sizes])
+        bounds = np.concatenate([self.layout.host, self.layout.total + np.cumsum(sizes)])
+        return replace(
+            self,
+            tokens=F.pad(self.tokens, (0, len(positions))),
+            positions=torch.cat([self.positions, positions]),
+            segments=None if self.segments is None else F.pad(self.segments, (0, len(positions))),
+            layout=replace(Layout.from_bounds(bounds, longest), equal=False),
+            padding=len(sizes),
+        )
 
     def compact(self) -> Self:
         """Without what is there for static shapes alone: for steps that nobody compiles."""
@@ -138,6 +163,7 @@ class Stat:
 class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
     """What training needs. Heads are sub-modules; a tied table is used from the model, never copied."""
 
+    pads_batches = False  # True where no loss reads sequences of padding, so that batches may have static shapes
     updates_itself = False  # True where `update` takes the place of gradients and optimiser
     training_state: tuple[str, ...] = ()  # beginnings of names in checkpoints that a model in use does not have
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte

@@ -225,6 +225,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
     """One label for an example, whatever of it is read: `LabelScoring.texts`."""
 
+    pads_batches = True
     scoring: LabelScoring[L]
 
     def __init__(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -110,6 +110,12 @@ class ExampleBatch(Batch):
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (R,) sequences of each row, on the host
     following: Tensor | None = None  # (N,) the next token of the same sequence, for the auxiliary loss
     separators: Tensor | None = None  # (S,) where the separator of a pair stands, where it is read
+
+    def pad(self, sizes: Sequence[int], longest: int) -> Self:
+        padded = super().pad(sizes, longest)
+        if self.following is not None:
+            padded.following = F.pad(self.following, (0, sum(sizes)), value=IGNORE)
+        return padded
 
 
 class PooledHead(nn.Module):
@@ -237,10 +243,10 @@ class PooledHead(nn.Module):
         return vectors * mask.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
 
     def vectors(self, model: Model, last: Tensor, batch: ExampleBatch) -> Tensor:
-        """(S, D) one vector a sequence."""
+        """(S, D) one vector a sequence; padding has none."""
         if self.pooling == "start" and model.pooler is not None:
-            return model.pool(last, batch.layout)
-        vectors = pool(last, batch.layout, self.pooling)
+            return model.pool(last, batch.layout)[: batch.sequences]
+        vectors = pool(last, batch.layout, self.pooling)[: batch.sequences]
         return torch.cat([vectors, last[batch.separators]], dim=-1) if self.reads_separator else vectors
 
     def auxiliary(self, model: Model, states: States, batch: ExampleBatch) -> dict[str, Term]:
@@ -253,11 +259,11 @@ class PooledHead(nn.Module):
         return {"language_model": Term(total, batch.counts["language_model"], self.settings.language_model)}
 
     def flops(self, model: Model, batch: ExampleBatch) -> int:
-        return training_flops(model, batch.layout.lengths) + 3 * self.head_flops(model, batch)
+        return training_flops(model, batch.lengths) + 3 * self.head_flops(model, batch)
 
     def head_flops(self, model: Model, batch: ExampleBatch) -> int:
         """Of what stands above the model, forward."""
-        lengths = batch.layout.lengths
+        lengths = batch.lengths
         outputs = len(lengths) if self.reading == "joint" else len(lengths) // 2
         layers = [self.head] if self.hidden is None else [self.hidden, self.head]
         forward = 2 * outputs * sum(layer.in_features * layer.out_features for layer in layers)

@@ -153,6 +153,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 
 class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
     gives_probabilities = False
+    pads_batches = True
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, mean: float, deviation: float) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ import numpy as np
 from etude.chance import Chance, Permutation, fold
 from etude.errors import UserError
 from etude.objectives.base import Batch, Objective, Row, Rows, rows_of
+from etude.train.padding import pad_batch
 from etude.train.workers import SLOTS, ProcessPool
 
 Handle = TypeVar("Handle")
@@ -64,16 +65,18 @@ class Loader:
         sizes: Sequence[int] | None = None,
         processes: bool = False,
         pin: bool = False,
+        pad: bool = False,
     ) -> None:
         """`batch_rows` and `rows_before` give the rows of a step and of all steps before it.
 
         `sizes`: every number of rows a step can have, where a batch ramp has several. For a GPU workers are
-        `processes`, and `pin` puts batches in pinned memory, which is fast to copy from.
+        `processes`, and `pin` puts batches in pinned memory, which is fast to copy from. `pad` gives batches of
+        labelled examples static shapes (train/padding.py).
         """
         self.objective, self.rows, self.seed = objective, rows, seed
         self.batch_rows, self.rows_before, self.micro_tokens = batch_rows, rows_before, micro_tokens
         self.rank, self.ranks = rank, ranks
-        self.workers, self.processes, self.pin = workers, processes, pin
+        self.workers, self.processes, self.pin, self.pad = workers, processes, pin, pad
         uneven = [size for size in sizes or [batch_rows(0)] if size % ranks]
         if uneven:
             raise UserError(
@@ -117,6 +120,8 @@ class Loader:
         rows = [replace(row, slot=slot) for row, slot in zip(share_rows, slots, strict=True)]
         chance = Chance(self.seed, number)
         batches = [self.objective.batch(group, chance) for group in split_into_micro_batches(rows, self.micro_tokens)]
+        if self.pad:
+            batches = [pad_batch(batch) for batch in batches]
         return Step(number, batches, sum_counts(batches))
 
     def steps(self, start: int, stop: int) -> Generator[Step, None, None]:

@@ -108,6 +108,7 @@ class Loop:
             workers=self._default_workers() if settings.workers is None else settings.workers,
             processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
+            pad=self.recorder is not None and rows.row_tokens is None,
         )
         self.state = TrainState()
         self.running: dict[str, Tensor] = {}  # sums of the loss terms since the last line of the log, on the device
@@ -145,15 +146,18 @@ class Loop:
 
     def _build_recorder(self) -> StepRecorder | None:
         """Return what records whole steps on a GPU (train/recorded_step.py), or None where no step can be recorded."""
-        if self.device.type != "cuda" or not self.compiled or self.optimizer is None or not self.records_steps:
+        if self.device.type != "cuda" or self.optimizer is None or not self.records_steps:
+            return None
+        # train.compile=false is how it is turned off in pre-training; labelled examples are never compiled
+        if not self.compiled and self.rows.row_tokens is not None:
             return None
         obstacle = None
         if self.ranks.size > 1:
             obstacle = "several processes exchange gradients"
         elif self.objective.state() is not None:
             obstacle = "the objective carries states from step to step"
-        elif self.rows.row_tokens is None:
-            obstacle = "batches have as many tokens as their examples"
+        elif self.rows.row_tokens is None and not self.objective.pads_batches:
+            obstacle = "batches of this task have as many tokens as their examples"
         elif self._has_micro_batches():
             obstacle = "a step has several micro-batches (train.micro_tokens)"
         elif not optim.supports_recording(self.optimizer):

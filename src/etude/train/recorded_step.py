@@ -30,7 +30,8 @@ from etude.train.tensor_lists import StaticTables
 Sums = dict[str, Tensor]  # of loss terms, and the norm of the gradients; on the device
 TakeStep = Callable[[Batch, Mapping[str, Tensor], Tensor], Sums]  # batch, totals of the terms, the step's number
 
-WARM_UP = 3  # ordinary steps of each shape before it is recorded: compiling, tuning, first allocations
+# Ordinary steps before a shape is recorded: of the first one (compiling, tuning, first allocations) and of others
+WARM_UP, LATER_WARM_UP = 3, 2
 MAX_SHAPES = 16  # recordings at once
 IDLE_STEPS = 200  # a recording that was not used for so many steps makes room: a batch ramp leaves its shapes behind
 MAX_TERMS = 32  # of a loss
@@ -125,6 +126,7 @@ class Recording:
     graph: Graph
     batch: Batch
     terms: tuple[str, ...]
+    warm_up: int  # steps before it is recorded
     tables: StaticTables = field(default_factory=StaticTables)
     steps: int = 0  # taken so far
     is_recorded: bool = False
@@ -183,7 +185,8 @@ class StepRecorder:
         if not is_repeated or not self._make_room():
             return None
         del self.seen[key]
-        self.recordings[key] = Recording(self.new_graph(), allocate_batch(batch, self.device), terms)
+        warm_up = LATER_WARM_UP if self.recordings else WARM_UP
+        self.recordings[key] = Recording(self.new_graph(), allocate_batch(batch, self.device), terms, warm_up)
         return self.recordings[key]
 
     def _make_room(self) -> bool:
@@ -201,7 +204,7 @@ class StepRecorder:
         if not recording.is_recorded:
             if recording.graph.hides_host:
                 hide_host_values(recording.batch)
-            if recording.steps < WARM_UP:
+            if recording.steps < recording.warm_up:
                 recording.steps += 1
                 with recording.tables.allocate():
                     return recording.graph.warm_up(lambda: self._take_static(recording))

@@ -1,0 +1,306 @@
+"""Fine-tuning speed on a GPU: examples a second of our loop and of transformers' Trainer, in turns.
+
+    python benchmarks/finetune_speed.py                       # BERT-base and 8 x 512, short texts and pairs
+    python benchmarks/finetune_speed.py --model bert-base --texts short --rounds 5
+
+Classification of random words with the lengths of SST-2 (short) or MRPC (pairs), batches of 32, dropout 0.1, random
+weights: speed depends on none of that. The Trainer runs at its best: bf16, like lengths together, padded to a multiple
+of eight, fused AdamW, worker processes; `plain loop` is the loop inside it, for machines without `accelerate`. Ours:
+`recorded`, batches padded to few shapes and each shape's step a CUDA graph, and `ordinary`, each kernel launched by
+itself. Before it is timed, `recorded` is compared with `ordinary` without dropout: losses and weights after some steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from etude.nn.fusion import disable_fusion
+from etude.pretraining.bench import word_level_tokenizer
+from etude.recipes.schema import Recipe
+from etude.runs.task_plan import resolve_settings
+from etude.tasks import classify
+from etude.tasks.classify import LabelledText
+from etude.tasks.data.examples import Examples
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.train.loop import Loop
+from etude.train.progress import Progress
+
+VOCAB, BATCH, EXAMPLES = 30_522, 32, 4_096
+MODELS = {
+    "bert-base": {"layers": 12, "width": 768, "heads": 12},
+    "8x512": {"layers": 8, "width": 512, "heads": 8},
+}
+# mean and deviation of the log of tokens, and the most: SST-2 has 13 on average as phrases (25 in dev), MRPC 53
+TEXTS = {"short": (2.6, 0.6, 64), "pairs": (3.95, 0.25, 120)}
+WARM_UP, STEPS = 60, 120
+
+
+class PrintingProgress(Progress):
+    def print(self, text: str) -> None:
+        print(f"    {text}", flush=True)
+
+
+class RecordedLoop(Loop):
+    records_steps = True
+
+
+class OrdinaryLoop(Loop):
+    records_steps = False
+
+
+def draw_texts(kind: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return word numbers of each text, and random labels."""
+    mean, deviation, most = TEXTS[kind]
+    rng = np.random.default_rng(0)
+    lengths = np.clip(np.exp(rng.normal(mean, deviation, EXAMPLES)).round().astype(int), 3, most)
+    return [rng.integers(10, VOCAB - 10, length) for length in lengths], rng.integers(0, 2, EXAMPLES)
+
+
+# --- ours -------------------------------------------------------------------------------------------
+
+
+def build_loop(folder: Path, shape: dict[str, int], kind: str, loop_class: type[Loop], dropout: float) -> Loop:
+    tokenizer: Tokenizer = word_level_tokenizer(VOCAB)
+    changes = {f"model.{name}": value for name, value in shape.items()}
+    changes |= {f"model.{name}": dropout for name in ("dropout", "attention_dropout", "embedding_dropout")}
+    recipe = Recipe.load("bert-base", changes).resolve(vocab=VOCAB)
+    torch.manual_seed(0)
+    model = recipe.build_model()
+    overrides = {"task.dropout": dropout, "train.precision": "bf16", "train.device": "cuda", "train.log_every": 100}
+    settings, _, train = resolve_settings("classify", overrides, model)
+    task = classify.build(settings, model, tokenizer, {"labels": ["a", "b"]})
+    words, labels = draw_texts(kind)
+    items = [
+        LabelledText((" ".join(f"w{number}" for number in text),), "ab"[label])
+        for text, label in zip(words, labels, strict=True)
+    ]
+    rows = task.rows(Examples(items, "random words", [f"random words:{n}" for n in range(len(items))]))
+    progress = PrintingProgress(10**9, quiet=True)
+    return loop_class(folder, model, task, rows, train, total=10**6, device=torch.device("cuda"), progress=progress)
+
+
+def take_steps(loop: Loop, steps: Any, count: int) -> float:
+    """Return seconds a step."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    with disable_fusion(not loop.compiled):  # as `Loop.run` has it
+        for _ in range(count):
+            loop.advance(next(steps))
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def check_same(shape: dict[str, int], kind: str) -> None:
+    """Print how far recorded steps are from ordinary ones, without dropout."""
+    outcomes = []
+    for loop_class in (OrdinaryLoop, RecordedLoop):
+        with tempfile.TemporaryDirectory() as folder:
+            loop = build_loop(Path(folder), shape, kind, loop_class, dropout=0.0)
+            initial = {name: p.detach().clone() for name, p in loop.named}
+            take_steps(loop, loop.loader.steps(0, 10**6), 40)
+            loss = float(loop.running["loss "]) / 40
+            outcomes.append((loss, {name: p.detach().clone() for name, p in loop.named}))
+            del loop
+    (loss, expected), (recorded_loss, weights) = outcomes
+    squares = lambda left, right: sum(float((left[n] - right[n]).double().square().sum()) for n in left)  # noqa: E731
+    distance = (squares(weights, expected) / max(squares(expected, initial), 1e-30)) ** 0.5
+    print(
+        f"    40 steps without dropout: loss {loss:.5f}, recorded {recorded_loss:.5f}; weights {distance:.2e} of the "
+        "way gone apart",
+        flush=True,
+    )
+
+
+# --- transformers -----------------------------------------------------------------------------------
+
+
+class Collator:
+    """Pads to the longest of a batch, a multiple of eight."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        longest = -(-max(len(row["input_ids"]) for row in rows) // 8) * 8
+        ids, mask = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.int64)
+        for number, row in enumerate(rows):
+            ids[number, : len(row["input_ids"])] = row["input_ids"]
+            mask[number, : len(row["input_ids"])] = 1
+        labels = torch.tensor([row["labels"] for row in rows])
+        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask), "labels": labels}
+
+
+def build_transformers(shape: dict[str, int], kind: str) -> tuple[list[dict[str, Any]], Any]:
+    """Return the examples and the model of transformers."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    words, labels = draw_texts(kind)
+    rows = [
+        {"input_ids": [2, *text.tolist(), 3], "labels": int(label)} for text, label in zip(words, labels, strict=True)
+    ]
+    config = BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=shape["width"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["heads"],
+        intermediate_size=4 * shape["width"],
+    )
+    torch.manual_seed(0)
+    return rows, BertForSequenceClassification(config)
+
+
+def time_plain_loop(shape: dict[str, int], kind: str) -> float:
+    """Return seconds a step of the loop that the Trainer runs, without what it does around it."""
+    rows, model = build_transformers(shape, kind)
+    device = torch.device("cuda")
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / (WARM_UP + STEPS))
+    order = np.random.default_rng(0).permutation(len(rows))
+    pools = [
+        sorted(order[start : start + 50 * BATCH], key=lambda n: -len(rows[n]["input_ids"]))
+        for start in range(0, len(rows), 50 * BATCH)
+    ]  # the Trainer's rule: like lengths within fifty batches
+    flat = [number for pool in pools for number in pool]
+    batches = [flat[start : start + BATCH] for start in range(0, len(flat) - BATCH + 1, BATCH)]
+    np.random.default_rng(1).shuffle(batches)
+    sampler = [batches[number % len(batches)] for number in range(WARM_UP + STEPS)]
+    loader = torch.utils.data.DataLoader(
+        rows, batch_sampler=sampler, collate_fn=Collator(), num_workers=4, pin_memory=True
+    )
+    start = 0.0
+    for number, batch in enumerate(loader):
+        if number == WARM_UP:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / STEPS
+
+
+def time_trainer(shape: dict[str, int], kind: str) -> float:
+    """Return seconds a step of the Trainer, its first steps left out."""
+    from transformers import (
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    class Clock(TrainerCallback):
+        start = stop = 0.0
+
+        def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            if state.global_step == WARM_UP:
+                torch.cuda.synchronize()
+                self.start = time.perf_counter()
+            elif state.global_step == WARM_UP + STEPS:
+                torch.cuda.synchronize()
+                self.stop = time.perf_counter()
+
+    rows, model = build_transformers(shape, kind)
+    wanted: dict[str, Any] = {
+        "per_device_train_batch_size": BATCH,
+        "max_steps": WARM_UP + STEPS,
+        "bf16": True,
+        "optim": "adamw_torch_fused",
+        "dataloader_num_workers": 4,
+        "dataloader_persistent_workers": True,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "learning_rate": 2e-5,
+        "remove_unused_columns": False,
+    }
+    names = {entry.name for entry in dataclasses.fields(TrainingArguments)}
+    grouping = (
+        {"group_by_length": True} if "group_by_length" in names else {"train_sampling_strategy": "group_by_length"}
+    )
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(output_dir=folder, **wanted, **grouping)
+        trainer = Trainer(model, arguments, data_collator=Collator(), train_dataset=rows, callbacks=[clock])
+        trainer.train()
+    return (clock.stop - clock.start) / STEPS
+
+
+# --- in turns ---------------------------------------------------------------------------------------
+
+
+def compare(name: str, kind: str, rounds: int) -> None:
+    shape = MODELS[name]
+    seconds: dict[str, list[float]] = {"recorded": [], "ordinary": [], "plain loop": [], "Trainer": []}
+    rivals = {"plain loop": time_plain_loop, "Trainer": time_trainer}
+    check_same(shape, kind)
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        loops = {
+            "recorded": build_loop(Path(first), shape, kind, RecordedLoop, dropout=0.1),
+            "ordinary": build_loop(Path(second), shape, kind, OrdinaryLoop, dropout=0.1),
+        }
+        streams = {form: loop.loader.steps(0, 10**6) for form, loop in loops.items()}
+        for form, loop in loops.items():
+            started = time.perf_counter()
+            take_steps(loop, streams[form], WARM_UP)
+            print(f"    {form}: first {WARM_UP} steps {time.perf_counter() - started:.1f} s", flush=True)
+        for _ in range(rounds):
+            for form, loop in loops.items():
+                seconds[form].append(take_steps(loop, streams[form], STEPS))
+            for form in list(rivals):
+                try:
+                    seconds[form].append(rivals[form](shape, kind))
+                except ImportError as error:
+                    print(f"    {form} is not measured: {error}")
+                    del rivals[form]
+        recorder = loops["recorded"].recorder
+        if recorder is not None:
+            recorded = sum(recording.is_recorded for recording in recorder.recordings.values())
+            print(f"    {recorded} shapes recorded, {len(recorder.seen)} seen once or waiting")
+    for form, values in seconds.items():
+        if values:
+            rates = " ".join(f"{BATCH / value:.0f}" for value in values)
+            median = float(np.median(values))
+            print(
+                f"{name:10} {kind:6} {form:9} {1e3 * median:7.2f} ms a step, {BATCH / median:8.0f} examples/s ({rates})"
+            )
+    for form in rivals:
+        ratio = np.median(seconds[form]) / np.median(seconds["recorded"])
+        print(f"{name:10} {kind:6} recorded is {ratio:.2f} times the {form}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=tuple(MODELS))
+    parser.add_argument("--texts", choices=tuple(TEXTS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no further comparison after so long")
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
+    for name in MODELS if arguments.model is None else [arguments.model]:
+        for kind in TEXTS if arguments.texts is None else [arguments.texts]:
+            if time.perf_counter() - started > arguments.seconds:
+                print(f"{name} {kind}: not started, the time is over")
+                continue
+            try:
+                compare(name, kind, arguments.rounds)
+            except Exception:
+                print(f"{name} {kind} FAILED")
+                traceback.print_exc()
+            print(f"    [{time.perf_counter() - started:.0f} s]", flush=True)
+
+
+if __name__ == "__main__":
+    main()
