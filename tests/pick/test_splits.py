@@ -144,3 +144,14 @@ def test_nonsense_is_refused() -> None:
         hold_out(labelled, 1.0, 0)
     with pytest.raises(ValueError, match="folds"):
         make_folds(labelled, 0, 1, 0)
+
+
+def test_tags_are_held_out_in_proportion() -> None:
+    draw = np.random.default_rng(0)
+    strata = [[name for name, chance in zip("OPLMX", (1, 0.4, 0.3, 0.1, 0.02), strict=True) if draw.random() < chance]
+              for _ in range(400)]  # fmt: skip
+    labelled = make_labelled(strata)
+    parts = [(0.2, hold_out(labelled, 0.2, 0)[1]), *((0.25, part.valid) for part in make_folds(labelled, 4, 1, 0))]
+    for share, indices in parts:
+        for name, count in Counter(tag for tags in strata for tag in tags).items():
+            assert abs(sum(name in strata[index] for index in indices) - share * count) <= 3

@@ -23,7 +23,7 @@ from etude.errors import UserError
 from etude.pick.problems import Problem, merge_alike
 from etude.runs.task_plan import task_module
 from etude.tasks.base import TaskKind
-from etude.tasks.data import candidates
+from etude.tasks.data import candidates, conll
 from etude.tasks.data.examples import Examples, Record
 from etude.tasks.data.records import Records
 from etude.train import checkpoint
@@ -149,7 +149,9 @@ def _read_records(module: TaskKind, path: str, columns: Mapping[str, str]) -> Re
 
 
 def _reread(module: TaskKind, path: str, columns: Mapping[str, str], places: Sequence[str]) -> list[Any] | None:
-    """The examples as the kind reads a whole file: some decide by all sentences whether a word is a character."""
+    """Tagged sentences as the kind reads a whole file: all of them together decide whether a word is a character."""
+    if module.records is not conll.sentences:
+        return None
     examples = module.read(path, columns, True)
     return examples.items if examples.places == places else None
 
@@ -162,15 +164,15 @@ def hash_input(module: TaskKind, record: Record, columns: Mapping[str, str], lab
     ids = {*IDS, *module.COLUMNS.get("id", ()), columns.get("id", "id")}
     inputs = {name: value for name, value in record.items() if name not in ids}
     example = module.parse(inputs, columns, "", labelled)
-    content: Any = inputs
-    if dataclasses.is_dataclass(example) and not isinstance(example, type):
-        content = dataclasses.asdict(example)
+    content = example if dataclasses.is_dataclass(example) else inputs
     return fold("input", json.dumps(_normalise(content), sort_keys=True, default=str))
 
 
 def _normalise(value: Any) -> Any:
     if isinstance(value, str):
-        return " ".join(unicodedata.normalize("NFC", value).split())
+        return " ".join((value if value.isascii() else unicodedata.normalize("NFC", value)).split())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _normalise(inner) for name, inner in vars(value).items()}
     if isinstance(value, Mapping):
         return {str(name): _normalise(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etude.chance import fold
+from etude.chance import fold, random_bits
 from etude.pick.labels import Labelled
 
 SPLIT_SHARE = 0.2  # of one split into training and validation
@@ -67,7 +67,10 @@ def hold_out(labelled: Labelled, share: float, seed: int) -> tuple[np.ndarray, n
     counts = Counter(name for unit in units for name in unit.classes)
     free = [unit for unit in units if not _is_rare(unit, counts)]
     size = max(0, min(round(share * len(free)), len(units) - 1))
-    held = _draw_classes(free, counts, share, size, seed) if _is_single(labelled) else _draw_tags(free, counts, size)
+    if _is_single(labelled):
+        held = _draw_classes(free, counts, share, size, seed)
+    else:
+        held = _draw_tags(free, counts, share, size, fold("ties", seed))
     return _indices(labelled, _keep_classes([held], counts)[0])
 
 
@@ -97,11 +100,12 @@ def _sort_units(labelled: Labelled, key: int) -> list[_Unit]:
     members: dict[int, list[int]] = {}
     for index, group in enumerate(labelled.groups):
         members.setdefault(group, []).append(index)
-    units = [
-        _Unit(group, tuple(indices), frozenset().union(*(labelled.strata[index] for index in indices)))
-        for group, indices in members.items()
+    groups = np.array(sorted(members), np.uint64)
+    order = np.argsort(random_bits(key, groups), kind="stable")
+    return [
+        _Unit(group, tuple(members[group]), frozenset().union(*(labelled.strata[index] for index in members[group])))
+        for group in groups[order].tolist()
     ]
-    return sorted(units, key=lambda unit: (fold(key, unit.group), unit.group))
 
 
 def _is_single(labelled: Labelled) -> bool:
@@ -146,27 +150,20 @@ def _draw_classes(free: list[_Unit], counts: Counter[str], share: float, size: i
     return [unit for name, units in classes.items() for unit in units[: takes[name]]]
 
 
-def _draw_tags(free: list[_Unit], counts: Counter[str], size: int) -> list[_Unit]:
-    """Draw `size` units: one for each tag first, the rarest first, then the order of the hash; no tag is emptied."""
+def _draw_tags(free: list[_Unit], counts: Counter[str], share: float, size: int, key: int) -> list[_Unit]:
+    """Draw a share of the units: one for each tag first, the rarest first, then the others in proportion."""
     left = Counter(counts)
     covered: set[str] = set()
-    held: dict[int, _Unit] = {}
-
-    def take(unit: _Unit) -> None:
-        held[unit.group] = unit
-        covered.update(unit.classes)
-        left.subtract(unit.classes)
-
+    covering: list[_Unit] = []
     for name in sorted(counts, key=lambda name: (counts[name], name)):
-        if name in covered or counts[name] < 2 or len(held) >= size:
+        if name in covered or counts[name] < 2 or len(covering) >= size:
             continue
-        choice = next((unit for unit in free if name in unit.classes and _leaves_all(unit, left)), None)
-        if choice is not None:
-            take(choice)
-    for unit in free:
-        if len(held) < size and unit.group not in held and _leaves_all(unit, left):
-            take(unit)
-    return list(held.values())
+        unit = next((unit for unit in free if name in unit.classes and _leaves_all(unit, left)), None)
+        if unit is not None:
+            covering.append(unit)
+            covered |= unit.classes
+            left.subtract(unit.classes)
+    return _stratify_tags(free, counts, [1 - share, share], key, [[], covering])[1]
 
 
 def _leaves_all(unit: _Unit, left: Counter[str]) -> bool:
@@ -186,32 +183,43 @@ def _partition(labelled: Labelled, folds: int, seed: int, repeat: int) -> list[l
         ordered = [unit for members in _by_class(free, counts).values() for unit in members]
         parts = [ordered[number::folds] for number in range(folds)]  # a class: its share in each, rounded up or down
     else:
-        parts = _stratify_tags(free, counts, folds, fold("ties", seed, repeat))
+        parts = _stratify_tags(free, counts, [1 / folds] * folds, fold("ties", seed, repeat), [])
     return _keep_classes(parts, counts)
 
 
-def _stratify_tags(free: list[_Unit], counts: Counter[str], folds: int, key: int) -> list[list[_Unit]]:
-    """Iterative stratification (Sechidis, Tsoumakas & Vlahavas 2011): the rarest tag first, each to the fold that lacks
-    it most, then to the smallest fold."""
-    wanted = {name: [count / folds] * folds for name, count in counts.items()}
-    room = [len(free) / folds] * folds
-    parts: list[list[_Unit]] = [[] for _ in range(folds)]
+def _stratify_tags(
+    free: list[_Unit], counts: Counter[str], shares: Sequence[float], key: int, first: Sequence[Sequence[_Unit]]
+) -> list[list[_Unit]]:
+    """Iterative stratification (Sechidis, Tsoumakas & Vlahavas 2011) into parts of these shares.
+
+    The rarest tag comes first, each of its units goes to the part that lacks it most, then to the part with most room.
+    `first` are units that have their part already.
+    """
+    parts: list[list[_Unit]] = [[] for _ in shares]
+    wanted = {name: [count * share for share in shares] for name, count in counts.items()}
+    room = [len(free) * share for share in shares]
+    placed: set[int] = set()
+
+    def place(unit: _Unit, number: int) -> None:
+        parts[number].append(unit)
+        placed.add(unit.group)
+        room[number] -= 1
+        for name in unit.classes:
+            wanted[name][number] -= 1
+
+    for number, units in enumerate(first):
+        for unit in units:
+            place(unit, number)
     queues: dict[str, list[_Unit]] = {}
     for unit in free:
         for name in unit.classes or ("",):
             queues.setdefault(name, []).append(unit)
-    placed: set[int] = set()
     for name in sorted(queues, key=lambda name: (not name, counts[name], name)):
+        lacks = wanted.get(name, room)
         for unit in queues[name]:
-            if unit.group in placed:
-                continue
-            lacks = wanted.get(name, room)
-            number = max(range(folds), key=lambda part: (lacks[part], room[part], fold(key, unit.group, part)))
-            parts[number].append(unit)
-            placed.add(unit.group)
-            room[number] -= 1
-            for own in unit.classes:
-                wanted[own][number] -= 1
+            if unit.group not in placed:
+                options = range(len(shares))
+                place(unit, max(options, key=lambda n: (lacks[n], room[n], fold(key, unit.group, n))))
     return parts
 
 
