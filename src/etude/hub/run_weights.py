@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.hub.checkpoint_writer import read_run_tensors, to_published, write_published, write_tensors
@@ -62,9 +63,17 @@ def save_final(run: Run, model: Model, objective: PretrainingObjective, model_ca
 
 def fingerprint_weights(*modules: nn.Module) -> str:
     """A hash of the names and values of all weights: tells whether a teacher is still the same one."""
+    return _hash_tensors(item for module in modules for item in sorted(module.state_dict().items()))
+
+
+def fingerprint_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of the names and values of some tensors: tells whether the start of a run is still the same one."""
+    return _hash_tensors(sorted(tensors.items()))
+
+
+def _hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
-    for module in modules:
-        for name, tensor in sorted(module.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for name, tensor in tensors:
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -9,6 +9,17 @@ import torch
 
 from etude.hub.run_weights import save_final
 from etude.pretraining.budget import fix_budget
+from etude.pretraining.continued import (
+    StartWeights,
+    build_continued,
+    continued_recipe,
+    describe_start,
+    holds_model,
+    read_start,
+    read_start_file,
+    rebuild_continued,
+    start_file,
+)
 from etude.pretraining.loop import Learner, build_loop
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.student import build_run_learner, describe_teacher
@@ -37,13 +48,28 @@ def pretrain(
 ) -> Run:
     """Pre-train `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
 
+    A folder with a model in the place of the recipe goes on from its weights (pretraining/continued.py).
+
     Stopped by SIGTERM, Ctrl-C or `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run;
     `resume` goes on.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     refuse_existing(Path(out))
+    if isinstance(recipe, (str, Path)) and holds_model(recipe):
+        return _continue(read_start(recipe), corpus, out, quiet, overrides, deadline)
     resolved = resolve_recipe(recipe, corpus, overrides)
     return start_run(resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet, deadline)
+
+
+def _continue(
+    start: StartWeights, corpus: Corpus, out: str | Path, quiet: bool, overrides: Overrides, deadline: float | None
+) -> Run:
+    recipe = resolve_recipe(continued_recipe(start, overrides), corpus, ())
+
+    def build() -> tuple[Learner, dict[str, str]]:
+        return build_continued(recipe, corpus, start), start_file(start, corpus)
+
+    return start_run(recipe, corpus, out, build, quiet, deadline)
 
 
 def start_run(
@@ -80,7 +106,9 @@ def resume(
     device = resolve_device(run.recipe.train.device)
     with connect(device.type == "cuda") as ranks:
         text = run.corpus(corpus)
-        return _train(run, text, build_run_learner(run, text), device, ranks, quiet, deadline)
+        start = read_start_file(run)
+        learner = build_run_learner(run, text) if start is None else rebuild_continued(run, text, *start)
+        return _train(run, text, learner, device, ranks, quiet, deadline)
 
 
 def _train(
@@ -101,6 +129,7 @@ def _train(
     _, outcome = train_loop(build, settings, device, ranks, quiet, deadline)
     model, objective = learner
     if outcome.finished and ranks.is_first:
-        save_final(run, model.cpu(), objective.cpu(), format_model_card(run, corpus, outcome, describe_teacher(run)))
+        card = format_model_card(run, corpus, outcome, describe_teacher(run), describe_start(run))
+        save_final(run, model.cpu(), objective.cpu(), card)
     ranks.barrier()
     return run

@@ -32,8 +32,10 @@ def describe_versions() -> str:
     return f"etude {own}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def format_model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: str | None = None) -> str:
-    """Return the model card in Markdown; `teacher` describes the teacher of a distilled run."""
+def format_model_card(
+    run: Run, corpus: Corpus, result: TrainResult, teacher: str | None = None, start: str | None = None
+) -> str:
+    """Return the model card in Markdown; `teacher` and `start` describe what a run learnt from or went on from."""
     recipe, state, fingerprint = run.recipe, result.state, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
     scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in result.valid.items())
@@ -43,6 +45,8 @@ def format_model_card(run: Run, corpus: Corpus, result: TrainResult, teacher: st
     )
     options = ", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)
     teacher_row, command, teacher_note = "", "pretrain recipe.yaml CORPUS", ""
+    if start is not None:
+        teacher_row, command = f"| goes on from | {start} |\n", "pretrain START CORPUS"
     if teacher is not None:
         teacher_row, command = f"| teacher | {teacher} |\n", "distill recipe.yaml CORPUS --teacher TEACHER"
         teacher_note = " and the teacher, taught as `distill.yaml` has it,"

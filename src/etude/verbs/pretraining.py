@@ -71,13 +71,14 @@ def pretrain(
     settings: Mapping[str, object] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Pre-train a recipe on a corpus; a kill at any moment loses nothing.
+    """Pre-train a recipe on a corpus, or go on with a model; a kill at any moment loses nothing.
 
-    Stopped by SIGTERM or Ctrl-C, it leaves a checkpoint to resume from, and the run is unfinished.
+    Stopped by SIGTERM or Ctrl-C, it leaves a checkpoint to resume from, and the run is unfinished. A run, or a folder
+    of transformers, in the place of the recipe goes on from its weights (continued pre-training): give a budget.
 
     Args:
-        recipe: A recipe: a name, or a .yaml file.
-        corpus: A prepared corpus.
+        recipe: A recipe: a name, or a .yaml file; or a run or a folder of transformers to go on from.
+        corpus: A prepared corpus; of a model to go on from, prepared with its tokenizer (--tokenizer RUN).
         out: The folder of the new run.
         settings: Settings of the recipe to change: train.lr=3e-4
         quiet: No progress.
