@@ -48,6 +48,17 @@ SHAPES: dict[str, dict[str, dict[str, object]]] = {
         "post": TOWERS,
         "separate": TOWERS | {"norm": "pre", "tables": "separate", "positions": "learned"},
     },
+    "recurrent_seq2seq": {
+        "one context": {"layers": 2, "width": 16, "reverse": True},
+        "bahdanau": {
+            "layers": 2,
+            "width": 16,
+            "embedding_width": 12,
+            "cell": "gru",
+            "bidirectional": True,
+            "attention": "additive",
+        },
+    },
     "two_tower": {
         "attention": TOWERS,
         "none": TOWERS | {"combiner": "none"},

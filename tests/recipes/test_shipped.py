@@ -78,6 +78,9 @@ def shrunk(name: str) -> Recipe:
         sizes |= {"model.characters.filters": [[1, 8], [3, 8]]} if recipe.model.characters else {}
     elif recipe.model_kind == "encoder_decoder":
         sizes |= {"model.layers": 2, "model.heads": 2, "model.context": 32, "objective.row_tokens": 256}
+    elif recipe.model_kind == "recurrent_seq2seq":
+        sizes |= {"model.embedding_width": 12, "objective.row_tokens": 256}
+        sizes |= {"model.align": 8, "model.maxout": 8} if recipe.model.maxout else {}
     train = {
         "steps": 2,
         "batch_tokens": 2_000,

@@ -35,7 +35,7 @@ class Decoding(ABC):
 
 
 class Seq2Seq(Model):
-    """An encoder and a decoder. `width` is that of the states of both."""
+    """An encoder and a decoder. `width` is that of the encoder's states, as of any model that reads a text."""
 
     @abstractmethod
     def forward(
@@ -58,6 +58,11 @@ class Seq2Seq(Model):
     @abstractmethod
     def target_table(self) -> Tensor:
         """(V, D) the vectors of the decoder's input tokens, for a tied output layer."""
+
+    @property
+    def target_width(self) -> int:
+        """The width of the decoder's states."""
+        return self.width
 
     def alignments(self, packed: Packed, source: Packed) -> list[list[Tensor]]:
         """For each layer that attends to the source, for each pair, the weights (H, T, S); empty without attention."""

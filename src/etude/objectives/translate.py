@@ -73,7 +73,13 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
         self.length = sequence_length(settings.length, model.context)
         self.row_tokens = row_size(settings.row_tokens, self.length)
         self.smoothing = settings.smoothing
-        self.output = None if settings.tied else nn.Parameter(torch.empty_like(model.target_table))
+        if settings.tied and model.target_table.shape[1] != model.target_width:
+            raise UserError(
+                f"objective.tied=true: vectors of {model.target_table.shape[1]} numbers are no output layer over "
+                f"states of {model.target_width}: set objective.tied=false."
+            )
+        shape = (model.vocab, model.target_width)
+        self.output = None if settings.tied else nn.Parameter(torch.empty(shape))
         if self.output is not None:
             fill_normal(self.output, draw_key(), self.output.shape[1] ** -0.5, truncated=False)
         self.bias = nn.Parameter(torch.zeros(model.vocab)) if settings.bias else None
@@ -138,7 +144,7 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
         raise UserError("A translation model has logits of targets given a source, not of a text alone: use translate.")
 
     def flops(self, model: Seq2Seq, batch: TranslationBatch) -> int:
-        head = 2 * batch.counts["loss"] * model.width * model.vocab
+        head = 2 * batch.counts["loss"] * model.target_width * model.vocab
         return 3 * (model.pair_flops(batch.source.layout.lengths, batch.layout.lengths) + head)
 
 

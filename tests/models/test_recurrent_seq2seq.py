@@ -1,0 +1,149 @@
+"""Recurrent encoder-decoders: the papers' steps by hand, no leaks, and decoding as trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.utils.flop_counter import FlopCounterMode
+
+from etude.errors import UserError
+from etude.models.recurrent_seq2seq import RecurrentSeq2Seq, Settings, build
+from etude.nn.packed import pack
+from etude.objectives import translate
+from etude.text.tokenizer.special_tokens import Specials
+
+SOURCES = [[5, 6, 7, 3], [8, 9, 3], [4, 11, 12, 13, 14, 3]]
+TARGETS = [[2, 15, 16], [2, 17, 18, 19, 20], [2, 21]]
+BAHDANAU = {"cell": "gru", "bidirectional": True, "attention": "additive", "maxout": 5, "align": 7}
+CASES: dict[str, dict[str, object]] = {
+    "one context": {"layers": 2, "reverse": True},
+    "bahdanau": BAHDANAU,
+    "dot": {"attention": "dot", "layers": 2},
+    "general, bidirectional": {"attention": "general", "bidirectional": True},
+    "concat": {"attention": "concat", "tables": "separate"},
+    "local, fed": {"attention": "general", "window": 2, "input_feeding": True, "reverse": True},
+}
+
+
+def make(case: str) -> RecurrentSeq2Seq:
+    torch.manual_seed(0)
+    return build(Settings(**({"width": 8, "embedding_width": 6, "vocab": 30} | CASES[case]))).eval()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_pair_sees_another_and_no_token_its_future(case: str) -> None:
+    model = make(case)
+    before = model(pack(TARGETS), source=pack(SOURCES)).last
+    assert before.shape == (10, model.target_width)
+    moved = (model(pack(TARGETS), source=pack([SOURCES[0], [8, 25, 3], SOURCES[2]])).last - before).abs().amax(1) > 1e-7
+    assert moved.nonzero().flatten().tolist() == [3, 4, 5, 6, 7]
+    changed = [TARGETS[0], [2, 17, 25, 19, 20], TARGETS[2]]
+    moved = (model(pack(changed), source=pack(SOURCES)).last - before).abs().amax(1) > 1e-7
+    assert moved.nonzero().flatten().tolist() == [5, 6, 7]
+    alone = torch.cat([model(pack([t]), source=pack([s])).last for s, t in zip(SOURCES, TARGETS, strict=True)])
+    torch.testing.assert_close(before, alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_decoding_step_by_step_gives_the_states_of_the_whole(case: str) -> None:
+    model = make(case)
+    whole = model(pack(TARGETS), source=pack(SOURCES), weights=True)
+    decoding = model.start_decoding(pack(SOURCES))
+    decoding.select(np.array([1, 0, 0]))
+    torch.testing.assert_close(decoding.step(torch.tensor([2, 2, 2])), whole.last[[3, 0, 0]], atol=1e-6, rtol=1e-5)
+    decoding.select(np.array([2, 0]))
+    torch.testing.assert_close(decoding.step(torch.tensor([15, 17])), whole.last[[1, 4]], atol=1e-6, rtol=1e-5)
+    if CASES[case].get("attention") is None:
+        assert decoding.attention is None and model.alignments(pack(TARGETS), pack(SOURCES)) == []
+        return
+    [maps] = model.alignments(pack(TARGETS), pack(SOURCES))
+    assert [tuple(pair.shape) for pair in maps] == [(1, 3, 4), (1, 5, 3), (1, 2, 6)]
+    assert decoding.attention is not None
+    torch.testing.assert_close(decoding.attention[0, :4], maps[0][0, 1], atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_bahdanau_by_hand() -> None:
+    """One pair, step by step, in the words of the paper's appendix; the recurrent layers are tested on their own."""
+    model = make("bahdanau")
+    source, target = SOURCES[0], TARGETS[0]
+    vectors = model.embedding.weight[torch.tensor(source)]
+    layout = pack([source]).layout
+    annotations = torch.cat([
+        model.forwards[0].scan(vectors, layout)[0], model.backwards[0].scan(vectors, layout, reverse=True)[0],
+    ], -1)  # fmt: skip
+    state = torch.tanh(model.start[0](annotations[0, 8:]))[None]
+    for place, token in enumerate(target):
+        alignment = model.alignment
+        energy = alignment.value(torch.tanh(alignment.query(state) + alignment.key(annotations)))[:, 0]
+        context = energy.softmax(0) @ annotations
+        word = model.embedding.weight[token]
+        cell = model.decoder[0]
+        (state,) = cell.step(cell.input(torch.cat([word, context])[None]), (state,))
+        inner = model.readout(torch.cat([state[0], word, context]))
+        expected = torch.maximum(inner[0::2], inner[1::2])
+        torch.testing.assert_close(model(pack([target]), source=pack([source])).last[place], expected)
+
+
+@torch.no_grad()
+def test_luong_by_hand_with_input_feeding() -> None:
+    model = build(Settings(width=8, vocab=30, attention="dot", input_feeding=True))
+    source, target = SOURCES[0], TARGETS[0]
+    states, end = model.forwards[0].scan(model.embedding.weight[torch.tensor(source)], pack([source]).layout)
+    state, fed = end, torch.zeros(8)
+    for place, token in enumerate(target):
+        cell = model.decoder[0]
+        state = cell.step(cell.input(torch.cat([model.embedding.weight[token], fed])[None]), state)
+        hidden = state[0][0]
+        context = (states @ hidden).softmax(0) @ states
+        fed = torch.tanh(model.join(torch.cat([context, hidden])))
+        torch.testing.assert_close(model(pack([target]), source=pack([source])).last[place], fed)
+
+
+@torch.no_grad()
+def test_a_reversed_source_is_read_from_its_end() -> None:
+    model = make("one context")
+    plain = build(Settings(width=8, embedding_width=6, vocab=30, layers=2)).eval()
+    weights = {name.replace("backwards", "forwards"): value for name, value in model.state_dict().items()}
+    plain.load_state_dict(weights)
+    turned = [source[::-1] for source in SOURCES]
+    torch.testing.assert_close(
+        model(pack(TARGETS), source=pack(SOURCES)).last, plain(pack(TARGETS), source=pack(turned)).last
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_flops_are_those_that_torch_counts(case: str) -> None:
+    """For pairs of one length, since attention reads sources side by side."""
+    model = make(case)
+    sources, targets = [[5, 6, 7, 3], [8, 9, 4, 3]], [[2, 15, 16], [2, 17, 18]]
+    with FlopCounterMode(display=False) as counter:
+        model(pack(targets), source=pack(sources))
+    assert counter.get_total_flops() == model.pair_flops(np.array([4, 4]), np.array([3, 3]))
+
+
+def test_the_output_layer_has_the_width_of_the_decoder() -> None:
+    model = make("bahdanau")
+    special = Specials(0, 1, 2, 3, 4, 5)
+    objective = translate.build(translate.Settings(length=10, tied=False), model, special)
+    assert objective.output is not None and objective.output.shape == (30, 5)
+    with pytest.raises(UserError, match="no output layer over states"):
+        translate.build(translate.Settings(length=10), model, special)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bidirectional": True, "reverse": True}, "leave out reverse"),
+        ({"input_feeding": True}, "belong to attention dot, general or concat"),
+        ({"attention": "dot", "maxout": 4}, "maxout is the output of attention=additive"),
+        ({"attention": "dot", "bidirectional": True}, "attention=dot needs states of one width"),
+        ({"embedding_width": 9}, "embedding_width is larger"),
+    ],
+)
+def test_contradictions_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Settings(**({"width": 8} | settings))
