@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.baselines.labels import LabelBaseline, WordVectors
+from etude.baselines.labels import LabelBaseline
+from etude.baselines.linear_baseline import WordVectors
 from etude.baselines.registry import fit, load, supports
 from etude.errors import UserError
 from etude.tasks import classify

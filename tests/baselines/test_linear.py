@@ -40,7 +40,7 @@ def test_the_factor_of_few_examples_changes_nothing() -> None:
 def test_equal_texts_do_not_break_the_factor() -> None:
     features, labels = problem()
     doubled = sparse.vstack([features, features]).tocsr()
-    fitted, _ = linear.fit_logistic(doubled, np.concatenate([labels, labels]), 3)
+    fitted = linear.fit_best([doubled], linear.classification(np.concatenate([labels, labels]), 3)).model
     assert np.isfinite(fitted.weight).all()
     assert (fitted.scores(features).argmax(1) == labels).mean() > 0.95
 
@@ -48,7 +48,14 @@ def test_equal_texts_do_not_break_the_factor() -> None:
 def test_noise_chooses_a_stronger_penalty_than_signal() -> None:
     features, labels = problem(count=90)
     noise = np.random.default_rng(1).permutation(labels)
-    assert linear.fit_logistic(features, noise, 3)[1] < linear.fit_logistic(features, labels, 3)[1]
+    strong, weak = (linear.fit_best([features], linear.classification(gold, 3)).penalty for gold in (noise, labels))
+    assert strong < weak
+
+
+def test_features_that_help_are_chosen() -> None:
+    features, labels = problem(count=90)
+    useless = sparse.csr_matrix(np.random.default_rng(2).random((90, 200)))
+    assert linear.fit_best([useless, features], linear.classification(labels, 3)).features == 1
 
 
 def test_folds_deal_every_class_out_evenly() -> None:

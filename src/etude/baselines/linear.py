@@ -9,6 +9,7 @@ cross-validation costs N x N whatever the number of n-grams.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,8 +21,10 @@ from scipy.optimize import minimize
 
 from etude.baselines.text_features import SparseVector
 
-PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # values of C, weakest first
-KERNEL_ROWS = 2000  # up to so many examples the Cholesky factor takes the place of the features
+PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # values of C
+FOLDS = 5
+FOLDS_OF_ROWS = ((800, 5), (1500, 3), (math.inf, 1))  # (rows at most, folds that are looked at)
+KERNEL_ROWS = 1500  # up to so many examples the Cholesky factor takes the place of the features
 JITTER = 1e-8  # on the diagonal: equal texts make X X' singular
 Matrix: TypeAlias = np.ndarray | sparse.csr_matrix
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]  # (N, outputs) scores -> sum of losses, its gradient
@@ -86,6 +89,31 @@ def cross_entropy(labels: np.ndarray) -> Loss:
     return loss
 
 
+def squares(targets: np.ndarray) -> Loss:
+    """The loss of ridge regression, for (N,) values."""
+
+    def loss(scores: np.ndarray) -> tuple[float, np.ndarray]:
+        error = scores[:, 0] - targets
+        return 0.5 * float(error @ error), error[:, None]
+
+    return loss
+
+
+def candidate_cross_entropy(targets: Sequence[np.ndarray]) -> Loss:
+    """The loss of a softmax over the candidates of each question, for their shares of the right answer."""
+    starts = np.concatenate([[0], np.cumsum([len(shares) for shares in targets])[:-1]])
+    sizes = np.array([len(shares) for shares in targets])
+    right = np.concatenate(targets)
+
+    def loss(scores: np.ndarray) -> tuple[float, np.ndarray]:
+        flat = scores[:, 0]
+        shifted = flat - np.repeat(np.maximum.reduceat(flat, starts), sizes)
+        log_probs = shifted - np.repeat(np.log(np.add.reduceat(np.exp(shifted), starts)), sizes)
+        return -float(right @ log_probs), (np.exp(log_probs) - right)[:, None]
+
+    return loss
+
+
 def log_softmax(scores: np.ndarray) -> np.ndarray:
     shifted = scores - scores.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -121,38 +149,83 @@ class Factor:
 # --- choosing the penalty -------------------------------------------------------------------------------
 
 
-def stratified_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
+@dataclass(frozen=True)
+class Problem:
+    """What is to be learnt: a loss over units (examples, or questions with several rows each)."""
+
+    outputs: int
+    loss: Callable[[np.ndarray], Loss]  # (units,) numbers -> the loss over their rows, in that order
+    strata: np.ndarray  # (units,) which folds deal out evenly
+    bounds: np.ndarray | None = None  # (units + 1,) rows of each unit; None: one each
+
+    def rows(self, units: np.ndarray) -> np.ndarray:
+        """The rows of some units."""
+        if self.bounds is None:
+            return units
+        return np.concatenate([np.arange(self.bounds[unit], self.bounds[unit + 1]) for unit in units])
+
+
+def classification(labels: np.ndarray, classes: int) -> Problem:
+    """Multinomial logistic regression."""
+    return Problem(classes, lambda units: cross_entropy(labels[units]), labels)
+
+
+def stratified_folds(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """(N,) the fold of each example; every class is dealt out evenly."""
     draw = np.random.default_rng(seed)
-    assigned = np.empty(len(labels), dtype=np.int64)
+    assigned = np.empty(len(strata), dtype=np.int64)
     offset = 0
-    for label in np.unique(labels):
-        members = draw.permutation(np.flatnonzero(labels == label))
+    for label in np.unique(strata):
+        members = draw.permutation(np.flatnonzero(strata == label))
         assigned[members] = (np.arange(len(members)) + offset) % folds
         offset += len(members)  # so that classes of one example do not all fall into the first fold
     return assigned
 
 
-def fit_logistic(features: sparse.csr_matrix, labels: np.ndarray, classes: int, seed: int = 0) -> tuple[Linear, float]:
-    """Multinomial logistic regression, and the C that had the least log loss in cross-validation."""
-    factor = Factor.of(features)
-    penalty = choose_penalty(factor.rows, labels, classes, seed)
-    return factor.restore(fit_linear(factor.rows, cross_entropy(labels), classes, penalty)), penalty
+@dataclass(frozen=True)
+class Choice:
+    """What had the least held-out loss."""
+
+    model: Linear
+    features: int  # the number of the features among those that were tried
+    penalty: float
 
 
-def choose_penalty(rows: Matrix, labels: np.ndarray, classes: int, seed: int) -> float:
-    """The C of the least log loss over held-out folds; of one fold where examples are many."""
-    count = len(labels)
+def fit_best(candidates: Sequence[sparse.csr_matrix], problem: Problem, seed: int = 0) -> Choice:
+    """Fit with the features and the C of the least held-out loss."""
+    factors = [Factor.of(features) for features in candidates]
+    losses = np.array([held_out_losses(factor.rows, problem, seed) for factor in factors])  # (features, penalties)
+    best, penalty = np.unravel_index(int(losses.argmin()), losses.shape)
+    factor, chosen = factors[int(best)], PENALTIES[int(penalty)]
+    fitted = fit_linear(factor.rows, problem.loss(np.arange(len(problem.strata))), problem.outputs, chosen)
+    return Choice(factor.restore(fitted), int(best), chosen)
+
+
+def held_out_losses(rows: Matrix, problem: Problem, seed: int) -> np.ndarray:
+    """(penalties,) summed over folds, of which fewer are looked at where rows are many.
+
+    C grows until the loss has risen twice: what lies behind is never better, and takes the longest. It stays infinite.
+    """
+    count = len(problem.strata)
+    losses = np.full(len(PENALTIES), np.inf)
     if count < 4:
-        return PENALTIES[len(PENALTIES) // 2]
-    folds = min(5, count // 2)
-    assigned = stratified_folds(labels, folds, seed)
-    losses = np.zeros(len(PENALTIES))
-    for fold in range(folds if count <= KERNEL_ROWS else 1):
+        losses[len(PENALTIES) // 2] = 0.0  # too few to hold any out: a penalty in the middle
+        return losses
+    folds = min(FOLDS, count // 2)
+    assigned = stratified_folds(problem.strata, folds, seed)
+    used = next(number for limit, number in FOLDS_OF_ROWS if rows.shape[0] <= limit)
+    splits = []
+    for fold in range(min(folds, used)):
         train, valid = np.flatnonzero(assigned != fold), np.flatnonzero(assigned == fold)
-        train_rows, valid_rows = rows[train], rows[valid]
-        fitted: Linear | None = None
-        for number, penalty in enumerate(PENALTIES):  # each starts where the one before it ended
-            fitted = fit_linear(train_rows, cross_entropy(labels[train]), classes, penalty, fitted)
-            losses[number] += cross_entropy(labels[valid])(fitted.scores(valid_rows))[0]
-    return PENALTIES[int(losses.argmin())]
+        splits.append((rows[problem.rows(train)], problem.loss(train), rows[problem.rows(valid)], problem.loss(valid)))
+    fitted: list[Linear | None] = [None] * len(splits)
+    for number, penalty in enumerate(PENALTIES):
+        losses[number] = 0.0
+        for fold, (train_rows, train_loss, valid_rows, valid_loss) in enumerate(splits):
+            # from where the penalty before it ended
+            model = fit_linear(train_rows, train_loss, problem.outputs, penalty, fitted[fold])
+            losses[number] += valid_loss(model.scores(valid_rows))[0]
+            fitted[fold] = model
+        if number >= 2 and losses[number] > losses[number - 1] > losses[number - 2]:
+            break
+    return losses

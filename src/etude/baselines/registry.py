@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.baselines.base import Baseline, BaselineTask, read_saved
-from etude.baselines.labels import LabelBaseline, WordVectors
+from etude.baselines.candidates import ChoiceBaseline, RankBaseline, SimilarityBaseline
+from etude.baselines.labels import LabelBaseline
+from etude.baselines.linear_baseline import LinearBaseline, WordVectors
 from etude.errors import UserError
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
@@ -19,12 +21,11 @@ BASELINES: dict[str, str] = {
     "vectors": "the mean of word vectors under a linear model",
     "tfidf+vectors": "tf-idf beside the mean of word vectors",
 }
-TEXT_LABELS = ("classify", "relation")
-FAMILIES: dict[str, dict[str, type[LabelBaseline]]] = {
-    "tfidf": dict.fromkeys(TEXT_LABELS, LabelBaseline),
-    "vectors": dict.fromkeys(TEXT_LABELS, LabelBaseline),
-    "tfidf+vectors": dict.fromkeys(TEXT_LABELS, LabelBaseline),
-}
+LINEAR: dict[str, type[LinearBaseline[Any]]] = {
+    "classify": LabelBaseline, "pair": LabelBaseline, "relation": LabelBaseline, "similarity": SimilarityBaseline,
+    "choice": ChoiceBaseline, "rank": RankBaseline,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, type[LinearBaseline[Any]]]] = dict.fromkeys(BASELINES, LINEAR)
 
 
 def supports(name: str, kind: str) -> bool:
@@ -74,7 +75,7 @@ def load(folder: str | Path) -> Baseline[Any]:
         raise UserError(f"{folder} is a damaged baseline: {problem}. Make it again.") from None
 
 
-def _family(name: str, kind: str) -> type[LabelBaseline]:
+def _family(name: str, kind: str) -> type[LinearBaseline[Any]]:
     if not supports(name, kind):
         available = ", ".join(baseline for baseline in BASELINES if supports(baseline, kind)) or "none"
         raise UserError(f"There is no baseline '{name}' for the task {kind}. There is: {available}.")

@@ -1,11 +1,13 @@
-"""Weights of word and character n-grams of texts and of pairs of texts, as sparse vectors.
+"""Weights of word and character n-grams of texts, as sparse vectors.
 
-    words        1-grams and 2-grams of words and of runs of punctuation, in lower case
+    words        1-grams and 2-grams of words and of runs of punctuation, in lower case; 2-grams see the text's edges
     characters   n-grams inside each word, its edges marked by a space. Sizes go by the script of the word: a particle
                  or an ending is one or two syllables of Hangul, and three to five letters of an alphabet
+    letters      n-grams of the letters (jamo) of words in Hangul, as endings melt into the last syllable of a stem
 
-Each group is weighted by (1 + log tf) * idf and scaled to length 1 (Salton & Buckley 1988), or by its share of all
-n-grams ("mean": the bag of Joulin et al. 2017). Word vectors, where there are any, add their idf-weighted mean.
+Each group is weighted by (1 + log tf) * idf and scaled to length 1 (Salton & Buckley 1988), or all together by their
+share of the n-grams ("mean": the bag of Joulin et al. 2017). Words of Hangul carry particles and have many forms, so
+among mostly such words the group of words weighs half. Word vectors, where there are any, add their idf-weighted mean.
 
 Nothing but numpy is imported here: an exported baseline holds a copy of this file.
 """
@@ -16,7 +18,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,17 +26,22 @@ import numpy as np
 WORD = re.compile(r"\w+|[^\w\s]+")
 # Hangul, kana and Chinese characters, which are syllables or words
 SYLLABIC = re.compile("[\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]")
+HANGUL = re.compile("[\uac00-\ud7a3]")
+JAMO = "\t"  # before an n-gram of letters: sorts before all others, as no word holds a tab
+START, END = "<s>", "</s>"  # edges of a text in 2-grams of words
 CACHED_WORDS = 200_000  # whose character n-grams are kept
-SparseVector = tuple[np.ndarray, np.ndarray]  # (n,) columns ascending, (n,) values
+SparseVector = tuple[np.ndarray, np.ndarray]  # (n,) columns, (n,) values
 
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Which n-grams are read, and how they are weighted."""
+    """Which n-grams are read, and how they are weighted; sizes are the smallest and the largest n, (1, 0) is none."""
 
-    word_sizes: tuple[int, int] = (1, 2)  # smallest and largest n; (1, 0): none
+    word_sizes: tuple[int, int] = (1, 2)
     char_sizes: tuple[int, int] = (2, 5)
     syllable_sizes: tuple[int, int] = (1, 4)  # of words in Hangul, kana or Chinese characters
+    jamo_sizes: tuple[int, int] = (2, 6)  # of words in Hangul, by letter
+    word_weight: float = 1.0  # of the group of words beside the others
     weighting: str = "tfidf"  # or "mean"
 
     def json(self) -> dict[str, Any]:
@@ -42,8 +49,8 @@ class FeatureSettings:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> FeatureSettings:
-        sizes = {name: tuple(values[name]) for name in ("word_sizes", "char_sizes", "syllable_sizes")}
-        return cls(weighting=values["weighting"], **sizes)
+        sizes = {name: tuple(values[name]) for name in ("word_sizes", "char_sizes", "syllable_sizes", "jamo_sizes")}
+        return cls(word_weight=float(values["word_weight"]), weighting=values["weighting"], **sizes)
 
 
 def split_words(text: str) -> list[str]:
@@ -54,14 +61,23 @@ def split_words(text: str) -> list[str]:
 def word_ngrams(words: Sequence[str], sizes: tuple[int, int]) -> list[str]:
     """N-grams of words, joined by a space; those of more than one word with the edges of the text."""
     ngrams = list(words) if sizes[0] <= 1 <= sizes[1] else []
+    framed = [START, *words, END]
     for size in range(max(2, sizes[0]), sizes[1] + 1):
-        ngrams += [" ".join(words[start : start + size]) for start in range(len(words) - size + 1)]
+        ngrams += [" ".join(framed[start : start + size]) for start in range(len(framed) - size + 1)]
     return ngrams
 
 
 def char_ngrams(word: str, settings: FeatureSettings) -> list[str]:
-    """N-grams of the characters of one word between two spaces."""
-    smallest, largest = settings.syllable_sizes if SYLLABIC.search(word) else settings.char_sizes
+    """N-grams of the characters of one word between two spaces; after a tab, those of its Hangul letters."""
+    ngrams = _inner_ngrams(word, settings.syllable_sizes if SYLLABIC.search(word) else settings.char_sizes)
+    if HANGUL.search(word):
+        letters = unicodedata.normalize("NFD", word)
+        ngrams += [JAMO + ngram for ngram in _inner_ngrams(letters, settings.jamo_sizes)]
+    return ngrams
+
+
+def _inner_ngrams(word: str, sizes: tuple[int, int]) -> list[str]:
+    smallest, largest = sizes
     padded = f" {word} "
     ngrams = list(word) if smallest <= 1 <= largest else []
     for size in range(max(2, smallest), min(largest, len(padded)) + 1):
@@ -71,8 +87,6 @@ def char_ngrams(word: str, settings: FeatureSettings) -> list[str]:
 
 class TextFeatures:
     """Texts as sparse vectors over the n-grams of the training texts."""
-
-    texts = 1  # of an example
 
     def __init__(
         self,
@@ -93,12 +107,19 @@ class TextFeatures:
         self.width = 0 if vectors is None else vectors.shape[1]
         self._word_columns = {ngram: column for column, ngram in enumerate(self.words)}
         self._char_columns = {ngram: column for column, ngram in enumerate(self.chars, len(self.words))}
+        # n-grams of letters stand first among the characters
+        self._jamo_end = len(self.words) + sum(ngram.startswith(JAMO) for ngram in self.chars)
         self._vector_rows = {word: row for row, word in enumerate(self.vector_words)}
+        self.largest_idf = float(idf.max()) if len(idf) else 1.0
         self._cache: dict[str, list[int]] = {}
 
     @property
     def columns(self) -> int:
         return len(self.idf) + self.width
+
+    def word_column(self, word: str) -> int | None:
+        """The column of a 1-gram; None where no training text has it."""
+        return self._word_columns.get(word)
 
     @classmethod
     def learn(
@@ -114,7 +135,7 @@ class TextFeatures:
         char_counts: Counter[str] = Counter()
         texts_of_words: Counter[str] = Counter()
         ngrams_of: dict[str, list[str]] = {}
-        count = 0
+        count = syllabic = 0
         for text in texts:
             words = split_words(text)
             count += 1
@@ -124,6 +145,9 @@ class TextFeatures:
             for word in distinct - ngrams_of.keys():
                 ngrams_of[word] = char_ngrams(word, settings)
             char_counts.update({ngram for word in distinct for ngram in ngrams_of[word]})
+            syllabic += sum(bool(SYLLABIC.search(word)) for word in distinct)
+        if 2 * syllabic > sum(texts_of_words.values()):
+            settings = replace(settings, word_weight=settings.word_weight / 2)
         word_names, char_names = (
             sorted(name for name, texts_with in counts.items() if texts_with >= smallest_count)
             for counts in (word_counts, char_counts)
@@ -136,7 +160,7 @@ class TextFeatures:
         return cls(settings, word_names, char_names, idf.astype(np.float32), vector_words, vectors)
 
     def vector(self, text: str) -> SparseVector:
-        """The columns and values of one text."""
+        """The columns and values of one text, of length 1."""
         words = split_words(text)
         known = self._word_columns
         word_columns = [known[ngram] for ngram in word_ngrams(words, self.settings.word_sizes) if ngram in known]
@@ -146,11 +170,17 @@ class TextFeatures:
         if self.settings.weighting == "mean":
             columns, counts = np.unique(np.array(word_columns + char_columns, dtype=np.int64), return_counts=True)
             return columns, counts / max(1, counts.sum())
-        parts = [self._weigh(group) for group in (word_columns, char_columns)]
-        parts += [self._mean_vector(words)] if self.width else []
-        groups = sum(len(values) > 0 for _, values in parts)
-        columns = np.concatenate([part[0] for part in parts])
-        return columns, np.concatenate([part[1] for part in parts]) / max(1, groups) ** 0.5
+        chars = np.array(char_columns, dtype=np.int64)
+        is_jamo = chars < self._jamo_end
+        groups = [
+            (self._weigh(np.array(word_columns, dtype=np.int64)), self.settings.word_weight),
+            (self._weigh(chars[is_jamo]), 1.0),
+            (self._weigh(chars[~is_jamo]), 1.0),
+            (self._mean_vector(words), 1.0),
+        ]
+        total = sum(weight**2 for (columns, _), weight in groups if len(columns)) ** 0.5
+        columns = np.concatenate([columns for (columns, _), _ in groups])
+        return columns, np.concatenate([values * weight for (_, values), weight in groups]) / max(total, 1e-12)
 
     def _columns_of(self, word: str) -> list[int]:
         """Columns of the character n-grams of a word."""
@@ -162,9 +192,9 @@ class TextFeatures:
                 self._cache[word] = columns
         return columns
 
-    def _weigh(self, occurrences: list[int]) -> SparseVector:
+    def _weigh(self, occurrences: np.ndarray) -> SparseVector:
         """(1 + log tf) * idf of one group of columns, of length 1."""
-        columns, counts = np.unique(np.array(occurrences, dtype=np.int64), return_counts=True)
+        columns, counts = np.unique(occurrences, return_counts=True)
         values = (1 + np.log(counts)) * self.idf[columns]
         return columns, values / max(float(np.sqrt(values @ values)), 1e-12)
 
