@@ -60,7 +60,7 @@ def test_a_dry_run_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch, c
         ("study small.yaml --budget soon", "write a time"),
         ("study small.yaml --language fr", "is not one of"),
         ("study small.yaml sedes.pretrain=2 --dry-run", "Did you mean 'seeds'"),
-        ("study small.yaml nonsense --dry-run", "One study is wanted"),
+        ("study small.yaml nonsense --dry-run", "There is no study nonsense.yaml"),
         ("study small.yaml --gpu --dry-run", "no section 'gpu'"),
         ("study small.yaml --cell zzzz --dry-run", "--cell zzzz: no cell of this study begins like this."),
         ("study small.yaml --text nothing.txt --dry-run", "nothing.txt"),

@@ -49,6 +49,7 @@ class Command:
     hint: str = ""  # behind that message
     missing: str = ""  # the message where a required option is missing; typer's own if empty
     grouped: bool = True  # settings have a group: model.layers
+    rest: str = ""  # the option that takes places beyond those of the verb
 
     @property
     def called(self) -> str:
@@ -124,12 +125,16 @@ class Call(Generic[Result]):
             given = {name: self._values[f"{_PLACE}{name}"] for name in names}
             return {name: value for name, value in given.items() if value is not None} | self._checked_options()
         places, settings = split_settings(self.words, command.grouped)
+        options = dict(self._checked_options())
+        if command.rest and len(places) > len(names):
+            options[command.rest] = [*places[len(names) :], *(options[command.rest] or [])]
+            places = places[: len(names)]
         parameters = inspect.signature(command.verb).parameters
         required = [name for name in names if parameters[name].default is inspect.Parameter.empty]
         if not len(required) <= len(places) <= len(names):
             got = f"{command.usage}; got: {' '.join(places) or 'nothing'}."
             raise UserError(f"{got} {command.hint}".rstrip())
-        return dict(zip(names, places, strict=False)) | self._checked_options() | {"settings": settings}
+        return dict(zip(names, places, strict=False)) | options | {"settings": settings}
 
     def _checked_options(self) -> dict[str, Any]:
         parameters = inspect.signature(self.command.verb).parameters

@@ -31,18 +31,26 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     if dry_run:
         from etude.study.leaderboard import build_plan_table, summarize_plan
 
-        names = ("file", "settings", "out", "budget", "gpu", "text", "data", "device", "cell")
-        plan, cells = verbs.plan_study(**{name: arguments[name] for name in names})
-        console.print(build_plan_table(plan, cells))
-        console.print(summarize_plan(plan, arguments["workers"] or 1))
+        names = ("settings", "budget", "gpu", "text", "data", "device", "cell")
+        shared = {name: arguments[name] for name in names}
+        files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
+        for file in files:
+            plan, cells = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
+            console.print(build_plan_table(plan, cells))
+            console.print(summarize_plan(plan, arguments["workers"] or 1))
         return
     folder = f" (-o {arguments['out']})" if arguments["out"] else ""
     with interruptible(f"Stopped and saved. The same command goes on{folder}."):
         report = call(on_progress=lambda line: None if quiet else _print_dim(console, line))
-    _print_leaderboard(report, console)
-    _print_claims(report.results, console)
+    for own in (report, *report.others):
+        _print_report(own, console)
+
+
+def _print_report(report: Report, console: Console) -> None:
     from rich.text import Text
 
+    _print_leaderboard(report, console)
+    _print_claims(report.results, console)
     for line in report.failed:
         console.print(Text(f"Failed: {line}", style="red"))
     console.print(f"Report: {report.page}")
@@ -114,6 +122,12 @@ def _print_claims(results: dict[str, Any], console: Console) -> None:
 
 COMMANDS = (
     Command(verbs.demo, present_demo),
-    Command(verbs.study, present_study, usage="One study is wanted, such as studies/mask-rate.yaml", grouped=False),
+    Command(
+        verbs.study,
+        present_study,
+        usage="A study is wanted, such as studies/mask-rate.yaml",
+        grouped=False,
+        rest="others",
+    ),
     Command(verbs.pick, present_pick),
 )

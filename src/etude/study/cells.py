@@ -68,6 +68,14 @@ class CellStore:
     def result(self, key: str) -> dict[str, Any]:
         return json.loads((self.result_folder(key) / RESULT).read_text(encoding="utf-8"))
 
+    def has_run(self, key: str) -> bool:
+        """Return whether the run of a finished cell is here; cells from elsewhere come without weights."""
+        return (self.result_folder(key) / "run").is_dir()
+
+    def forget(self, key: str) -> None:
+        """Remove a finished cell, so that it runs again."""
+        shutil.rmtree(self.result_folder(key), ignore_errors=True)
+
     def error(self, key: str) -> str:
         return json.loads((self.failure_folder(key) / ERROR).read_text(encoding="utf-8"))["message"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from etude.study.claim_scope import largest_budget_rows
 from etude.study.power import claim_level
 from etude.study.references import Progress
 from etude.study.settings import MAJORITY, MEAN, Claim
@@ -19,7 +20,7 @@ from etude.study.uncertainty import detectable_difference
 
 def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
     """Test each claim; p-values are corrected over all claims of the study."""
-    study, rows = outcomes.plan.study, _largest_budget_rows(outcomes)
+    study, rows = outcomes.plan.study, largest_budget_rows(outcomes.plan)
     tested: list[tuple[Claim, Difference | None]] = []
     columns = {column.name: leaves_majority(outcomes, column.name) for column in outcomes.plan.columns}
     for claim in study.claims:
@@ -76,11 +77,6 @@ def _detectable(outcomes: StudyOutcomes, difference: Difference) -> float | None
     if seeds < 2 or outcomes.rule.over == "examples":
         return None
     return detectable_difference(share * variance, (1 - share) * variance, seeds, claim_level(outcomes.plan))
-
-
-def _largest_budget_rows(outcomes: StudyOutcomes) -> dict[str, str]:
-    """Map each entry to its row at the largest budget, which claims are about."""
-    return {row.draft.entry.name: row.name for row in outcomes.plan.rows if row.kind == "contender" and row.draft}
 
 
 def compare_with_control(outcomes: StudyOutcomes) -> list[dict[str, Any]]:

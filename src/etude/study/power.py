@@ -14,9 +14,9 @@ from statistics import fmean
 
 import numpy as np
 
+from etude.study.claim_scope import columns_of
 from etude.study.execute import load_outcome
 from etude.study.plan import Column, Plan, Row, Unit
-from etude.study.settings import MEAN
 from etude.study.uncertainty import POWER, detectable_difference, example_variance, pseudo_values
 
 DISAGREEMENT = 0.15  # share of test examples that two contenders answer differently, where nobody has answered yet
@@ -39,10 +39,6 @@ class Detectable:
     examples: float  # variance of a difference by the draw of examples
     is_measured: bool  # the variance of examples
     by_seeds: dict[int, float]  # by the number of pre-training seeds
-
-
-def columns_of(plan: Plan, on: str) -> list[Column]:
-    return [column for column in plan.columns if on in (MEAN, column.name, column.task)]
 
 
 def claim_level(plan: Plan) -> float:

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,17 +22,20 @@ from etude.errors import UserError
 from etude.recipes.document import Writer
 from etude.study import plan as plans
 from etude.study import results
-from etude.study.cells import Cell
+from etude.study.cell_archive import import_cells
+from etude.study.cells import Cell, CellStore
 from etude.study.execute import Interrupted
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
 from etude.study.leaderboard import render_markdown
 from etude.study.plan import Plan
 from etude.study.report.page import write_report
 from etude.study.settings import Study
+from etude.study.visit import Visit, missing_bases, order_cells
 from etude.train import checkpoint
 
 ExecutorName = Literal["here", "processes", "ray"]
 STUDY, RESULTS, REPORT, TABLE, REGISTERED = "study.yaml", "results.json", "report.html", "table.md", "registered.json"
+MACHINE = "machine.json"
 OnProgress = Callable[[str], None]
 
 
@@ -42,6 +45,7 @@ class Report:
 
     folder: Path
     results: dict[str, Any]
+    others: tuple[Report, ...] = ()  # of the studies that ran from the same queue
 
     @property
     def page(self) -> Path:
@@ -64,33 +68,131 @@ def run(
     keep: bool = False,
     only: str | None = None,
     work: bool = True,
+    minutes: float | None = None,
+    import_from: Sequence[str | Path] = (),
+    export_to: str | Path | None = None,
     language: str = "en",
     quiet: bool = True,
     on_progress: OnProgress = lambda _: None,
 ) -> Report:
     """Run the cells of a study that are not done, in the folder `out`; `only` runs one cell and its dependency.
 
-    Without `work` no cell runs: the report shows the cells that are done, of an interrupted study too.
+    Without `work` no cell runs: the report shows the cells that are done, of an interrupted study too. With `minutes`
+    no cell is started that would end later. Cells travel between machines by `import_from` and `export_to`.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
+    visit = Visit(minutes, None if export_to is None else Path(export_to), folder)
     with _lock_folder(folder):
+        _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
         plan = plans.make_plan(
             study, folder, data=None if data is None else Path(data), device=device, keep=keep, on_progress=on_progress
         )
-        registration = register_claims(plan)
-        checkpoint.write_text(
-            folder / STUDY, yaml.dump(study.dump(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
-        )
+        registration = _register(plan)
         cells = select_cells(plan, only)
+        if only is None and minutes is not None:
+            cells = order_cells([plan], plan.store)
         if not work:
+            visit.export(plan.store)
             return write_results(plan, load_errors(plan, cells), registration, language)
         if retry:
             for cell in cells:
                 plan.store.clear_failure(cell.key)
         with _make_executor(on, plan.store.folder, workers, quiet) as executor:
-            errors = run_cells(plan, cells, executor, on_progress)
+            errors = run_cells(plan.store, cells, executor, on_progress, visit)
         return write_results(plan, errors, registration, language)
+
+
+def run_several(
+    studies: Sequence[Study],
+    out: str | Path,
+    *,
+    on: ExecutorName = "here",
+    workers: int = 1,
+    data: str | Path | None = None,
+    device: str | None = None,
+    retry: bool = False,
+    work: bool = True,
+    minutes: float | None = None,
+    import_from: Sequence[str | Path] = (),
+    export_to: str | Path | None = None,
+    language: str = "en",
+    quiet: bool = True,
+    on_progress: OnProgress = lambda _: None,
+) -> list[Report]:
+    """Run several studies from one queue, each in its folder under `out`; they share the cells in `out`/cells."""
+    names = [study.name for study in studies]
+    if len(set(names)) < len(names):
+        raise UserError(f"Two of these studies have one name: {', '.join(names)}. Each needs its own.")
+    root = Path(out)
+    store = CellStore(root / "cells")
+    store.folder.mkdir(parents=True, exist_ok=True)
+    visit = Visit(minutes, None if export_to is None else Path(export_to), root)
+    with contextlib.ExitStack() as locks:
+        locks.enter_context(_lock_folder(root))
+        _import_archives(store, import_from, root, on_progress)
+        planned: list[Plan] = []
+        for study in studies:
+            folder = root / study.name
+            folder.mkdir(exist_ok=True)
+            locks.enter_context(_lock_folder(folder))
+            _share_cells(folder)
+            _share_machine(root, folder)
+            planned.append(
+                plans.make_plan(
+                    study, folder, data=None if data is None else Path(data), device=device, on_progress=on_progress
+                )
+            )
+            _share_machine(folder, root)
+        registrations = [_register(plan) for plan in planned]
+        cells = order_cells(planned, store)
+        errors: dict[str, str] = {}
+        if work:
+            if retry:
+                for cell in cells:
+                    store.clear_failure(cell.key)
+            with _make_executor(on, store.folder, workers, quiet) as executor:
+                errors = run_cells(store, cells, executor, on_progress, visit)
+        else:
+            visit.export(store)
+            for plan in planned:
+                errors |= load_errors(plan, list(plan.cells.values()))
+        return [
+            write_results(plan, {key: errors[key] for key in plan.cells if key in errors}, registration, language)
+            for plan, registration in zip(planned, registrations, strict=True)
+        ]
+
+
+def _share_cells(folder: Path) -> None:
+    """Link the cells of a study to those of the folder above."""
+    link = folder / "cells"
+    if link.is_symlink():
+        return
+    if link.exists():
+        raise UserError(
+            f"{link} holds the cells of a study that ran alone. Take them along by --export-cells and --import-cells, "
+            "or choose another folder with -o."
+        )
+    link.symlink_to(Path("..") / "cells", target_is_directory=True)
+
+
+def _share_machine(source: Path, target: Path) -> None:
+    """Copy device and measured speeds, so that all studies of a queue are planned for one machine."""
+    if (source / MACHINE).is_file():
+        checkpoint.write_text(target / MACHINE, (source / MACHINE).read_text(encoding="utf-8"))
+
+
+def _import_archives(store: CellStore, paths: Sequence[str | Path], folder: Path, on_progress: OnProgress) -> None:
+    for path in paths:
+        on_progress(f"{path}: {import_cells(store, Path(path), folder)}")
+
+
+def _register(plan: Plan) -> dict[str, Any]:
+    """Register the claims and save the study beside its cells."""
+    registration = register_claims(plan)
+    text = yaml.dump(plan.study.dump(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+    checkpoint.write_text(plan.folder / STUDY, text)
+    return registration
 
 
 def load_errors(plan: Plan, cells: list[Cell]) -> dict[str, str]:
@@ -165,9 +267,16 @@ def register_claims(plan: Plan) -> dict[str, Any]:
 # --- cells in their order ---------------------------------------------------------------------------
 
 
-def run_cells(plan: Plan, cells: list[Cell], executor: Executor, on_progress: OnProgress) -> dict[str, str]:
+def run_cells(
+    store: CellStore, cells: Sequence[Cell], executor: Executor, on_progress: OnProgress, visit: Visit | None = None
+) -> dict[str, str]:
     """Run the cells that are not done; returns the messages of failed cells, by key."""
-    store = plan.store
+    visit = visit or Visit()
+    by_key = {cell.key: cell for cell in cells}
+    for key in missing_bases(store, cells):
+        if key in by_key:
+            store.forget(key)  # its weights are elsewhere, and a transfer starts from them
+    visit.open(store, cells)
     waiting = [cell for cell in cells if store.state(cell.key) != "done"]
     total, start, active = len(waiting), time.monotonic(), 0
     errors: dict[str, str] = {}
@@ -180,18 +289,25 @@ def run_cells(plan: Plan, cells: list[Cell], executor: Executor, on_progress: On
             waiting.remove(cell)
             errors[cell.key] = f"what it starts from failed: {errors[cell.depends_on or '']}"
         ready = [cell for cell in waiting if cell.depends_on is None or cell.depends_on in finished]
-        if executor.slots > 1:  # the longest first, so that nobody waits at the end for one that was begun late
+        if executor.slots > 1 and not visit.keeps_order:
+            # the longest first, so that nobody waits at the end for one that was begun late
             ready.sort(key=lambda cell: (cell.kind != "pretrain", -cell.seconds))
-        for cell in ready[: max(0, executor.slots - active)]:
+        free = max(0, executor.slots - active)
+        for cell in [cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__)][:free]:
             waiting.remove(cell)
+            visit.begin(cell)
             executor.submit(cell)
             active += 1
         if not active:
+            if ready:
+                on_progress(f"The time is up: {len(waiting)} of {total} cells are left for the next visit.")
+                break
             continue
         result = executor.wait()
         active -= 1
-        cell = plan.cells[result.key]
+        cell = by_key[result.key]
         if result.stopped:
+            visit.export(store)
             raise Interrupted
         planned_seconds += cell.seconds
         if result.error is None:
@@ -199,14 +315,15 @@ def run_cells(plan: Plan, cells: list[Cell], executor: Executor, on_progress: On
         else:
             errors[result.key] = result.error
         count = total - len(waiting) - active
-        on_progress(
-            _format_progress(plan, cell, result.error, count, total, time.monotonic() - start, planned_seconds, waiting)
-        )
+        elapsed = time.monotonic() - start
+        on_progress(_format_progress(store, cell, result.error, count, total, elapsed, planned_seconds, waiting))
+        visit.finish(cell, store)
+    visit.export(store)
     return errors
 
 
 def _format_progress(
-    plan: Plan,
+    store: CellStore,
     cell: Cell,
     error: str | None,
     count: int,
@@ -221,7 +338,7 @@ def _format_progress(
     if error is not None:
         outcome = f"FAILED: {error.splitlines()[0]}"
     else:
-        result = plan.store.result(cell.key)
+        result = store.result(cell.key)
         score = f"{result['score']} {100 * result['value']:.1f}, " if "value" in result else ""
         outcome = f"{score}{result['seconds']:.1f} s"
     estimate = f"  (left about {_format_duration(remaining)})" if remaining > 2 else ""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from etude.study.claim_scope import columns_of
 from etude.study.execute import load_outcome
 from etude.study.plan import Column, Plan, Row
-from etude.study.power import columns_of
 from etude.study.references import Progress, load_reference, measure_progress
 from etude.study.statistics import Difference, Summary, compare, summarize
 from etude.study.uncertainty import Estimate, estimate_mean, pseudo_values

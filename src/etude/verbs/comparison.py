@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from etude.errors import UserError
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from etude.study.plan import Plan
     from etude.study.runner import Report
     from etude.study.settings import Study
+
+SHARED_FOLDER = "runs/studies"  # of several studies that run from one queue
 
 
 def study(
@@ -31,6 +35,10 @@ def study(
     cell: str | None = None,
     retry: bool = False,
     report_only: bool = False,
+    minutes: float | None = None,
+    import_cells: Sequence[str] | None = None,
+    export_cells: str | Path | None = None,
+    others: Sequence[str] | None = None,
     language: Literal["en", "ko"] = "en",
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
@@ -50,23 +58,52 @@ def study(
         cell: Only this cell, by the first letters.
         retry: Try cells again that failed before.
         report_only: Do no cell: write the report of what there is.
+        minutes: Start no cell that would end later; those that settle a claim soonest come first.
+        import_cells: Cells from elsewhere, written by --export-cells.
+        export_cells: Write scores, outcomes and curves of all finished cells (no weights) into this zip, as they come.
+        others: More studies, run from the same queue; each has a folder under -o. Also as further words.
         language: The report opens in en or ko.
         on_progress: Receives a line for each cell that is done.
     """
     require_at_least("workers", workers, 1)
     from etude.study import runner
 
+    require_at_least("minutes", minutes, 0)
+    executor: Literal["here", "processes", "ray"] = "processes" if workers and on == "here" else on
     loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
+    if others:
+        if cell is not None:
+            raise UserError("--cell is a cell of one study. Name that study alone.")
+        several = [read_study(other, settings=settings, budget=budget, gpu=gpu, text=text) for other in others]
+        reports = runner.run_several(
+            [loaded, *several],
+            SHARED_FOLDER if out is None else out,
+            on=executor,
+            workers=workers or 2,
+            data=data,
+            device=device,
+            retry=retry,
+            work=not report_only,
+            minutes=minutes,
+            import_from=import_cells or (),
+            export_to=export_cells,
+            language=language,
+            on_progress=on_progress or (lambda _: None),
+        )
+        return replace(reports[0], others=tuple(reports[1:]))
     return runner.run(
         loaded,
         study_folder(loaded, out),
-        on="processes" if workers and on == "here" else on,
+        on=executor,
         workers=workers or 2,
         data=data,
         device=device,
         retry=retry,
         only=cell,
         work=not report_only,
+        minutes=minutes,
+        import_from=import_cells or (),
+        export_to=export_cells,
         language=language,
         on_progress=on_progress or (lambda _: None),
     )
@@ -118,6 +155,7 @@ def plan_study(
     data: str | Path | None = None,
     device: str | None = None,
     cell: str | None = None,
+    shares_folder: bool = False,
 ) -> StudyPlan:
     """The cells of a study, their cost and what is cached; nothing is written.
 
@@ -131,6 +169,7 @@ def plan_study(
         data: The folder that the tasks' files lie under.
         device: cpu or cuda; a GPU if there is one.
         cell: Only this cell, by the first letters.
+        shares_folder: The folder is that of several studies; this one has its own inside.
     """
     import contextlib
     import tempfile
@@ -140,7 +179,7 @@ def plan_study(
 
     loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
     with contextlib.ExitStack() as stack:  # a dry run leaves nothing behind
-        folder = study_folder(loaded, out)
+        folder = Path(out or SHARED_FOLDER) / loaded.name if shares_folder else study_folder(loaded, out)
         if not folder.is_dir():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         plan = plans.make_plan(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)

@@ -1,0 +1,226 @@
+"""Cells as one small file: scores, outcomes and curves travel, weights stay.
+
+A study may be the sum of many short visits to other machines. `export_cells` writes every cell that is done (and every
+failure that would repeat itself) into a zip; `import_cells` puts them into another folder, where they are done. The
+archive is data of somebody else: each file is named in its manifest with length and SHA-256, names are built here from
+checked keys and never taken from the archive, arrays are read without pickle, and nothing is written before all of it
+was checked. A cell that is there already stays; one that no plan knows is kept for the study that will.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from etude.errors import UserError
+from etude.study.cells import ERROR, RESULT, CellStore, Kind
+from etude.study.execute import OUTCOME
+from etude.tasks.outcomes import STATISTICS
+from etude.train import checkpoint
+
+FORMAT, VERSION = "etude cells", 1
+MANIFEST = "manifest.json"
+KEY = re.compile(r"[0-9a-f]{32}")
+MAX_BYTES = {RESULT: 64 << 20, OUTCOME: 1 << 30, ERROR: 1 << 20, MANIFEST: 64 << 20}
+STUDY_FILES = ("machine.json", "registered.json")  # device and speeds that the plan was made with; the claims' date
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    added: int
+    present: int  # were there already
+    failures: int  # among the added
+
+    def __str__(self) -> str:
+        failed = f" ({self.failures} of them failures)" if self.failures else ""
+        return f"{self.added} cells imported{failed}, {self.present} were there already"
+
+
+def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
+    """Write all finished cells of a store into a zip, whole or not at all; returns how many."""
+    entries: dict[str, bytes] = {}
+    cells: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, names, folder in _list_cells(store):
+        contents = {name: (folder / name).read_bytes() for name in names}
+        cells[key] = {name: _describe(content) for name, content in contents.items()}
+        entries |= {f"cells/{key}/{name}": content for name, content in contents.items()}
+    context = {
+        name: json.loads((study_folder / name).read_text(encoding="utf-8"))
+        for name in STUDY_FILES
+        if (study_folder / name).is_file()
+    }
+    manifest = {"format": FORMAT, "version": VERSION, "cells": cells, "context": context}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                archive.writestr(MANIFEST, json.dumps(manifest))
+                for name, content in entries.items():
+                    archive.writestr(name, content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return len(cells)
+
+
+def _list_cells(store: CellStore) -> Iterator[tuple[str, list[str], Path]]:
+    """Yield key, files and folder of every cell that is done or failed."""
+    for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else []:
+        key = folder.name.removesuffix(".failed")
+        if not KEY.fullmatch(key):
+            continue
+        if folder.name == key and (folder / RESULT).is_file():
+            yield key, [name for name in (RESULT, OUTCOME) if (folder / name).is_file()], folder
+        elif folder.name != key and (folder / ERROR).is_file() and store.state(key) == "failed":
+            yield key, [ERROR], folder
+
+
+def _describe(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+# --- import -----------------------------------------------------------------------------------------
+
+
+def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportReport:
+    """Check an archive and put its cells into a store; raises UserError and writes nothing if anything is wrong."""
+    cells, context = _read_archive(path)
+    store.folder.mkdir(parents=True, exist_ok=True)
+    added = present = failures = 0
+    for key, files in cells.items():
+        if store.state(key) == "done" or (ERROR in files and store.state(key) == "failed"):
+            present += 1
+            continue
+        _place_cell(store, key, files)
+        added += 1
+        failures += ERROR in files
+    for name, values in context.items():
+        if not (study_folder / name).exists():
+            checkpoint.write_text(study_folder / name, json.dumps(values, indent=1, ensure_ascii=False))
+    return ImportReport(added, present, failures)
+
+
+def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:
+    """Write a cell aside and rename it: complete or absent."""
+    target = store.failure_folder(key) if ERROR in files else store.result_folder(key)
+    aside = store.folder / f".{key}.import"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for name, content in files.items():
+        (aside / name).write_bytes(content)
+    checkpoint.flush(aside)
+    shutil.rmtree(target, ignore_errors=True)
+    os.rename(aside, target)
+    if target == store.result_folder(key):
+        shutil.rmtree(store.failure_folder(key), ignore_errors=True)
+
+
+def _read_archive(path: Path) -> tuple[dict[str, dict[str, bytes]], dict[str, dict[str, Any]]]:
+    """Read and check all cells of an archive, and the study's files that came with them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = _parse_manifest(path, _read_entry(archive, MANIFEST, MAX_BYTES[MANIFEST]))
+            cells: dict[str, dict[str, dict[str, Any]]] = manifest["cells"]
+            expected = [MANIFEST, *(f"cells/{key}/{name}" for key, files in cells.items() for name in files)]
+            if sorted(archive.namelist()) != sorted(expected):
+                raise UserError(
+                    f"{path}: the archive does not hold the files that its manifest names. Export it again."
+                )
+            checked: dict[str, dict[str, bytes]] = {}
+            for key, files in cells.items():
+                contents = {name: _read_entry(archive, f"cells/{key}/{name}", MAX_BYTES[name]) for name in files}
+                for name, content in contents.items():
+                    if _describe(content) != files[name]:
+                        raise UserError(f"{path}: cells/{key}/{name} was changed or cut off. Copy or export it again.")
+                _check_cell(path, key, contents)
+                checked[key] = contents
+            return checked, manifest["context"]
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}. --export-cells writes one.") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{path} is not an archive of cells, or was cut off: {error}.") from None
+
+
+def _read_entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    try:
+        size = archive.getinfo(name).file_size
+    except KeyError:
+        raise UserError(f"{archive.filename} holds no {name}: it is not an archive of cells.") from None
+    if size > limit:
+        raise UserError(f"{archive.filename}: {name} has {size:,} bytes, more than any cell.")
+    with archive.open(name) as file:
+        content = file.read(limit + 1)
+    if len(content) != size:
+        raise UserError(f"{archive.filename}: {name} is longer than it says.")
+    return content
+
+
+def _parse_manifest(path: Path, content: bytes) -> dict[str, Any]:
+    manifest = _parse_json(path, MANIFEST, content)
+    if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
+        raise UserError(f"{path} is not an archive of cells of this version ({FORMAT} {VERSION}).")
+    cells, context = manifest.get("cells"), manifest.get("context")
+    if not isinstance(cells, dict) or not isinstance(context, dict) or not set(context) <= set(STUDY_FILES):
+        raise UserError(f"{path}: the manifest lists no cells.")
+    allowed = ({RESULT}, {RESULT, OUTCOME}, {ERROR})
+    for key, files in cells.items():
+        if not KEY.fullmatch(key) or not isinstance(files, dict) or set(files) not in allowed:
+            raise UserError(f"{path}: '{key}' is no cell with its files.")
+    if not all(isinstance(values, dict) for values in context.values()):
+        raise UserError(f"{path}: the manifest holds files of a study that are none.")
+    return manifest
+
+
+def _parse_json(path: Path, name: str, content: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(content.decode("utf-8"))
+    except ValueError:
+        raise UserError(f"{path}: {name} is not JSON.") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: {name} holds no named values.")
+    return values
+
+
+def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
+    """Check that a result has what reports read, and an outcome the shape that its result says."""
+    if ERROR in contents:
+        if not isinstance(_parse_json(path, f"cells/{key}/{ERROR}", contents[ERROR]).get("message"), str):
+            raise UserError(f"{path}: cells/{key}/{ERROR} has no message.")
+        return
+    name = f"cells/{key}/{RESULT}"
+    result = _parse_json(path, name, contents[RESULT])
+    is_scored = result.get("kind") in ("transfer", "majority")
+    numbers = ("step", "tokens", "flops", "seconds", *(("value", "dev", "examples") if is_scored else ()))
+    if result.get("kind") not in get_args(Kind) or not all(
+        isinstance(result.get(one), (int, float)) for one in numbers
+    ):
+        raise UserError(f"{path}: {name} is no result of a cell.")
+    if is_scored != (OUTCOME in contents) or (is_scored and result.get("how") not in STATISTICS):
+        raise UserError(f"{path}: {name} and its outcome do not fit each other.")
+    if not is_scored:
+        if not isinstance(result.get("valid"), dict) or not isinstance(result.get("curve"), list):
+            raise UserError(f"{path}: {name} has no curve.")
+        return
+    try:
+        parts = np.lib.format.read_array(io.BytesIO(contents[OUTCOME]), allow_pickle=False)
+    except ValueError as error:
+        raise UserError(f"{path}: cells/{key}/{OUTCOME} is no array of numbers: {error}.") from None
+    if parts.dtype != np.float64 or parts.ndim != 2 or len(parts) != result["examples"] or not np.isfinite(parts).all():
+        raise UserError(f"{path}: cells/{key}/{OUTCOME} is not a table of {result['examples']} examples.")

@@ -1,0 +1,134 @@
+"""A visit to a machine: which cells run first in the minutes there are, and what is taken home.
+
+Order: verdicts are given when all cells of a claim are done, so the claim that needs the fewest seconds comes first,
+with its cells seed by seed and each pre-training before its transfers; then the claim that needs the fewest besides,
+and so on; last come cells that no claim waits for. Several studies share one order, and the cells they have in common.
+A cell is not started when it would end after the visit, and a pre-training not unless its transfers end in time, too:
+its weights stay here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etude.study.cell_archive import export_cells
+from etude.study.cells import Cell, CellStore
+from etude.study.claim_scope import claim_cells
+from etude.study.plan import Plan
+
+SAFETY = 1.2  # a cell may take so many times what the others took
+EXPORT_SHARE = 0.1  # of the time that may go into writing the archive again and again
+
+
+def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
+    """Order the cells of all plans: those of the claim that is cheapest to finish first."""
+    cells = {key: cell for plan in plans for key, cell in plan.cells.items()}
+    places = {key: place for place, key in enumerate(cells)}
+    durations = Durations(store, cells.values())
+    pending = {key for key in cells if store.state(key) != "done"}
+    pending |= set(missing_bases(store, cells.values()))
+    waiting = [set(claim_cells(plan, claim)) & pending for plan in plans for claim in plan.study.claims]
+    ordered: list[str] = []
+    while any(waiting):
+        cost = {
+            number: sum(durations.estimate(cells[key]) for key in keys) for number, keys in enumerate(waiting) if keys
+        }
+        cheapest = min(cost, key=lambda number: cost[number])
+        ordered += sorted(waiting[cheapest], key=lambda key: places[key])
+        waiting = [keys - set(ordered) for keys in waiting]
+    placed = set(ordered)
+    return [cells[key] for key in [*ordered, *(key for key in cells if key not in placed)]]
+
+
+def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
+    """List pre-trainings that are done elsewhere and whose weights a pending transfer needs here."""
+    pending = [
+        cell for cell in cells if cell.depends_on is not None and store.state(cell.key) not in ("done", "failed")
+    ]
+    bases = dict.fromkeys(cell.depends_on for cell in pending if cell.depends_on is not None)
+    return [key for key in bases if store.state(key) == "done" and not store.has_run(key)]
+
+
+class Durations:
+    """Seconds of cells: as measured on cells of the same place in the grid, by their FLOPs, or as planned."""
+
+    def __init__(self, store: CellStore, cells: Iterable[Cell]) -> None:
+        self.alike: dict[tuple[object, ...], float] = {}
+        self.seconds_per_flop: dict[str, float] = {}
+        for cell in cells:
+            if store.state(cell.key) == "done":
+                self.observe(cell, float(store.result(cell.key)["seconds"]))
+
+    def observe(self, cell: Cell, seconds: float) -> None:
+        place = _describe_place(cell)
+        self.alike[place] = max(seconds, self.alike.get(place, 0.0))
+        if cell.flops:
+            rate = seconds / cell.flops
+            self.seconds_per_flop[cell.kind] = max(rate, self.seconds_per_flop.get(cell.kind, 0.0))
+
+    def estimate(self, cell: Cell) -> float:
+        measured = self.alike.get(_describe_place(cell))
+        if measured is not None:
+            return measured
+        rate = self.seconds_per_flop.get(cell.kind)
+        return max(cell.seconds, cell.flops * rate) if rate is not None else cell.seconds
+
+
+def _describe_place(cell: Cell) -> tuple[object, ...]:
+    return cell.kind, cell.position.get("row"), cell.position.get("column")
+
+
+@dataclass
+class Visit:
+    """Time and luggage of a visit; without either, cells run in the order of the plan."""
+
+    minutes: float | None = None
+    archive: Path | None = None
+    study_folder: Path | None = None
+    start: float = field(default_factory=time.monotonic)
+    _durations: Durations | None = None
+    _cells: dict[str, Cell] = field(default_factory=dict)
+    _started: dict[str, float] = field(default_factory=dict)
+    _exported: float = 0.0
+    _export_seconds: float = 0.0
+
+    def open(self, store: CellStore, cells: Sequence[Cell]) -> None:
+        self._cells = {cell.key: cell for cell in cells}
+        self._durations = Durations(store, cells) if self.minutes is not None else None
+
+    @property
+    def keeps_order(self) -> bool:
+        return self.minutes is not None
+
+    def remaining(self) -> float:
+        return float("inf") if self.minutes is None else self.start + 60 * self.minutes - time.monotonic()
+
+    def fits(self, cell: Cell, slots: int, is_done: Callable[[str], bool]) -> bool:
+        """Return whether a cell would end in time, and with it, of a pre-training, the transfers that need it."""
+        if self._durations is None:
+            return True
+        transfers = [other for other in self._cells.values() if other.depends_on == cell.key and not is_done(other.key)]
+        following = [self._durations.estimate(other) for other in transfers]
+        needed = self._durations.estimate(cell) + max([*following, sum(following) / slots], default=0.0)
+        return SAFETY * needed < self.remaining()
+
+    def begin(self, cell: Cell) -> None:
+        self._started[cell.key] = time.monotonic()
+
+    def finish(self, cell: Cell, store: CellStore) -> None:
+        """Note how long a cell took, and write the archive unless that was done a moment ago."""
+        if self._durations is not None:
+            self._durations.observe(cell, time.monotonic() - self._started[cell.key])
+        if time.monotonic() - self._exported > self._export_seconds / EXPORT_SHARE:
+            self.export(store)
+
+    def export(self, store: CellStore) -> None:
+        if self.archive is None or self.study_folder is None:
+            return
+        start = time.monotonic()
+        export_cells(store, self.archive, self.study_folder)
+        self._exported = time.monotonic()
+        self._export_seconds = self._exported - start

@@ -1,0 +1,146 @@
+"""Cells that travel: what arrives is what left, and nothing else gets in."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.errors import UserError
+from etude.study import plan as plans
+from etude.study.cell_archive import MANIFEST, _describe, export_cells, import_cells
+from etude.study.cells import CellStore
+from etude.study.runner import Report, run
+from etude.study.settings import Study
+from tests.study.test_runner import timeless
+
+
+@pytest.fixture(scope="module")
+def archive(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = Path(tmp_path_factory.mktemp("archive")) / "cells.zip"
+    assert export_cells(CellStore(report.folder / "cells"), path, report.folder) == len(report.results["cells"])
+    return path
+
+
+def rewrite(source: Path, target: Path, change: Any) -> Path:
+    """Copy an archive with `change` applied to its entries; the manifest is the first."""
+    with zipfile.ZipFile(source) as old:
+        entries = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(entries.pop(MANIFEST))
+    change(manifest, entries)
+    with zipfile.ZipFile(target, "w") as new:
+        new.writestr(MANIFEST, json.dumps(manifest))
+        for name, content in entries.items():
+            new.writestr(name, content)
+    return target
+
+
+def test_a_report_from_imported_cells_is_the_same(report: Report, study: Study, archive: Path, tmp_path: Path) -> None:
+    assert archive.stat().st_size < 300_000, "no weights travel"
+    folder = tmp_path / "home"
+    messages: list[str] = []
+    home = run(study, folder, work=False, import_from=[archive], on_progress=messages.append)
+    assert timeless(home.results["rows"]) == timeless(report.results["rows"])
+    assert timeless(home.results["claims"]) == timeless(report.results["claims"])
+    assert home.results["registered"]["date"] == report.results["registered"]["date"]
+    assert any("12 cells imported, 0 were there already" in message for message in messages)
+    again = import_cells(CellStore(folder / "cells"), archive, folder)
+    assert (again.added, again.present) == (0, 12)
+    assert not list((folder / "cells").rglob("*.safetensors"))
+
+
+def test_work_goes_on_where_cells_came_without_weights(
+    report: Report, study: Study, archive: Path, tmp_path: Path
+) -> None:
+    """A transfer that is missing needs its pre-training here: that runs again, and nothing else."""
+    folder, out = tmp_path / "home", tmp_path / "out.zip"
+    folder.mkdir()
+    import_cells(CellStore(folder / "cells"), archive, folder)
+    key = plans.make_plan(study, report.folder, dry=True).trials["bert", "topic@16", 0, (0, 1)]
+    shutil.rmtree(folder / "cells" / key)
+    messages: list[str] = []
+    home = run(study, folder, export_to=out, on_progress=messages.append)
+    done = [message for message in messages if message.startswith("[")]
+    assert len(done) == 2 and "pre-training bert" in done[0] and "bert on topic@16, seed 0.1" in done[1]
+    assert timeless(home.results["rows"]) == timeless(report.results["rows"]), "the same to the bit"
+    with zipfile.ZipFile(out) as written:
+        assert len(json.loads(written.read(MANIFEST))["cells"]) == 12
+
+
+def test_what_is_not_as_its_manifest_says_is_refused(archive: Path, tmp_path: Path) -> None:
+    def first(manifest: dict[str, Any], name: str) -> str:
+        return next(key for key, files in manifest["cells"].items() if name in files)
+
+    def flip(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        name = f"cells/{first(manifest, 'outcome.npy')}/outcome.npy"
+        entries[name] = entries[name][:-1] + bytes([entries[name][-1] ^ 1])
+
+    def smuggle(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        entries["cells/../../evil"] = b"x"
+
+    def climb(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        key = first(manifest, "outcome.npy")
+        manifest["cells"]["../../../evil"] = manifest["cells"].pop(key)
+
+    def pickle_inside(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        key = first(manifest, "outcome.npy")
+        buffer = io.BytesIO()
+        np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+        entries[f"cells/{key}/outcome.npy"] = buffer.getvalue()
+        manifest["cells"][key]["outcome.npy"] = _describe(buffer.getvalue())
+
+    def shorten(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        key = first(manifest, "outcome.npy")
+        buffer = io.BytesIO()
+        np.save(buffer, np.ones((3, 2)))
+        entries[f"cells/{key}/outcome.npy"] = buffer.getvalue()
+        manifest["cells"][key]["outcome.npy"] = _describe(buffer.getvalue())
+
+    def empty(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        key = first(manifest, "outcome.npy")
+        entries[f"cells/{key}/result.json"] = b"{}"
+        manifest["cells"][key]["result.json"] = _describe(b"{}")
+
+    def weights(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        key = first(manifest, "outcome.npy")
+        entries[f"cells/{key}/model.bin"] = b"x"
+        manifest["cells"][key]["model.bin"] = _describe(b"x")
+
+    def old(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        manifest["version"] = 99
+
+    cases = [
+        (flip, "was changed or cut off"), (smuggle, "does not hold the files"), (climb, "is no cell"),
+        (pickle_inside, "no array of numbers"), (shorten, "not a table of 40 examples"), (empty, "no result of a cell"),
+        (weights, "is no cell"), (old, "not an archive of cells of this version"),
+    ]  # fmt: skip
+    for number, (change, message) in enumerate(cases):
+        bad, store = rewrite(archive, tmp_path / f"{number}.zip", change), CellStore(tmp_path / f"{number}" / "cells")
+        with pytest.raises(UserError, match=message):
+            import_cells(store, bad, tmp_path)
+        assert not store.folder.exists(), "nothing is written before everything was checked"
+    cut = tmp_path / "cut.zip"
+    cut.write_bytes(archive.read_bytes()[:-200])
+    with pytest.raises(UserError, match="cut off"):
+        import_cells(CellStore(tmp_path / "cut"), cut, tmp_path)
+    with pytest.raises(UserError, match="There is no file"):
+        import_cells(CellStore(tmp_path / "cut"), tmp_path / "absent.zip", tmp_path)
+
+
+def test_failures_travel_and_a_result_replaces_them(archive: Path, report: Report, tmp_path: Path) -> None:
+    store = CellStore(tmp_path / "cells")
+    key = next(cell["key"] for cell in report.results["cells"] if cell["kind"] == "majority")
+    store.folder.mkdir()
+    store.fail(key, "Training diverged.")
+    failed = tmp_path / "failed.zip"
+    assert export_cells(store, failed, tmp_path) == 1
+    elsewhere = CellStore(tmp_path / "elsewhere")
+    assert import_cells(elsewhere, failed, tmp_path).failures == 1 and elsewhere.error(key) == "Training diverged."
+    import_cells(elsewhere, archive, tmp_path)
+    assert elsewhere.state(key) == "done" and not elsewhere.failure_folder(key).exists()

@@ -1,0 +1,111 @@
+"""One queue over several studies: what settles a claim soonest comes first, and nothing starts that cannot end."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.study import plan as plans
+from etude.study.cell_archive import export_cells
+from etude.study.cells import CellStore
+from etude.study.claim_scope import claim_cells
+from etude.study.runner import Report, run, run_several
+from etude.study.settings import Study
+from etude.study.visit import Durations, Visit, missing_bases, order_cells
+from tests.study.test_runner import timeless
+from tests.study.tiny_study import tiny
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> plans.Plan:
+    return plans.make_plan(tiny(**{"seeds.pretrain": 2}), Path(tmp_path_factory.mktemp("visit")), dry=True)
+
+
+def test_the_cheapest_claim_comes_first(plan: plans.Plan) -> None:
+    """The second claim needs one pre-training, the first two; bases stand before what starts from them."""
+    ordered = [cell.key for cell in order_cells([plan], plan.store)]
+    assert sorted(ordered) == sorted(plan.cells)
+    both, pays = (set(claim_cells(plan, claim)) for claim in plan.study.claims)
+    costs = [sum(plan.cells[key].seconds for key in keys) for keys in (both, pays)]
+    cheapest = pays if costs[1] < costs[0] else both
+    assert set(ordered[: len(cheapest)]) == cheapest
+    assert set(ordered[: len(both | pays)]) == both | pays, "what no claim waits for comes last"
+    for place, key in enumerate(ordered):
+        base = plan.cells[key].depends_on
+        assert base is None or ordered.index(base) < place
+
+
+def test_claims_that_are_done_come_last(report: Report, study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    shutil.copytree(report.folder, folder)
+    plan = plans.make_plan(study, folder, dry=True)
+    missing = [plan.trials["gpt", "topic@16", 0, (0, 1)], plan.trials["random frozen", "topic@16", 0, (0, 0)]]
+    for key in missing:
+        shutil.rmtree(folder / "cells" / key)
+    assert next(iter(order_cells([plan], plan.store))).key == missing[0], "a claim waits for it"
+    assert not missing_bases(plan.store, plan.cells.values()), "weights are here"
+    shutil.rmtree(folder / "cells" / plan.bases["gpt", 0] / "run")
+    assert missing_bases(plan.store, plan.cells.values()) == [plan.bases["gpt", 0]]
+    assert next(iter(order_cells([plan], plan.store))).key == plan.bases["gpt", 0]
+
+
+def test_nothing_starts_that_cannot_end(plan: plans.Plan) -> None:
+    base = plan.cells[plan.bases["bert", 0]]
+    transfers = [replace(cell, seconds=30.0) for cell in plan.cells.values() if cell.depends_on == base.key]
+    base = replace(base, seconds=30.0, flops=0.0)
+    visit = Visit(minutes=2.0)
+    visit.open(plan.store, [base, *transfers])
+    assert len(transfers) == 2 and visit.fits(base, 2, lambda _: False), "30 s, and two transfers of 30 s side by side"
+    assert visit.fits(base, 1, lambda key: key != base.key) and visit.fits(transfers[0], 1, lambda _: False)
+    assert not Visit(minutes=0.4).remaining() > 30
+    short = Visit(minutes=1.0)
+    short.open(plan.store, [base, *transfers])
+    assert not short.fits(base, 2, lambda _: False), "its weights would stay here, unused"
+    assert short.fits(base, 2, lambda _: True)
+    assert Visit().fits(base, 1, lambda _: False), "without minutes there is no end"
+
+
+def test_what_was_measured_is_expected_again(plan: plans.Plan) -> None:
+    durations = Durations(plan.store, plan.cells.values())
+    first, second = (replace(plan.cells[plan.bases["bert", seed]], flops=1e9, seconds=1.0) for seed in range(2))
+    other = replace(plan.cells[plan.bases["gpt", 0]], flops=2e9, seconds=1.0)
+    assert durations.estimate(second) == 1.0, "as planned"
+    durations.observe(first, 20.0)
+    assert durations.estimate(second) == 20.0 and durations.estimate(other) == pytest.approx(40.0)
+
+
+def test_a_visit_that_is_too_short_leaves_cells_for_the_next(report: Report, study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    shutil.copytree(report.folder, folder)
+    key = plans.make_plan(study, folder, dry=True).trials["gpt", "topic@16", 0, (0, 1)]
+    shutil.rmtree(folder / "cells" / key)
+    messages: list[str] = []
+    cut = run(study, folder, minutes=1e-6, on_progress=messages.append)
+    assert messages[-1] == "The time is up: 1 of 1 cells are left for the next visit." and not cut.failed
+    whole = run(study, folder, minutes=10, on_progress=messages.append)
+    assert timeless(whole.results["rows"]) == timeless(report.results["rows"])
+
+
+def test_studies_of_one_queue_share_their_cells(report: Report, study: Study, tmp_path: Path) -> None:
+    archive = tmp_path / "cells.zip"
+    export_cells(CellStore(report.folder / "cells"), archive, report.folder)
+    second = tiny(name="second", claims=[{"claim": "GPT beats BERT", "better": "gpt", "than": "bert"}])
+    messages: list[str] = []
+    out = tmp_path / "both"
+    reports = run_several([study, second], out, import_from=[archive], on_progress=messages.append)
+    assert not [message for message in messages if message.startswith("[")], "all cells came along, and serve both"
+    assert [own.folder for own in reports] == [out / "tiny", out / "second"]
+    assert (
+        timeless(reports[0].results["rows"]) == timeless(reports[1].results["rows"]) == timeless(report.results["rows"])
+    )
+    assert all((own.folder / "cells").resolve() == (out / "cells").resolve() and own.page.is_file() for own in reports)
+    with pytest.raises(UserError, match="one name"):
+        run_several([study, study], out)
+    alone = tmp_path / "alone" / "tiny" / "cells"
+    alone.mkdir(parents=True)
+    with pytest.raises(UserError, match="ran alone"):
+        run_several([study, second], tmp_path / "alone")
