@@ -184,3 +184,21 @@ def test_few_alike_problems_are_listed_one_by_one() -> None:
     assert [str(problem) for problem in few] == [f"a:{n}: bad" for n in range(4)]
     (problem,) = merge_alike([(f"a:{n}", f"a:{n}: bad {n}") for n in range(9)])
     assert problem.count == 9 and "8 more like this: line 1, line 2, line 3, line 4, line 5, ..." in str(problem)
+
+
+def test_nan_of_a_data_frame_is_no_label(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": "a"}\n{"text": "y", "label": NaN}\n{"text": "z", "label": "nan"}\n')
+    labelled, problems = read_labels("classify", path)
+    assert labelled.classes == ["a", "nan"]
+    assert [str(problem).startswith(f"{path}:2: the label is NaN") for problem in problems] == [True]
+
+
+def test_korean_spreadsheets_are_recognised(tmp_path: Path) -> None:
+    rows = "text,label\n정말 재미있는 영화였다,긍정\n지루했다,부정\n"
+    for encoding, name in (("cp949", "CP949"), ("utf-16", "UTF-16"), ("latin-1", None)):
+        path = tmp_path / f"{encoding}.csv"
+        path.write_bytes((rows if name else "text,label\ncaf\xe9 na\xefve,a\n").encode(encoding))
+        _, problems = read_labels("classify", path)
+        assert "not UTF-8" in str(problems[0])
+        assert (f"iconv -f {name} -t UTF-8" in str(problems[0])) if name else ("iconv" not in str(problems[0]))

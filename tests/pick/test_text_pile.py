@@ -109,6 +109,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert any(message.startswith(start) for message in messages), (start, messages)
     assert len(messages) == 10
+    assert any("It reads as CP949" in message for message in messages)
 
 
 def test_bad_records_can_be_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,8 +13,9 @@ import pytest
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
 from etude.study.budget import Cost, compute_cost, compute_length, stretch_schedule
-from etude.study.label_splits import draw_examples, split_by_hash
+from etude.study.label_splits import draw_examples, split_by_hash, split_files
 from etude.study.plan import format_scientific
+from etude.study.settings import Task
 from etude.study.text_source import make_sentence_pairs
 from etude.text.corpus.corpus import Corpus
 from etude.world import World
@@ -101,6 +103,20 @@ def test_equal_examples_fall_on_the_same_side() -> None:
     examples = [{"id": n, "text": f"t{n % 50}"} for n in range(200)]
     one, other = split_by_hash(examples, lambda tenth: tenth < 7)
     assert not {e["text"] for e in one} & {e["text"] for e in other} and len(one) > 2 * len(other) > 0
+
+
+def test_a_rare_label_stays_in_training(tmp_path: Path) -> None:
+    examples = [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(200)]
+    rare = [{"text": f"odd {n}", "label": f"rare{n}"} for n in range(20)]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(example) + "\n" for example in [*examples, *rare]))
+    task = Task(kind="classify", train=str(path))
+    train, held = split_by_hash([*examples, *rare], lambda tenth: tenth >= 2)
+    assert any(example in held for example in rare), "by the hash alone some are lost"
+    parts = split_files(task, None)
+    assert all(example in parts["train"] for example in rare)
+    assert parts["train"][: len(train)] == train, "and nothing else has moved"
+    assert sorted(map(str, parts["dev"] + parts["test"])) == sorted(str(e) for e in held if e not in rare)
 
 
 def test_pairs_of_sentences_of_unseen_documents() -> None:

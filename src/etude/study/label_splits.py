@@ -108,7 +108,7 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, 
     elif task.made is not None:
         parts = _from_text(study, task, source, tokenizer)
     else:
-        parts = _from_files(task, data)
+        parts = split_files(task, data)
     key = hashlib.blake2b(json.dumps([parts, task.columns], sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = source.folder / "tasks" / f"{name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,19 +153,39 @@ def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> 
     return {"dev": records[: sizes[0]], "test": records[sizes[0] : sizes[0] + sizes[1]], "train": records[-sizes[2] :]}
 
 
-def _from_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
+def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
+    """Return the records of train, dev and test; a missing part is taken from the one before it by content hash."""
     assert task.train is not None
     train = read_records(task.kind, resolve_path(task.train, data))
     dev = None if task.dev is None else read_records(task.kind, resolve_path(task.dev, data))
     test = None if task.test is None else read_records(task.kind, resolve_path(task.test, data))
     if dev is None:
-        train, dev = split_by_hash(train, lambda tenth: tenth >= 2)
+        train, dev = _keep_classes(task, *split_by_hash(train, lambda tenth: tenth >= 2))
     if test is None:
         dev, test = split_by_hash(dev, lambda tenth: tenth % 2 == 0)
     for name, part in (("train", train), ("dev", dev), ("test", test)):
         if not part:
             raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
     return {"train": train, "dev": dev[: task.dev_size], "test": test[: task.test_size]}
+
+
+def _keep_classes(task: Task, train: list[Record], held: list[Record]) -> tuple[list[Record], list[Record]]:
+    """Move examples back to train whose class it lacks: a hash does not know of rare labels.
+
+    All else stays where it is, so that a split without a rare label is what it always was.
+    """
+    learnt = frozenset().union(*(_classes_of(task, record) for record in train))
+    lacks_class = [bool(_classes_of(task, record) - learnt) for record in held]
+    moved = [record for record, lacking in zip(held, lacks_class, strict=True) if lacking]
+    return [*train, *moved], [record for record, lacking in zip(held, lacks_class, strict=True) if not lacking]
+
+
+def _classes_of(task: Task, record: Record) -> frozenset[str]:
+    kind = task_module(task.kind)
+    try:
+        return kind.strata(kind.parse(record, task.columns, "", True))
+    except UserError:
+        return frozenset()  # a bad record, which its reader will name with its place
 
 
 def resolve_path(name: str, data: Path | None) -> Path:
