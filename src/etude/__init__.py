@@ -19,7 +19,7 @@ from etude.errors import UserError
 from etude.train import malloc
 from etude.verbs import show
 from etude.verbs.callable_package import make_callable
-from etude.verbs.comparison import demo, pick, plan_study
+from etude.verbs.comparison import demo, plan_study
 from etude.verbs.corpus import prepare
 from etude.verbs.hub import export, import_
 from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict, translate
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import TaskModel
     from etude.inference.translation import Translation
+    from etude.pick.pick import PickResult
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
-    from etude.study.pick import PickResult
     from etude.study.runner import Report
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
     from etude.text.tokenizer.tokenizer import Tokenizer
     from etude.transfer.prompt import PromptResult
     from etude.verbs.catalog import RecipeInfo, TaskCatalog, recipes, tasks
-    from etude.verbs.comparison import StudyPlan, study
+    from etude.verbs.comparison import StudyPlan, pick, study
     from etude.verbs.corpus import world
     from etude.verbs.hub import ModelExport, ModelImport
     from etude.verbs.inference import FeatureFile
@@ -75,7 +75,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "ModelExport": "etude.verbs.hub",
     "ModelImport": "etude.verbs.hub",
     "Perplexity": "etude.inference.perplexity",
-    "PickResult": "etude.study.pick",
+    "PickResult": "etude.pick.pick",
     "PromptResult": "etude.transfer.prompt",
     "Recipe": "etude.recipes.schema",
     "RecipeInfo": "etude.verbs.catalog",
@@ -106,6 +106,7 @@ malloc.configure_mimalloc()
 
 # These verbs are also packages: `etude.study("x.yaml")` runs a study, `etude.study.runner` is a module.
 for _name, _module in {
+    "pick": "comparison",
     "recipes": "catalog",
     "serve": "serving",
     "study": "comparison",

@@ -13,7 +13,7 @@ from etude.verbs import comparison as verbs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from etude.study.pick import PickResult
+    from etude.pick.pick import PickResult
     from etude.study.runner import Report
 
 
@@ -58,18 +58,14 @@ def _print_report(report: Report, console: Console) -> None:
 
 def present_pick(call: Call[PickResult]) -> None:
     console = _console()
-    typer.echo(f"Planning {call.options['minutes']:g} minutes", err=True)
+    typer.echo(f"Reading text and labels; {call.options['minutes']:g} minutes in all", err=True)
     with interruptible("Stopped and saved. The same command goes on."):
         picked = call(on_progress=lambda line: _print_dim(console, line))
-    _print_leaderboard(picked.report, console)
-    if picked.pays:
-        console.print(f"Best: {picked.winner}. Use it with: etude predict {picked.model} < lines.txt")
-    else:
-        console.print(
-            "Nothing beats no pre-training here, on this text with these minutes: the model trained on the labels "
-            f"alone is in {picked.model}. More text or more minutes may change that."
-        )
-    console.print(f"Report: {picked.report.page}")
+    from etude.pick.report import build_table, summarize
+
+    console.print(build_table(picked.results))
+    for line in summarize(picked):
+        console.print(line, highlight=False)
 
 
 def present_demo(call: Call[Report]) -> None:

@@ -79,7 +79,14 @@ def _confusion_table(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> 
     """Format the confusion matrix, gold in rows, predicted in columns; a cell's shade is its share of the row."""
     if confusion is None:
         return ""
-    unit, counts = confusion
+    return render_confusion(
+        confusion[0], [[gold, predicted, count] for (gold, predicted), count in confusion[1].items()]
+    )
+
+
+def render_confusion(unit: str, entries: Sequence[Sequence[Any]]) -> str:
+    """Render (gold, predicted, count) as a table, gold in rows; too many labels for one get a sentence."""
+    counts = Counter({(gold, predicted): count for gold, predicted, count in entries})
     names = sorted({name for pair in counts for name in pair})
     if len(names) > LABELS:
         return f"<p>{len(names)} labels: too many for a matrix.</p>"

@@ -11,8 +11,8 @@ from etude.errors import UserError
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
+    from etude.pick.pick import PickResult
     from etude.study.cells import Cell
-    from etude.study.pick import PickResult
     from etude.study.plan import Plan
     from etude.study.runner import Report
     from etude.study.settings import Study
@@ -187,7 +187,7 @@ def plan_study(
 
 
 def pick(
-    text: str | Sequence[str],
+    text: str | Sequence[str] = (),
     *,
     task: str,
     train: str | Path,
@@ -195,33 +195,48 @@ def pick(
     minutes: float = 30.0,
     dev: str | Path | None = None,
     test: str | Path | None = None,
-    recipes: str | Sequence[str] | None = None,
+    start: Sequence[str] = (),
+    recipes: str | Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    workers: int | None = None,
+    text_field: Sequence[str] = (),
+    errors: Literal["strict", "replace"] = "strict",
+    unique: bool = False,
+    skip_bad: bool = False,
+    score: str | None = None,
+    accuracy: float | None = None,
     device: str | None = None,
+    seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> PickResult:
-    """Find the pre-training that pays on your text and task, and take the model home.
+    """Find the best model for your labels in the minutes you have, and take it home.
+
+    Contenders are a bag of words, word vectors of your text, models pre-trained on it, and those you start from
+    (frozen, fine-tuned, trained on with your text). The final model learns from all labels; its score comes from
+    examples that nothing was chosen on.
 
     Args:
-        text: Plain text to learn from: files, or one prepared corpus.
+        text: Plain text to learn from: files, folders, or one prepared corpus.
         task: classify, pair, tag …: 'etude tasks' lists them.
         train: Labelled examples.
-        out: Where everything goes.
+        out: Where everything goes; the model will be in OUT/best.
         minutes: For all of it.
-        dev: To choose on; a part of train if not given.
-        test: To report on; a part of train if not given.
-        recipes: Names or files, with commas: bert-mini,electra-small
+        dev: To choose on; folds of train if not given.
+        test: To report on; a fifth of train if not given.
+        start: A run or a folder of transformers to start from; may be given several times.
+        recipes: To pre-train from scratch, with commas: bert-mini,electra-small
         columns: role=name of a column: -c text=review
-        workers: Local processes.
+        text_field: Field or column that holds the text of a record; of one source: FILE=FIELD.
+        errors: 'replace' goes on at invalid UTF-8 in the text, with U+FFFD in its place.
+        unique: Drop exact duplicates of documents of the text.
+        skip_bad: Leave bad labelled examples out instead of refusing them.
+        score: What to choose by, such as macro_f1; the task's own if not given.
+        accuracy: Answer "don't know" where the answers would be right less often than this, as in 0.95.
         device: cpu or cuda; a GPU if there is one.
-        on_progress: Receives a line for each round and cell.
+        seed: Of splits, draws and first weights.
+        on_progress: Receives a line for each contender and round.
     """
-    require_at_least("workers", workers, 1)
-    from etude.study import pick as picking
+    from etude.pick import pick as picking
 
-    names = recipes.split(",") if isinstance(recipes, str) else recipes or ()
-    candidates = {Path(name).stem: {"recipe": name} for name in names if name}
     return picking.pick(
         [text] if isinstance(text, str) else list(text),
         task,
@@ -230,11 +245,17 @@ def pick(
         minutes,
         dev=dev,
         test=test,
+        starts=start,
+        recipes=[name for name in (recipes.split(",") if isinstance(recipes, str) else recipes) if name],
         columns=columns,
-        candidates=candidates or None,
-        on="processes" if workers else "here",
-        workers=workers or 1,
+        text_field=text_field,
+        errors=errors,
+        unique=unique,
+        skip_bad=skip_bad,
+        settings={"task.score": score} if score else {},
+        accuracy=accuracy,
         device=device,
+        seed=seed,
         on_progress=on_progress or (lambda _: None),
     )
 

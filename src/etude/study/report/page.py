@@ -14,7 +14,7 @@ from etude.study.plan import format_budget
 from etude.study.report.details import render_cards, render_cells, render_comparisons, render_methods
 from etude.study.report.html import JsonDict, assign_colours, entry_name, format_level
 from etude.study.report.plots import render_curves, render_quality
-from etude.study.report.summary import render_claims, render_leaderboard, render_rounds
+from etude.study.report.summary import render_claims, render_leaderboard
 from etude.study.report.translations import localize_html, translate, translate_html
 from etude.study.settings import localize
 from etude.train import checkpoint
@@ -32,22 +32,29 @@ def write_report(path: Path, results: JsonDict, language: str = "en") -> None:
 
 def render_page(results: JsonDict, language: str = "en") -> str:
     colours = assign_colours(results)
-    ticked = {name: " checked" if name == language else "" for name in ("en", "ko")}
-    title = escape(localize(results["title"], language))
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     sections = [
-        render_leaderboard(results, colours), render_claims(results), render_rounds(results, colours),
+        render_leaderboard(results, colours), render_claims(results),
         render_quality(results, colours), render_curves(results, colours), render_cards(results, colours),
         render_comparisons(results, colours), render_methods(results), render_cells(results),
     ]  # fmt: skip
+    title = localize(results["title"], language)
+    return render_document(
+        title, _render_header(results, colours), "".join(sections), _render_footer(results), language
+    )
+
+
+def render_document(title: str, header: str, sections: str, footer: str, language: str = "en") -> str:
+    """Return a whole page in two languages with its style and script inside; `title` is plain text."""
+    ticked = {name: " checked" if name == language else "" for name in ("en", "ko")}
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     return (
         f'<!doctype html>\n<html lang="{language}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<input class="choose" type="radio" name="tongue" id="en"{ticked["en"]}>'
         f'<input class="choose" type="radio" name="tongue" id="ko"{ticked["ko"]}>\n'
-        f"{_render_header(results, colours)}\n<main>\n{''.join(sections)}\n</main>\n{_render_footer(results)}\n"
+        f"{header}\n<main>\n{sections}\n</main>\n{footer}\n"
         f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 

@@ -1,4 +1,4 @@
-"""Result sections of the report: leaderboard, claims with verdicts, rounds of a pick."""
+"""Result sections of the report: leaderboard, claims with verdicts."""
 
 from __future__ import annotations
 
@@ -140,22 +140,3 @@ def _render_claim(results: JsonDict, claim: JsonDict, axis: Axis) -> str:
         f'<p class="said">{localize_html(claim["claim"])}</p>{plot}{numbers}'
         f'<p class="note">{sides} · {describe_task(results, claim["on"])}</p>{paper}</article>'
     )
-
-
-def render_rounds(results: JsonDict, colours: dict[str, str]) -> str:
-    """Render the rounds of `etude pick`; empty for a study."""
-    rounds = results.get("rounds")
-    if not rounds:
-        return ""
-    body = ""
-    for number, entry in enumerate(rounds, 1):
-        for row in entry["rows"]:
-            status = translate("kept") if row["kept"] else ""
-            body += (
-                f"<tr><td>{number}</td><td>{entry['minutes']:.2g} {translate('minutes')}</td>"
-                f"<td>{localize_html(row['label'])}</td><td class='n'>{format_points(row['dev'])}</td>"
-                f"<td>{status}</td></tr>"
-            )
-    head = f"<tr><th>{translate('round')}</th><th>{translate('budget')}</th><th>{translate('system')}</th>"
-    table = f"<table>{head}<th class='n'>{translate('dev_points')}</th><th></th></tr>{body}</table>"
-    return render_section(translate("picked"), translate("picked_lead"), f'<div class="scroll">{table}</div>')

@@ -1,0 +1,91 @@
+"""Which pre-trainings a pick tries, and for how long: successive halving with rounds that grow.
+
+Successive halving (Jamieson and Talwalkar 2016): all candidates pre-train for a short time, the better half goes on
+with twice as much, and so on until one is left, so the winner has had the longest pre-training. Rounds start afresh,
+because a schedule of the learning rate belongs to its length. Where the minutes are too few for all candidates, the
+first of the list enter; where they are too few for one, nothing is pre-trained, and the pick says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.pick.encoders import Candidate
+
+WORDS = "word:30000,lower"
+PIECES = "wordpiece:8000,lower"
+
+# Word vectors are not in the halving: they need seconds, and are read beside the words themselves.
+VECTORS = Candidate(
+    "vectors", {"en": "word vectors", "ko": "단어 벡터"}, "fasttext-toy",
+    {"tokenizer": WORDS, "model.width": 100, "model.buckets": 100_000, "train.batch_tokens": 10_000},
+)  # fmt: skip
+
+_CPU = {
+    "tokenizer": PIECES,
+    "model.width": 128,
+    "model.context": 128,
+    "objective.length": 64,
+    "train.batch_tokens": 4096,
+}
+CPU_CANDIDATES = (
+    Candidate("encoder", {"en": "modern encoder", "ko": "현대식 인코더"}, "encoder-modern-toy",
+              {**_CPU, "model.feedforward": 192, "model.window": None, "train.lr": 3e-3}),
+    Candidate("electra", {"en": "ELECTRA", "ko": "ELECTRA"}, "electra-toy", {**_CPU, "train.lr": 2e-3}),
+    Candidate("bert", {"en": "BERT", "ko": "BERT"}, "bert-toy", {**_CPU, "train.lr": 2e-3}),
+    Candidate("gpt", {"en": "GPT", "ko": "GPT"}, "gpt1-toy", {**_CPU, "train.lr": 2e-3}),
+)  # fmt: skip
+
+_GPU = {"tokenizer": "wordpiece:16000,lower", "objective.length": 128, "train.micro_tokens": None}
+GPU_CANDIDATES = (
+    Candidate("encoder", {"en": "modern encoder", "ko": "현대식 인코더"}, "encoder-modern",
+              {**_GPU, "model.layers": 8, "model.width": 512, "model.heads": 8, "model.feedforward": 768,
+               "model.window": None, "model.context": 512, "train.batch_tokens": 65_536, "train.batch_ramp": None,
+               "train.lr": 1.5e-3}),
+    Candidate("electra", {"en": "ELECTRA", "ko": "ELECTRA"}, "electra-small",
+              {**_GPU, "train.batch_tokens": 65_536, "train.lr": 1e-3}),
+    Candidate("bert", {"en": "BERT", "ko": "BERT"}, "bert-small",
+              {**_GPU, "train.batch_tokens": 65_536, "train.lr": 1e-3}),
+    Candidate("gpt", {"en": "GPT", "ko": "GPT"}, "gpt1",
+              {**_GPU, "model.layers": 6, "model.width": 512, "model.heads": 8, "train.batch_tokens": 65_536,
+               "train.lr": 1e-3}),
+)  # fmt: skip
+FIRST_ROUND_SECONDS = {"cpu": 25.0, "cuda": 30.0}  # below it a pre-training has not left the word frequencies
+
+
+@dataclass(frozen=True)
+class Round:
+    seconds: float  # of pre-training, each
+    survivors: int
+
+
+def default_candidates(device: str) -> tuple[Candidate, ...]:
+    return GPU_CANDIDATES if device == "cuda" else CPU_CANDIDATES
+
+
+def parse_candidates(recipes: list[str], device: str) -> tuple[Candidate, ...]:
+    """Recipes that the user named, as they are."""
+    if not recipes:
+        return default_candidates(device)
+    return tuple(
+        Candidate(Path(name).stem, {"en": Path(name).stem, "ko": Path(name).stem}, name, {}) for name in recipes
+    )
+
+
+def plan_rounds(count: int, seconds: float, overhead: float, minimum: float) -> tuple[int, list[Round]]:
+    """Return how many candidates enter, and the rounds; `overhead` seconds go with each pre-training besides.
+
+    The rounds of n candidates: n, then half of them twice as long, until one is left. Fewer enter where the first
+    round would be shorter than `minimum`.
+    """
+    for entering in range(count, 0, -1):
+        sizes = [entering]
+        while sizes[-1] > 1:
+            sizes.append(-(-sizes[-1] // 2))
+        units = sum(size * 2**number for number, size in enumerate(sizes))
+        first = (seconds - overhead * sum(sizes)) / units
+        if first >= minimum:
+            survivors = [*sizes[1:], 1]
+            return entering, [Round(first * 2**number, left) for number, left in enumerate(survivors)]
+    return 0, []

@@ -1,0 +1,254 @@
+"""Contenders of a pick: each learns from some labels and answers for others, and can be refitted as the final model.
+
+BaselineContender   reads plain text, no pre-training (baselines/); with word vectors learnt from the user's text
+ProbeContender      a frozen encoder with a linear head that is solved exactly (transfer/probe.py)
+TunedContender      an encoder fine-tuned with its head (transfer/finetune.py), settings by the number of labels
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.baselines import registry as baselines
+from etude.baselines.base import Baseline
+from etude.baselines.labels import WordVectors
+from etude.hub.vector_runs import open_vectors
+from etude.inference.opening import open_pretrained
+from etude.inference.task_model import TaskModel
+from etude.kinds import find_module
+from etude.pick.clock import OutOfTime, check_deadline
+from etude.pick.data import PickData
+from etude.pick.encoders import Encoder
+from etude.runs.task_plan import task_module
+from etude.study.code_hash import fingerprint as code_fingerprint
+from etude.study.text_source import hash_json
+from etude.tasks.base import Answer
+from etude.transfer import few_labels, finetune, probe, temperature
+
+Label = dict[str, str]  # by language of the report
+BACKWARD = 3  # forward and backward cost three times the forward pass
+STARTUP_SECONDS = 2.0  # of a fine-tuning: opening the model, the first step, writing
+
+
+class Contender(ABC):
+    name: str
+    label: Label
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Hash of everything its answers depend on besides the labels."""
+
+    @abstractmethod
+    def answer(
+        self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
+    ) -> list[Answer]:
+        """Learn from the examples `train` and answer for `valid`; raises OutOfTime at the deadline."""
+
+    @abstractmethod
+    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+        """Learn from all labels and write the final model to `out`."""
+
+    @abstractmethod
+    def scale_logits(self, folder: Path, value: float) -> None:
+        """Divide the logits of a written model by a temperature."""
+
+    def estimate(self, data: PickData, seconds: float) -> float:
+        """Estimate the seconds of a fit on all labels from those of a fold."""
+        fold = data.folds[0]
+        return seconds * len(data.refit_on) / max(1, len(fold.train))
+
+
+class Majority(Contender):
+    """The most frequent answer of the training labels; in the table for comparison, never the result."""
+
+    name = "majority"
+    label = {"en": "most frequent answer", "ko": "가장 흔한 답"}
+
+    @property
+    def key(self) -> str:
+        return "majority"
+
+    def answer(
+        self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
+    ) -> list[Answer]:
+        kind = task_module(data.labelled.kind)
+        return kind.majority(data.examples(train), data.examples(valid))
+
+    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+        raise NotImplementedError("the most frequent answer is no model")
+
+    def scale_logits(self, folder: Path, value: float) -> None:
+        raise NotImplementedError("the most frequent answer has no logits")
+
+
+class BaselineContender(Contender):
+    """A baseline by name; `vectors` is a run of word vectors that it reads beside the text."""
+
+    def __init__(self, name: str, label: Label, vectors: Encoder | None = None, seed: int = 0) -> None:
+        self.name, self.label, self.vectors, self.seed = name, label, vectors, seed
+
+    @property
+    def key(self) -> str:
+        code = code_fingerprint("etude.baselines.registry")
+        return hash_json([self.name, self.vectors.key if self.vectors else None, self.seed, code])
+
+    def _fit(self, data: PickData, numbers: np.ndarray) -> Baseline[Any]:
+        return baselines.fit(
+            self.name, data.labelled.kind, data.settings, data.examples(numbers), self.seed, facts=data.facts,
+            columns=data.labelled.columns, vectors=self._word_vectors,
+        )  # fmt: skip
+
+    @cached_property
+    def _word_vectors(self) -> WordVectors | None:
+        return None if self.vectors is None else read_vectors(self.vectors.folder)
+
+    def answer(
+        self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
+    ) -> list[Answer]:
+        check_deadline(deadline)
+        return self._fit(data, train).predict(data.examples(valid))
+
+    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+        self._fit(data, data.refit_on).save(out)
+
+    def scale_logits(self, folder: Path, value: float) -> None:
+        baseline = baselines.load(folder)
+        baseline.scale_logits(value)
+        shutil.rmtree(folder)
+        baseline.save(folder)
+
+
+class ProbeContender(Contender):
+    """A linear head on the frozen features of an encoder, computed once for all folds."""
+
+    def __init__(self, encoder: Encoder, device: str) -> None:
+        self.encoder, self.device = encoder, device
+        self.name = f"{encoder.name} frozen"
+        self.label = {"en": f"{encoder.label['en']}, frozen", "ko": f"{encoder.label['ko']}, 고정"}
+        self.feature_seconds = 0.0
+        self._probe: probe.Probe | None = None
+        self._features: probe.Features | None = None
+
+    @property
+    def key(self) -> str:
+        return hash_json(["probe", self.encoder.key, code_fingerprint("etude.transfer.probe")])
+
+    def _compute_features(self, data: PickData, deadline: float | None) -> None:
+        if self._features is not None:
+            return
+        start = time.monotonic()
+        start_model = open_pretrained(self.encoder.folder)
+        self._probe = probe.Probe(start_model, data.labelled.kind, data.settings, data.facts, self.device)
+        try:
+            self._features = self._probe.features(data.labelled.examples, deadline)
+        except TimeoutError:
+            raise OutOfTime from None
+        self.feature_seconds = time.monotonic() - start
+
+    def answer(
+        self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
+    ) -> list[Answer]:
+        check_deadline(deadline)
+        self._compute_features(data, deadline)
+        assert self._probe is not None and self._features is not None
+        head = self._probe.fit(self._features, train)
+        return self._probe.predict(head, self._features, valid)
+
+    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+        self._compute_features(data, deadline)
+        assert self._probe is not None and self._features is not None
+        head = self._probe.fit(self._features, data.refit_on)
+        examples = data.write(data.refit_on, out.parent / "labels")
+        self._probe.write(head, out, examples, columns=data.labelled.columns)
+
+    def release(self) -> None:
+        """Free the encoder and its features; they are computed again on demand."""
+        self._probe = self._features = None
+
+    def scale_logits(self, folder: Path, value: float) -> None:
+        temperature.scale_logits(folder, value)
+
+
+class TunedContender(Contender):
+    """An encoder fine-tuned on the labels."""
+
+    def __init__(self, encoder: Encoder, device: str, settings: Mapping[str, Any], seed: int = 0) -> None:
+        self.encoder, self.device, self.settings, self.seed = encoder, device, dict(settings), seed
+        self.name = f"{encoder.name} fine-tuned"
+        self.label = {"en": f"{encoder.label['en']}, fine-tuned", "ko": f"{encoder.label['ko']}, 미세 조정"}
+
+    @property
+    def key(self) -> str:
+        return hash_json([
+            "tuned", self.encoder.key, self.settings, self.seed, self.device,
+            code_fingerprint("etude.transfer.finetune", "etude.transfer.few_labels"),
+        ])  # fmt: skip
+
+    def _train(self, data: PickData, numbers: np.ndarray, folder: Path, examples: Path, deadline: float | None) -> None:
+        start = open_pretrained(self.encoder.folder)
+        overrides = {
+            **_task_overrides(data), **few_labels.finetuning_overrides(start, data.settings, len(numbers)),
+            **self.settings, "train.seed": self.seed, "train.device": self.device,
+        }  # fmt: skip
+        if (folder / "recipe.yaml").is_file():
+            run = finetune.resume(folder, quiet=True, deadline=deadline)
+        else:
+            run = finetune.finetune(
+                self.encoder.folder, data.labelled.kind, examples, folder, columns=data.labelled.columns,
+                overrides=overrides, quiet=True, deadline=deadline,
+            )  # fmt: skip
+        if not run.finished:
+            raise OutOfTime
+
+    def answer(
+        self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
+    ) -> list[Answer]:
+        check_deadline(deadline)
+        self._train(data, train, work / "run", data.write(train, work), deadline)
+        tuned = TaskModel.open(work / "run", device=self.device)
+        answers = tuned.task.predict(tuned.model, data.examples(valid))
+        shutil.rmtree(work / "run")  # its answers are what a trial keeps
+        return answers
+
+    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+        self._train(data, data.refit_on, out, data.write(data.refit_on, out.parent / "labels"), deadline)
+
+    def scale_logits(self, folder: Path, value: float) -> None:
+        temperature.scale_logits(folder, value)
+
+    def estimate_fold(self, data: PickData, feature_seconds: float) -> float:
+        """Estimate the seconds of a fold from those of computing the features of all examples once.
+
+        An update costs three forward passes over its examples.
+        """
+        train = len(data.folds[0].train)
+        overrides = few_labels.finetuning_overrides(open_pretrained(self.encoder.folder), data.settings, train)
+        updates, batch = overrides["train.steps"], overrides["train.batch_examples"]
+        assert isinstance(updates, int) and isinstance(batch, int)
+        return STARTUP_SECONDS + BACKWARD * updates * batch * feature_seconds / len(data.labelled)
+
+
+def _task_overrides(data: PickData) -> dict[str, object]:
+    """The settings of the task that differ from its defaults, as overrides of a fine-tuning."""
+    values = data.settings.model_dump(mode="json", exclude_defaults=True)
+    return {f"task.{name}": value for name, value in values.items()}
+
+
+def read_vectors(folder: Path) -> WordVectors:
+    """The word vectors of a run, words in lower case as the baselines read them."""
+    vectors = open_vectors(folder)
+    return WordVectors([word.lower() for word in vectors.words], vectors.matrix)
+
+
+def task_code(kind: str) -> str:
+    """Hash of the code of a kind of task, which every answer depends on."""
+    return code_fingerprint(find_module("tasks", kind))

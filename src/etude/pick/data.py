@@ -1,0 +1,100 @@
+"""The labelled examples of a pick: which are chosen on, which are only scored on, which the final model learns from.
+
+Examples that a score is reported from are set aside first: the user's test file, or a stratified share of the labels.
+Contenders are compared on the rest, by cross-validation or on the user's dev file. The final model learns from all
+labels; only a test file that the user gave is never learnt from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.pick.labels import Labelled
+from etude.pick.splits import Fold, hold_out, make_folds, plan_folds
+from etude.runs.task_plan import task_module
+from etude.tasks.base import Answers, Scoring
+from etude.tasks.data.examples import Examples
+from etude.tasks.outcomes import Outcome
+
+HELD_OUT = 0.2  # of the labels, where no test file is given
+CROSS_VALIDATION, DEV_FILE = "cross-validation", "dev"
+
+
+@dataclass(frozen=True)
+class PickData:
+    labelled: Labelled  # all examples: those of train, then dev, then test
+    chosen_on: np.ndarray  # numbers of the examples that contenders learn from and are compared on
+    scored_on: np.ndarray  # set aside: nothing is chosen on them
+    refit_on: np.ndarray  # all that the final model learns from
+    folds: list[Fold]
+    settings: Any  # of the task
+    has_test: bool  # whether the examples set aside are the user's test file
+
+    @classmethod
+    def build(
+        cls, train: Labelled, dev: Labelled | None, test: Labelled | None, settings: Any, share: float, seed: int
+    ) -> PickData:
+        joined, count = train, len(train)
+        dev_numbers = test_numbers = np.zeros(0, np.int64)
+        if dev is not None:
+            dev_numbers = np.arange(len(joined), len(joined) + len(dev))
+            joined = joined.join(dev)
+        if test is not None:
+            test_numbers = np.arange(len(joined), len(joined) + len(test))
+            joined = joined.join(test)
+            chosen_on = np.arange(count)
+        else:
+            chosen_on, test_numbers = hold_out(train, share, seed)
+        if dev is not None:
+            folds = [Fold(chosen_on, dev_numbers)]
+        else:
+            inner = train.take(chosen_on)
+            count_folds, repeats = plan_folds(len(inner), len(inner.classes))
+            folds = [Fold(chosen_on[fold.train], chosen_on[fold.valid])
+                     for fold in make_folds(inner, count_folds, repeats, seed)]  # fmt: skip
+        learnt = np.concatenate([chosen_on, dev_numbers])
+        refit_on = learnt if test is not None else np.sort(np.concatenate([learnt, test_numbers]))
+        return cls(joined, learnt, test_numbers, refit_on, folds, settings, test is not None)
+
+    def examples(self, numbers: Iterable[int]) -> Examples[Any]:
+        return self.labelled.examples.part(numbers)
+
+    def write(self, numbers: np.ndarray, folder: Path) -> Path:
+        """Write some of the records as a file that fine-tuning reads; returns its path."""
+        return self.labelled.take(numbers).write(folder / "examples.jsonl")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the examples in their order, and of how they are read."""
+        content = hashlib.blake2b(digest_size=16)
+        content.update(json.dumps([self.labelled.kind, self.labelled.columns]).encode())
+        content.update(self.settings.model_dump_json().encode())
+        for record in self.labelled.records:
+            content.update(json.dumps(record, sort_keys=True, default=str).encode())
+        return content.hexdigest()
+
+    @cached_property
+    def gold(self) -> list[str | None]:
+        """The one class of each example; None where a task has no classes, or several an example."""
+        return [next(iter(classes)) if len(classes) == 1 else None for classes in self.labelled.strata]
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What follows from all labels (their names), the same for every fold."""
+        return task_module(self.labelled.kind).learn(self.labelled.examples, self.settings)
+
+    @cached_property
+    def scoring(self) -> Scoring[Any]:
+        return task_module(self.labelled.kind).scoring(self.settings, self.facts)
+
+    def outcome(self, numbers: np.ndarray, answers: Answers) -> Outcome:
+        """Per-example numbers of answers, whose sums give the official score."""
+        return self.scoring.outcome(self.examples(numbers), answers)

@@ -1,0 +1,144 @@
+"""The end of a pick: the winner scored on examples that nothing was chosen on, refitted on all labels, and exported."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.baselines.base import is_baseline
+from etude.baselines.export import export_baseline
+from etude.errors import UserError
+from etude.hub.exporter import export_run
+from etude.pick import calibration
+from etude.pick.clock import OutOfTime
+from etude.pick.race import FIT_MARGIN, Entry, Race
+from etude.tasks.base import Answer
+from etude.train import checkpoint
+
+DRAWS = 5_000
+LEVEL = 0.95
+EXPORT = "export"
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """The official score on examples that nothing was chosen on, with its interval over examples."""
+
+    value: float
+    low: float
+    high: float
+    examples: int
+    answers: list[Answer]
+
+    def json(self) -> dict[str, Any]:
+        return {"value": self.value, "low": self.low, "high": self.high, "examples": self.examples}
+
+
+def choose_winner(race: Race) -> Entry:
+    """The first of the ranking whose scored fit and refit end in time; the cheapest where none does."""
+    ranking = race.ranking()
+    if not ranking:
+        reasons = "; ".join(f"{name}: {entry.note}" for name, entry in race.entries.items() if entry.note)
+        raise UserError(f"No contender could be tried. {reasons}")
+    name = race.journal.decide("winner", lambda: _first_in_time(race, ranking))
+    return race.entries[name]
+
+
+def _first_in_time(race: Race, ranking: list[str]) -> str:
+    for name in ranking:
+        if 2 * FIT_MARGIN * race.entries[name].trials.cost <= race.clock.left * 1.1:
+            return name
+        race.notes.append(f"{race.entries[name].contender.label['en']} was best, but no time is left to refit it")
+    return min(ranking, key=lambda name: race.entries[name].trials.cost)
+
+
+def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
+    """Score a contender that learnt from what it was chosen on; None where the time is over."""
+    data = race.data
+    deadline = race.clock.deadline(FIT_MARGIN * entry.trials.cost) + 0.1 * race.clock.total
+    try:
+        answers, _ = race.run_trial(entry.contender, data.chosen_on, data.scored_on, deadline)
+    except OutOfTime:
+        return None
+    outcome = data.outcome(data.scored_on, answers)
+    rng = np.random.default_rng([race.seed, len(answers)])
+    counts = np.stack([np.bincount(rng.integers(len(answers), size=len(answers)), minlength=len(answers))
+                       for _ in range(DRAWS)]).astype(np.float64)  # fmt: skip
+    low, high = np.quantile(outcome.score(counts), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return HeldOutScore(float(outcome.score()), float(low), float(high), len(answers), answers)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A temperature from out-of-fold probabilities, and the confidence above which answers are right often enough."""
+
+    temperature: float
+    error_before: float  # expected calibration error
+    error_after: float
+    threshold: float | None
+
+    def json(self) -> dict[str, Any]:
+        return vars(self).copy()
+
+
+def calibrate(race: Race, entry: Entry, accuracy: float | None) -> Calibration | None:
+    """Fit a temperature on the winner's out-of-fold answers; None where answers are no classes."""
+    gold, probabilities = [], []
+    for number in sorted(entry.trials.answers):
+        for example, answer in zip(race.data.folds[number].valid.tolist(), entry.trials.answers[number], strict=True):
+            label, scores = race.data.gold[example], answer.get("scores")
+            if label is None or not isinstance(scores, dict):
+                return None
+            names = sorted(scores)
+            if label not in scores:
+                continue  # a class that this fold did not train on
+            gold.append(names.index(label))
+            probabilities.append([scores[name] for name in names])
+    if not gold or len({len(row) for row in probabilities}) != 1:
+        return None
+    log_probs = np.log(np.maximum(np.array(probabilities), 1e-12))  # (answers, classes)
+    labels = np.array(gold)
+    temperature = calibration.fit_temperature(log_probs, labels)
+    plain, scaled = _softmax(log_probs), _softmax(log_probs / temperature)
+    correct = scaled.argmax(1) == labels
+    threshold = calibration.choose_threshold(scaled.max(1), correct, accuracy) if accuracy is not None else None
+    before = calibration.expected_calibration_error(plain.max(1), correct)
+    after = calibration.expected_calibration_error(scaled.max(1), correct)
+    return Calibration(temperature, before, after, threshold)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits - logits.max(1, keepdims=True))
+    return exponentials / exponentials.sum(1, keepdims=True)
+
+
+def write_best(
+    race: Race, entry: Entry, out: Path, scaling: Calibration | None, on_progress: Callable[[str], None]
+) -> None:
+    """Refit the winner on all labels, calibrate it, and put it at `out`, complete or not at all."""
+    on_progress(f"refitting {entry.contender.label['en']} on all {len(race.data.refit_on):,} labels")
+    writing = out.with_name(f".{out.name}.writing")
+    shutil.rmtree(writing, ignore_errors=True)
+    entry.contender.refit(race.data, writing, None)
+    if scaling is not None and scaling.temperature != 1.0:
+        entry.contender.scale_logits(writing, scaling.temperature)
+    shutil.rmtree(out, ignore_errors=True)
+    writing.rename(out)
+    checkpoint.flush(out.parent)
+
+
+def export_model(folder: Path, target: Path) -> str | None:
+    """Export a final model into a new folder; returns why not where that is impossible."""
+    try:
+        if is_baseline(folder):
+            export_baseline(folder, target)
+        else:
+            export_run(folder, target)
+    except UserError as error:
+        return str(error)
+    return None

@@ -1,0 +1,193 @@
+"""`etude pick`: text, labels and minutes in, the best model out.
+
+Everything is checked before anything is computed; contenders race on cross-validated labels (race.py); the winner is
+scored on examples set aside, refitted on all labels and exported (final.py). Killed at any moment, the same command
+goes on and comes to the same choice; with a changed input, what depends on it is computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from etude.baselines.base import is_baseline
+from etude.errors import UserError
+from etude.inference.baseline_model import BaselineModel
+from etude.inference.predictor import Inputs, Predictor
+from etude.inference.task_model import TaskModel
+from etude.pick import report
+from etude.pick.candidates import parse_candidates
+from etude.pick.checks import check_inputs
+from etude.pick.data import HELD_OUT, PickData
+from etude.pick.encoders import Candidate, Encoder, open_start
+from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, score_held_out, write_best
+from etude.pick.journal import Journal
+from etude.pick.race import Race, run_race
+from etude.pick.text import PickText
+from etude.recipes.document import parse_overrides
+from etude.recipes.schema import validate_settings
+from etude.runs.task_plan import task_module
+from etude.study.cells import CellStore
+from etude.study.text_source import hash_json
+from etude.tasks.base import Answer
+from etude.tasks.bootstrap import Score
+from etude.tasks.data.examples import Examples
+from etude.train import checkpoint
+from etude.train.device import default_device
+
+RESULTS, REPORT, BEST = "results.json", "report.html", "best"
+MIN_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class PickResult:
+    """The outcome of a pick: a folder with the model, its report and its results."""
+
+    folder: Path
+    results: dict[str, Any]
+
+    @property
+    def winner(self) -> str:
+        return self.results["winner"]
+
+    @property
+    def model(self) -> Path:
+        """The folder of the final model."""
+        return self.folder / BEST
+
+    @property
+    def page(self) -> Path:
+        return self.folder / REPORT
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The final model, opened."""
+        return BaselineModel.open(self.model) if is_baseline(self.model) else TaskModel.open(self.model)
+
+    def predict(self, inputs: Inputs) -> list[Answer]:
+        """Answer texts, records or the rows of a DataFrame."""
+        return self.predictor.predict(inputs)
+
+    def evaluate(self, examples: str | Path | Examples[Any]) -> dict[str, Score]:
+        """Score the final model on labelled examples, or a file of them."""
+        return self.predictor.evaluate(examples)
+
+    def export(self, out: str | Path) -> Path:
+        """Write the final model in its published form into a new folder."""
+        reason = export_model(self.model, Path(out))
+        if reason is not None:
+            raise UserError(reason)
+        return Path(out)
+
+
+def pick(
+    text: Sequence[str],
+    task: str,
+    train: str | Path,
+    out: str | Path,
+    minutes: float,
+    *,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    starts: Sequence[str | Path] = (),
+    recipes: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    text_field: Sequence[str] = (),
+    errors: str = "strict",
+    unique: bool = False,
+    skip_bad: bool = False,
+    settings: Mapping[str, object] | None = None,
+    accuracy: float | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> PickResult:
+    """Pick the best model for a task; the arguments are those of the verb (verbs/comparison.py)."""
+    if 60 * minutes < MIN_SECONDS:
+        raise UserError(f"A pick takes at least {MIN_SECONDS:.0f} seconds: --minutes {minutes:g} is less.")
+    begin = time.monotonic()
+    out, device = Path(out), device or default_device()
+    kind = task_module(task)
+    task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
+    checked = check_inputs(
+        list(text), task, train, dev=dev, test=test, columns=columns, settings=task_settings, text_field=text_field,
+        errors=errors, unique=unique, skip_bad=skip_bad,
+    )  # fmt: skip
+    warnings = [problem.message for problem in checked.warnings]
+    for line in warnings:
+        on_progress(line)
+    data = PickData.build(checked.train, checked.dev, checked.test, task_settings, HELD_OUT, seed)
+    pile = PickText(checked.text, checked.corpus, out / "corpora") if text else None
+    start_encoders = [open_start(Path(folder), _start_name(folder, starts)) for folder in starts]
+    scratch = parse_candidates(list(recipes), device)
+    out.mkdir(parents=True, exist_ok=True)
+    journal = Journal(out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy))
+    if journal.changed:
+        on_progress(
+            f"Changed since the last pick here: {', '.join(journal.changed)}. What depends on it is done again."
+        )
+    if journal.is_resumed and (finished := _read_finished(out)) is not None:
+        on_progress("This pick is done already; nothing changed.")
+        return finished
+    journal.start(60 * minutes, time.monotonic() - begin)
+    race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress)
+    (out / "cells").mkdir(exist_ok=True)
+    continued = [
+        (encoder, Candidate(f"{encoder.name} continued",
+                            {"en": f"{encoder.label['en']} continued", "ko": f"{encoder.label['ko']} 추가 학습"},
+                            encoder.folder, {}, is_start=True))
+        for encoder in start_encoders
+    ]  # fmt: skip
+    run_race(race, pile, continued, scratch)
+    winner = choose_winner(race)
+    score = score_held_out(race, winner)
+    scaling = calibrate(race, winner, accuracy)
+    write_best(race, winner, out / BEST, scaling, on_progress)
+    not_exported = export_model(out / BEST, out / BEST / EXPORT)
+    results = report.collect(race, winner, score, scaling, not_exported, warnings)
+    report.write(out / REPORT, results)
+    journal.values["finished"] = True
+    checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
+    journal.save()
+    return PickResult(out, results)
+
+
+def _task_values(settings: Mapping[str, object]) -> dict[str, Any]:
+    unknown = [name for name in settings if not name.startswith("task.")]
+    if unknown:
+        raise UserError(f"'{unknown[0]}' is no setting of a pick: it takes those of the task, such as task.score.")
+    return {name.removeprefix("task."): value for name, value in settings.items()}
+
+
+def _start_name(folder: str | Path, starts: Sequence[str | Path]) -> str:
+    """The name of a start: its folder, with the parent where two are called the same."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise UserError(f"--start {folder}: there is no such folder. Give a run, or a folder of transformers.")
+    same = [other for other in starts if Path(other).resolve().name == path.resolve().name]
+    return path.resolve().name if len(same) == 1 else f"{path.resolve().parent.name}/{path.resolve().name}"
+
+
+def _fingerprint_inputs(
+    data: PickData, pile: PickText | None, starts: Sequence[Encoder], scratch: Sequence[Candidate], minutes: float,
+    device: str, seed: int, accuracy: float | None,
+) -> dict[str, str]:  # fmt: skip
+    return {
+        "the labels": hash_json([data.fingerprint, data.chosen_on.tolist(), data.scored_on.tolist()]),
+        "the text": pile.fingerprint if pile is not None else "",
+        "the starts": hash_json([encoder.key for encoder in starts]),
+        "the recipes": hash_json([[one.name, str(one.recipe), dict(one.changes)] for one in scratch]),
+        "the minutes": f"{minutes:g}", "the device": device, "the seed": str(seed), "the accuracy": str(accuracy),
+    }  # fmt: skip
+
+
+def _read_finished(out: Path) -> PickResult | None:
+    journal_done = json.loads((out / "pick.json").read_text(encoding="utf-8")).get("finished")
+    if not journal_done or not (out / RESULTS).is_file() or not (out / BEST).is_dir():
+        return None
+    return PickResult(out, json.loads((out / RESULTS).read_text(encoding="utf-8")))

@@ -1,0 +1,43 @@
+"""Rounds of pre-training: each longer than the one before, all of them within their time, fewer where it is short."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.pick.candidates import CPU_CANDIDATES, GPU_CANDIDATES, VECTORS, parse_candidates, plan_rounds
+from etude.recipes.schema import Recipe
+
+
+@given(st.integers(1, 8), st.floats(1, 10_000), st.floats(0, 60), st.floats(1, 60))
+def test_rounds_grow_and_fit(count: int, seconds: float, overhead: float, minimum: float) -> None:
+    entering, rounds = plan_rounds(count, seconds, overhead, minimum)
+    if not entering:
+        assert not rounds and seconds - overhead < minimum
+        return
+    assert entering <= count and rounds[-1].survivors == 1 and rounds[0].seconds >= minimum
+    assert all(later.seconds > earlier.seconds for earlier, later in pairwise(rounds))
+    sizes = [entering, *(each.survivors for each in rounds[:-1])]
+    total = sum(size * (each.seconds + overhead) for size, each in zip(sizes, rounds, strict=True))
+    assert total == pytest.approx(seconds)
+
+
+def test_fewer_enter_where_the_time_is_short() -> None:
+    assert plan_rounds(4, 1000, 5, 25)[0] == 4
+    assert plan_rounds(4, 130, 5, 25)[0] == 2
+    assert plan_rounds(4, 40, 5, 25) == (1, [plan_rounds(1, 40, 5, 25)[1][0]])
+    assert plan_rounds(4, 20, 5, 25) == (0, [])
+
+
+@pytest.mark.parametrize("candidate", [*CPU_CANDIDATES, *GPU_CANDIDATES, VECTORS], ids=lambda one: one.name)
+def test_candidates_are_valid_recipes(candidate) -> None:  # type: ignore[no-untyped-def]
+    recipe = Recipe.load(candidate.recipe, {**candidate.changes, "train.minutes": 1.0})
+    assert recipe.train.minutes == 1.0 and set(candidate.label) == {"en", "ko"}
+
+
+def test_named_recipes_replace_the_list() -> None:
+    assert [one.name for one in parse_candidates(["bert-mini", "mine/own.yaml"], "cpu")] == ["bert-mini", "own"]
+    assert parse_candidates([], "cuda") == GPU_CANDIDATES

@@ -1,0 +1,179 @@
+"""The race: stored trials, decisions that a kill does not change, time that is kept whatever a contender does."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.errors import UserError
+from etude.pick.clock import OutOfTime
+from etude.pick.contenders import Contender
+from etude.pick.data import PickData
+from etude.pick.final import calibrate, choose_winner, score_held_out
+from etude.pick.journal import Journal
+from etude.pick.labels import read_labels
+from etude.pick.race import FINISHING, FIT_MARGIN, Race
+from etude.runs.task_plan import task_module
+from etude.study.cells import CellStore
+from etude.tasks.base import Answer
+
+
+class FakeTime:
+    """Time that passes only where a contender says so: the machine's own load changes nothing."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture(autouse=True)
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    clock = FakeTime()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+class Scripted(Contender):
+    """Answers right for a share of the examples, after a pause."""
+
+    def __init__(self, name: str, share: float, pause: Callable[[], float] = lambda: 0.0) -> None:
+        self.name, self.share, self.pause = name, share, pause
+        self.label = {"en": name, "ko": name}
+        self.calls = 0
+
+    @property
+    def key(self) -> str:
+        return f"scripted {self.name} {self.share}"
+
+    def answer(
+        self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
+    ) -> list[Answer]:
+        assert not set(train.tolist()) & set(valid.tolist())
+        self.calls += 1
+        clock = time.monotonic
+        assert isinstance(clock, FakeTime)
+        end = clock.seconds + self.pause()
+        if deadline is not None and end > deadline:
+            clock.seconds = max(clock.seconds, deadline)
+            raise OutOfTime
+        clock.seconds = end
+        answers = []
+        for number in valid.tolist():
+            gold = data.gold[number]
+            label = gold if (number * 7919) % 100 < 100 * self.share else ("b" if gold == "a" else "a")
+            answers.append({"label": label, "scores": {"a": 0.9, "b": 0.1} if label == "a" else {"a": 0.1, "b": 0.9}})
+        return answers
+
+    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+        out.mkdir(parents=True)
+
+    def scale_logits(self, folder: Path, value: float) -> None:
+        (folder / "scaled").write_text(str(value))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> PickData:
+    path = tmp_path / "labels.jsonl"
+    records = [{"text": f"text number {n}", "label": "ab"[n % 2]} for n in range(200)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    labelled, problems = read_labels("classify", path)
+    assert not problems
+    return PickData.build(labelled, None, None, task_module("classify").Settings(), 0.2, seed=0)
+
+
+def build_race(data: PickData, folder: Path, seconds: float) -> Race:
+    folder.mkdir(exist_ok=True)
+    journal = Journal(folder, {"the labels": data.fingerprint})
+    journal.start(seconds)
+    return Race(data, journal, CellStore(folder / "cells"), "cpu", 0, lambda _: None)
+
+
+def test_parts_of_the_labels(data: PickData) -> None:
+    assert len(data.scored_on) == 40 and len(data.chosen_on) == 160 and len(data.refit_on) == 200
+    assert not set(data.scored_on.tolist()) & set(data.chosen_on.tolist())
+    for fold in data.folds:
+        used = set(fold.train.tolist()) | set(fold.valid.tolist())
+        assert used <= set(data.chosen_on.tolist()), "nothing is chosen on what is scored"
+
+
+def test_the_better_contender_wins_and_is_scored_on_unseen_examples(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", 600)
+    for contender in (Scripted("bad", 0.6), Scripted("good", 0.9), Scripted("middle", 0.75)):
+        race.run_folds(race.enter(contender))
+    assert race.ranking() == ["good", "middle", "bad"]
+    winner = choose_winner(race)
+    assert winner.contender.name == "good"
+    score = score_held_out(race, winner)
+    assert score is not None and score.examples == 40 and score.low <= score.value <= score.high
+    scaling = calibrate(race, winner, accuracy=None)
+    assert scaling is not None and scaling.error_after <= scaling.error_before + 1e-9
+
+
+def test_trials_are_read_again_not_done_again(data: PickData, tmp_path: Path) -> None:
+    first, again = Scripted("same", 0.8), Scripted("same", 0.8)
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(first))
+    assert first.calls == len(data.folds)
+    resumed = build_race(data, tmp_path / "out", 600)
+    resumed.run_folds(resumed.enter(again))
+    assert again.calls == 0 and resumed.entries["same"].trials.answers == race.entries["same"].trials.answers
+
+
+def test_a_slow_contender_stops_in_time_and_cannot_win_by_luck(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", FINISHING + 1.0)
+    race.run_folds(race.enter(Scripted("quick", 0.7)))
+    race.run_folds(race.enter(Scripted("slow", 1.0, lambda: 60.0)))
+    assert race.clock.left >= FINISHING
+    assert not race.entries["slow"].trials.answers and "time was over" in race.entries["slow"].note
+    assert choose_winner(race).contender.name == "quick"
+
+
+def test_a_machine_that_becomes_slow_on_the_way(data: PickData, tmp_path: Path) -> None:
+    """Folds take forty times as long after the third: the time of the leader's refit is still there at the end."""
+    speed = {"calls": 0}
+
+    def pause() -> float:
+        speed["calls"] += 1
+        return 0.01 if speed["calls"] <= 3 else 0.4
+
+    race = build_race(data, tmp_path / "out", FINISHING + 2.0)
+    race.run_folds(race.enter(Scripted("steady", 0.7)))
+    race.run_folds(race.enter(Scripted("slowing", 0.99, pause)))
+    entry = race.entries["slowing"]
+    assert 3 <= len(entry.trials.answers) < len(data.folds)
+    assert race.clock.left >= FINISHING + 2 * FIT_MARGIN * race.entries["steady"].trials.cost
+
+
+def test_the_folds_of_a_stopped_contender_are_decided_once(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", FINISHING + 0.5)
+    race.run_folds(race.enter(Scripted("slow", 1.0, lambda: 0.12)))
+    folds = len(race.entries["slow"].trials.answers)
+    assert 0 < folds < len(data.folds)
+    resumed = build_race(data, tmp_path / "out", FINISHING + 100)  # more time now: the decision stays
+    resumed.run_folds(resumed.enter(Scripted("slow", 1.0)))
+    assert len(resumed.entries["slow"].trials.answers) == folds
+
+
+def test_an_error_of_one_contender_ends_only_it(data: PickData, tmp_path: Path) -> None:
+    class Broken(Scripted):
+        def answer(self, *arguments: object) -> list[Answer]:  # type: ignore[override]
+            raise UserError("a text is longer than the model")
+
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Broken("broken", 1.0)))
+    race.run_folds(race.enter(Scripted("fine", 0.7)))
+    assert race.ranking() == ["fine"] and "longer than the model" in race.entries["broken"].note
+
+
+def test_nothing_could_be_tried(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", FINISHING)
+    race.run_folds(race.enter(Scripted("slow", 1.0, lambda: 60.0)))
+    with pytest.raises(UserError, match="No contender could be tried"):
+        choose_winner(race)

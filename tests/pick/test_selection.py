@@ -1,0 +1,71 @@
+"""Contenders are ranked by scores over folds; partial evidence must be clear, and ties are not decided by a list."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.pick.selection import Comparison, Trials
+from etude.pick.splits import Fold
+from etude.tasks.base import Answer, Answers
+from etude.tasks.outcomes import Outcome, mean_outcome
+
+COUNT = 200
+GOLD = ["yes" if number % 2 else "no" for number in range(COUNT)]
+NUMBERS = np.arange(COUNT)
+FOLDS = [Fold(np.setdiff1d(NUMBERS, NUMBERS[start::5]), NUMBERS[start::5]) for start in range(5)]
+
+
+def score(numbers: np.ndarray, answers: Answers) -> Outcome:
+    return mean_outcome([answer["label"] == GOLD[number] for number, answer in zip(numbers, answers, strict=True)])
+
+
+def answers(numbers: np.ndarray, wrong: set[int], confidence: float = 0.8) -> list[Answer]:
+    result = []
+    for number in numbers.tolist():
+        label = GOLD[number] if number not in wrong else "yes" if GOLD[number] == "no" else "no"
+        other = "yes" if label == "no" else "no"
+        result.append({"label": label, "scores": {label: confidence, other: 1 - confidence}})
+    return result
+
+
+def trials(name: str, wrong: set[int], folds: range = range(5), cost: float = 1.0, confidence: float = 0.8) -> Trials:
+    made = Trials(name, cost)
+    for number in folds:
+        made.answers[number] = answers(FOLDS[number].valid, wrong, confidence)
+    return made
+
+
+def rank(*entries: Trials) -> list[str]:
+    return Comparison(FOLDS, score, GOLD).rank({entry.name: entry for entry in entries})
+
+
+def test_the_better_score_is_first_whatever_the_order() -> None:
+    good, bad = trials("good", set(range(20))), trials("bad", set(range(60)))
+    assert rank(bad, good) == rank(good, bad) == ["good", "bad"]
+    standing = Comparison(FOLDS, score, GOLD).rate(good)
+    assert standing.score == 0.9 and 0.015 < standing.error < 0.03, "sqrt(0.9 * 0.1 / 200) = 0.021"
+
+
+def test_ties_go_to_the_better_probabilities_then_to_the_cheaper() -> None:
+    wrong = set(range(20))
+    assert rank(trials("unsure", wrong, confidence=0.6), trials("sure", wrong, confidence=0.9)) == ["sure", "unsure"]
+    dear, cheap = trials("dear", wrong, cost=50), trials("cheap", wrong, cost=2)
+    assert rank(dear, cheap) == rank(cheap, dear) == ["cheap", "dear"]
+
+
+def test_few_folds_must_be_better_by_more_than_luck() -> None:
+    leader = trials("leader", set(range(0, 200, 5)))  # wrong on fold 0 only: 80 % in all
+    lucky = trials("lucky", {1, 6}, folds=range(1, 2))  # two more errors on the one fold it has
+    assert rank(leader, lucky) == ["leader", "lucky"]
+    clear = trials("clear", set(), folds=range(1))
+    assert rank(leader, clear) == ["clear", "leader"], "40 of 40 where the leader has none"
+    equal = trials("equal", set(range(0, 200, 5)), folds=range(2))
+    assert rank(leader, equal) == ["leader", "equal"], "no better: the whole evidence stays"
+
+
+def test_answers_of_repeats_are_drawn_together() -> None:
+    folds = [*FOLDS, *FOLDS]
+    comparison = Comparison(folds, score, GOLD)
+    twice = Trials("twice", 1.0, {number: answers(fold.valid, set(range(20))) for number, fold in enumerate(folds)})
+    once = Comparison(FOLDS, score, GOLD).rate(trials("once", set(range(20))))
+    assert abs(comparison.rate(twice).error - once.error) < 0.004, "the same examples again are no new evidence"
