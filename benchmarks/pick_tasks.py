@@ -39,6 +39,7 @@ RESULTS = Path(__file__).parent / "results" / "pick"
 
 
 def main() -> None:
+    start_time = time.monotonic()
     options = parse_options()
     store = ResultStore([options.results, *([options.write] if options.write else [])])
     if options.report:
@@ -53,7 +54,8 @@ def main() -> None:
     if options.rivals:
         run_rivals(options, store, minilm)
     if options.mode:
-        run_picks(options, store, minilm)
+        end = None if options.limit_minutes is None else start_time + 60 * options.limit_minutes
+        run_picks(options, store, minilm, end)
 
 
 def run_rivals(options: argparse.Namespace, store: ResultStore, minilm: Path) -> None:
@@ -79,7 +81,7 @@ def run_rivals(options: argparse.Namespace, store: ResultStore, minilm: Path) ->
             print(f"{task.name} {count} draw {draw} {side}: {100 * score:.1f}, {seconds:.0f} s, {details}", flush=True)
 
 
-def run_picks(options: argparse.Namespace, store: ResultStore, minilm: Path) -> None:
+def run_picks(options: argparse.Namespace, store: ResultStore, minilm: Path, end: float | None) -> None:
     """Every pick of a mode that is not there yet; draw by draw, so that a part of them covers all tasks."""
     finished = store.list_finished()
     splits = {name: read_split(TASKS[name], options.data) for name in options.tasks}
@@ -95,7 +97,7 @@ def run_picks(options: argparse.Namespace, store: ResultStore, minilm: Path) -> 
         options.data, options.work, minilm.resolve(), store, options.commit or describe_commit(),
         group_cores(options.parallel, options.cores), options.keep, say=lambda line: print(line, flush=True),
     )  # fmt: skip
-    count = run_jobs(bench, jobs, options.limit_minutes)
+    count = run_jobs(bench, jobs, end)
     if count:
         print(f"{count} of {len(jobs)} picks were not begun: they would not have ended in time.")
 

@@ -7,10 +7,12 @@ example whose text occurs in the test set goes neither into the labels nor into 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import lzma
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -133,13 +135,7 @@ def write_text(split: Split, labels: Sequence[Record], path: Path) -> None:
 
 def write_wiki(split: Split, data: Path, path: Path) -> int:
     """Write the first 6 MB of Wikipedia without the documents that quote a test example; how many were left out."""
-    documents, size = [], 0
-    for document in _read_documents(data / "corpora" / f"{WIKI[split.task.language]}.txt.xz"):
-        size += len(document.encode()) + 2
-        if size > WIKI_BYTES:
-            break
-        documents.append(document)
-    squeezed = [_squeeze(document) for document in documents]
+    documents, squeezed = _read_wiki(data / "corpora" / f"{WIKI[split.task.language]}.txt.xz")
     whole, copies = "\n".join(squeezed), set()
     for record in split.test:
         quote = _squeeze(plain_text(record))
@@ -172,7 +168,7 @@ def _entity_types(record: Record) -> set[str]:
 
 
 def _squeeze(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
+    return re.sub(r"[\W_]+", "", text.casefold())
 
 
 def _hash(*parts: object) -> bytes:
@@ -190,6 +186,18 @@ def _read_records(task: Task, path: Path) -> list[Record]:
 def _drop_repeated(records: Iterable[Record]) -> list[Record]:
     """The first record of each text."""
     return list({compare_key(record): record for record in reversed(list(records))}.values())[::-1]
+
+
+@functools.cache
+def _read_wiki(path: Path) -> tuple[list[str], list[str]]:
+    """The first documents, and their letters and digits; the same for all tasks of a language."""
+    documents, size = [], 0
+    for document in _read_documents(path):
+        size += len(document.encode()) + 2
+        if size > WIKI_BYTES:
+            break
+        documents.append(document)
+    return documents, [_squeeze(document) for document in documents]
 
 
 def _read_documents(path: Path) -> Iterable[str]:

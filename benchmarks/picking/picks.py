@@ -81,9 +81,11 @@ def group_cores(parallel: int, cores: int) -> list[list[int]]:
     return [usable[number * cores : (number + 1) * cores] for number in range(parallel)]
 
 
-def run_jobs(bench: Bench, jobs: Sequence[Job], limit_minutes: float | None) -> int:
-    """Run jobs, as many at once as there are groups of cores; how many were not begun for want of time."""
-    end = None if limit_minutes is None else time.monotonic() + 60 * limit_minutes
+def run_jobs(bench: Bench, jobs: Sequence[Job], end: float | None) -> int:
+    """Run jobs, as many at once as there are groups of cores; `end` is a time of the monotonic clock.
+
+    Returns how many were not begun, because they would not have ended in time.
+    """
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
