@@ -41,7 +41,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
         tuned = to_published_with_head(run)
         with _exported_folder(folder, run) as staging:
             write_published(tuned, staging)
-        return tuned
+        return replace(tuned, usage=tuple(line.replace("FOLDER", str(folder)) for line in tuned.usage))
     tensors, _ = read_run_tensors(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
         return _export_elmo(run, tensors, folder)

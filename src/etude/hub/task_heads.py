@@ -16,6 +16,7 @@ from etude.hub import mapping
 from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_recipe
 from etude.hub.mapping import linear
+from etude.hub.readout import to_readout
 from etude.hub.tokenizer_files import add_markers, make_tokenizer_configs
 from etude.models import transformer
 from etude.runs.run import Run
@@ -33,7 +34,7 @@ FAMILIES = {
 
 
 def to_published_with_head(run: Run) -> PublishedModel:
-    """The model and its head as transformers has them; UserError where it has no such class."""
+    """The model and its head as transformers has them, or with code of its own; UserError where neither can be."""
     family, why = match_recipe(run.recipe)
     if family is None:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
@@ -44,18 +45,14 @@ def to_published_with_head(run: Run) -> PublishedModel:
     start, encoder = FAMILIES.get(family.name, (None, None))
     head = None if encoder is None else task.published_head(model, encoder)
     if head is None:
-        raise UserError(
-            f"{run.folder} cannot be exported to transformers: it has no class for the task {plan.kind} over "
-            f"{family.system}."
-        )
+        reason = f"it has no class for the task {plan.kind} over {family.system}."
+        return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")
     misfits = list(head.misfits)
     if plan.transfer.frozen or plan.transfer.layers != "last":
         misfits.insert(0, "features (transfer.frozen, transfer.layers): there the last layer is read, with its pooler")
     if misfits:
-        raise UserError(
-            f"{run.folder} cannot be exported to transformers: it has no class for the task {plan.kind} with "
-            f"{'; '.join(misfits)}."
-        )
+        reason = f"it has no class for the task {plan.kind} with {'; '.join(misfits)}."
+        return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")
     settings = run.recipe.model_settings(transformer.Settings)
     rules = [rule for rule in family.table.rules if rule.part in ("", "pooler" if head.reads_pooler else "")]
     for theirs, ours in head.layers.items():

@@ -9,11 +9,13 @@ themselves; in transformers a post-processor of the tokenizer does, which is rea
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
+from etude.models.framing import Framing
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -136,6 +138,33 @@ def add_markers(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     parts = json.loads(tokenizer.content)
     parts["post_processor"] = _make_template(tokenizer, special)
+    return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
+
+
+def add_framing(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
+    """Return the tokenizer that frames one text or two with add_special_tokens as a model reads them here."""
+    text = tokenizer.backend.encode("a", add_special_tokens=False).ids
+    if tokenizer.backend.encode("a", add_special_tokens=True).ids == [*framing.before, *text, *framing.after]:
+        return tokenizer  # a published tokenizer that does so by itself
+
+    def pieces(ids: Sequence[int], segment: int) -> list[dict[str, Any]]:
+        return [_token_piece(tokenizer.token(id), segment) for id in ids]
+
+    second = 1 if framing.segments else 0
+    first = [*pieces(framing.before, 0), _text_piece("A", 0)]
+    markers = {*framing.before, *framing.between, *framing.after}
+    step = {
+        "type": "TemplateProcessing",
+        "single": [*first, *pieces(framing.after, 0)],
+        "pair": [*first, *pieces(framing.between, 0), _text_piece("B", second), *pieces(framing.after, second)],
+        "special_tokens": {
+            name: {"id": name, "ids": [id], "tokens": [name]} for id in sorted(markers) if (name := tokenizer.token(id))
+        },
+    }
+    parts = json.loads(tokenizer.content)
+    existing = parts.get("post_processor")
+    keeps = existing is not None and existing["type"] == "ByteLevel"  # trims offsets: it goes on doing that
+    parts["post_processor"] = {"type": "Sequence", "processors": [existing, step]} if keeps else step
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 

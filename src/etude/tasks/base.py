@@ -35,7 +35,7 @@ from etude.tasks.data.examples import Examples, Record
 from etude.tasks.data.records import Records
 from etude.tasks.outcomes import Outcome
 from etude.tasks.prompt_form import PromptForm
-from etude.tasks.published_head import EncoderFamily, PublishedHead
+from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 TOKENS = 16_384  # of one forward pass in prediction; bounds memory, never changes a result
@@ -176,6 +176,13 @@ class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead | None:
         """The head as a class of `transformers` has it over this family; None where it has none for such a task."""
+        return None
+
+    def readout(self, model: Model) -> Readout | None:
+        """The head as a layer over pooled or single hidden states, for an export with code of its own; None: it is not.
+
+        It stands in where a family has no class with such a head.
+        """
         return None
 
     def official_files(self, answers: Answers) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED, Outcome, mean_outcome
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
 from etude.tasks.prompt_form import LabelPrompt
-from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
+from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout, label_config
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -324,8 +324,15 @@ class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
         return [self._answer(torch.from_numpy(row[0]).softmax(-1).numpy()) for row in logits]
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
-        config = label_config(self.labels) | {"problem_type": "single_label_classification"}
-        return self.pooled.published_head(model, family, "ForSequenceClassification", self.state_dict(), config)
+        return self.pooled.published_head(
+            model, family, "ForSequenceClassification", self.state_dict(), self._published_config()
+        )
+
+    def readout(self, model: Model) -> Readout:
+        return self.pooled.readout(model, self.state_dict(), self._published_config())
+
+    def _published_config(self) -> dict[str, object]:
+        return label_config(self.labels) | {"problem_type": "single_label_classification"}
 
 
 class Classify(LabelTask[LabelledText]):

@@ -36,7 +36,7 @@ from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.parts.heads import CausalHead
 from etude.settings import Strict
-from etude.tasks.published_head import EncoderFamily, PublishedHead
+from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 PairReading = Literal["joint", "apart", "both"]  # how the two texts of a pair become sequences
@@ -287,6 +287,22 @@ class PooledHead(nn.Module):
             layers = {"pre_classifier": "pooled.hidden", **layers}
         return PublishedHead(
             ending, layers, weights, config, reads_pooler=True, misfits=tuple(self._misfits(model, family))
+        )
+
+    def readout(self, model: Model, weights: Mapping[str, Tensor], config: Mapping[str, object]) -> Readout:
+        """The head over pooled states as it is; `weights` are those of the task, where this part is named `pooled`."""
+        layers = {"classifier": "pooled.head"}
+        if self.hidden is not None:
+            layers["hidden"] = "pooled.hidden"
+        misfits = [] if self.reading != "both" else ["texts read in both orders"]
+        if self.reading == "apart" and not self.framing.segments:
+            misfits.append("texts read apart, by a model that does not mark the second")
+        if self.pooling == "ends":
+            misfits.append("task.pooling=ends")
+        if self.pooling == "start" and model.pooler is not None:
+            misfits.append("a pooler")
+        return Readout(
+            "ForSequenceClassification", layers, weights, config, self.pooling, self.scale, self.reading, tuple(misfits)
         )
 
     def _misfits(self, model: Model, family: EncoderFamily) -> list[str]:

@@ -39,6 +39,20 @@ class PublishedHead:
     notes: tuple[str, ...] = ()  # what a person should know of the export
 
 
+@dataclass(frozen=True)
+class Readout:
+    """A head over pooled or single hidden states, where no class of a family has such a one: hub/readout.py."""
+
+    ending: Literal["ForSequenceClassification", "ForTokenClassification"]
+    layers: Mapping[str, str]  # "classifier", and "hidden" where there is an MLP -> the name in the task
+    weights: Mapping[str, Tensor]  # under the names in the task
+    config: Mapping[str, object]
+    pooling: str | None = None  # None: every token has logits
+    scale: float = 1.0  # of the pooled vector
+    reading: str = "joint"  # of a pair
+    misfits: tuple[str, ...] = ()  # what has no place there either, in words
+
+
 def label_config(labels: Sequence[str]) -> dict[str, object]:
     """What config.json says of outputs that are labels."""
     return {

@@ -37,7 +37,7 @@ from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.outcomes import Outcome, correlation_outcome
 from etude.tasks.pair import FIRST, INPUTS, SECOND, TEXTS, pair_reading, texts_of
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
-from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
+from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead, Readout
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -237,11 +237,19 @@ class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
         return [{"score": float(row[0, 0]) * self.deviation + self.mean} for row in logits]
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
+        return self.pooled.published_head(
+            model, family, "ForSequenceClassification", self._published_weights(), SCORE_CONFIG
+        )
+
+    def readout(self, model: Model) -> Readout:
+        return self.pooled.readout(model, self._published_weights(), SCORE_CONFIG)
+
+    def _published_weights(self) -> dict[str, Tensor]:
         """Targets are trained in units of deviation: scale and mean go into the weights."""
         weights = dict(self.state_dict())
         weights["pooled.head.weight"] = weights["pooled.head.weight"] * self.deviation
         weights["pooled.head.bias"] = weights["pooled.head.bias"] * self.deviation + self.mean
-        return self.pooled.published_head(model, family, "ForSequenceClassification", weights, SCORE_CONFIG)
+        return weights
 
 
 def _gold(examples: Examples[RatedPair]) -> np.ndarray:

@@ -33,7 +33,7 @@ from etude.tasks.base import Answer, Facts
 from etude.tasks.data.conll import sentences as records
 from etude.tasks.data.examples import Examples, label_names
 from etude.tasks.linear_task import LinearTask, PartialRows, Targets
-from etude.tasks.published_head import EncoderFamily, PublishedHead, label_config
+from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout, label_config
 from etude.tasks.tag import network as tag_network
 from etude.tasks.tag import network_inputs
 from etude.tasks.tag.encodings import Scheme, all_tags, allowed, convert, detect, parse_tag, spans
@@ -380,6 +380,11 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
         return PublishedHead(
             "ForTokenClassification", {"classifier": "head.output"}, weights, label_config(self.labels), misfits=misfits
         )
+
+    def readout(self, model: Model) -> Readout:
+        head = self.published_head(model, EncoderFamily("any", None))
+        misfits = head.misfits if self.own is None else (*head.misfits, "task.network")
+        return Readout("ForTokenClassification", head.layers, head.weights, head.config, misfits=misfits)
 
 
 def scoring(settings: Settings, facts: Facts) -> TagScoring:
