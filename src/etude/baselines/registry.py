@@ -9,23 +9,32 @@ from typing import Any
 from etude.baselines.base import Baseline, BaselineTask, read_saved
 from etude.baselines.candidates import ChoiceBaseline, RankBaseline, SimilarityBaseline
 from etude.baselines.labels import LabelBaseline
-from etude.baselines.linear_baseline import LinearBaseline, WordVectors
+from etude.baselines.linear_baseline import WordVectors
+from etude.baselines.ngram_bag import BagBaseline
+from etude.baselines.tagger import TagBaseline
 from etude.errors import UserError
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.base import Facts
 from etude.tasks.data.examples import Examples
 
+Family = LabelBaseline | SimilarityBaseline | ChoiceBaseline | RankBaseline | TagBaseline
 BASELINES: dict[str, str] = {
-    "tfidf": "tf-idf of words and characters under a linear model",
+    "tfidf": "tf-idf of words and characters under a linear model; of tags, word features under a linear chain",
+    "ngrams": "a bag of n-grams with embeddings, as fastText",
     "vectors": "the mean of word vectors under a linear model",
     "tfidf+vectors": "tf-idf beside the mean of word vectors",
 }
-LINEAR: dict[str, type[LinearBaseline[Any]]] = {
-    "classify": LabelBaseline, "pair": LabelBaseline, "relation": LabelBaseline, "similarity": SimilarityBaseline,
-    "choice": ChoiceBaseline, "rank": RankBaseline,
+PAIRS: dict[str, type[Family]] = {
+    "pair": LabelBaseline, "similarity": SimilarityBaseline, "choice": ChoiceBaseline, "rank": RankBaseline,
 }  # fmt: skip
-FAMILIES: dict[str, dict[str, type[LinearBaseline[Any]]]] = dict.fromkeys(BASELINES, LINEAR)
+TEXTS: dict[str, type[Family]] = {"classify": LabelBaseline, "relation": LabelBaseline}
+FAMILIES: dict[str, dict[str, type[Family]]] = {
+    "tfidf": {**TEXTS, **PAIRS, "tag": TagBaseline},
+    "ngrams": {"classify": BagBaseline, "relation": BagBaseline},
+    "vectors": {**TEXTS, **PAIRS},
+    "tfidf+vectors": {**TEXTS, **PAIRS},
+}
 
 
 def supports(name: str, kind: str) -> bool:
@@ -75,7 +84,7 @@ def load(folder: str | Path) -> Baseline[Any]:
         raise UserError(f"{folder} is a damaged baseline: {problem}. Make it again.") from None
 
 
-def _family(name: str, kind: str) -> type[LinearBaseline[Any]]:
+def _family(name: str, kind: str) -> type[Family]:
     if not supports(name, kind):
         available = ", ".join(baseline for baseline in BASELINES if supports(baseline, kind)) or "none"
         raise UserError(f"There is no baseline '{name}' for the task {kind}. There is: {available}.")

@@ -1,0 +1,210 @@
+"""One tag a word without pre-training: features of words under a linear-chain conditional random field.
+
+Decoding keeps the rules of the scheme in which chunks are learnt (IOB2: an I-x only after B-x or I-x), so every answer
+is valid.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+
+from etude.baselines import tag_features
+from etude.baselines.base import Baseline, BaselineTask, take_arrays
+from etude.baselines.chain import Chain, Sequences, choose_chain
+from etude.baselines.linear_baseline import WordVectors
+from etude.baselines.tag_features import best_tags, emissions, sentence_features, tag_probabilities
+from etude.errors import UserError, suggest_name
+from etude.tasks.base import Answer
+from etude.tasks.data.examples import Examples
+from etude.tasks.tag.encodings import allowed, convert, spans
+from etude.tasks.tag.sentences import TaggedSentence
+
+RARE = 2000  # from so many sentences on, a feature that occurs once is left out
+FORBIDDEN = -1e4  # the score of what the scheme forbids
+
+PREDICT = '''"""Tags of words with numpy alone; one sentence a line:   python predict.py < lines.txt"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from tag_features import best_tags, emissions, sentence_features, tag_probabilities
+
+FOLDER = Path(__file__).resolve().parent
+MODEL = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
+FACTS = MODEL["facts"]
+WEIGHTS = dict(np.load(FOLDER / "weights.npz"))
+COLUMNS = {name: column for column, name in enumerate(MODEL["model"]["features"])}
+
+
+def predict(line):
+    """A tag for each word, its probability, and the entities where tags write chunks."""
+    words = list(" ".join(line.split())) if FACTS["characters"] else line.split()
+    scores = emissions(sentence_features(words, FACTS["characters"]), COLUMNS, WEIGHTS["weight"])
+    chain = [WEIGHTS[name] for name in ("start", "transitions", "end")]
+    numbers = best_tags(scores, *chain)
+    probs = [round(prob, 6) for prob in tag_probabilities(scores, *chain, numbers)]
+    answer = {"tokens": words, "tags": [FACTS["labels"][number] for number in numbers], "scores": probs}
+    if FACTS["scheme"]:
+        answer["entities"] = entities(words, answer["tags"])
+    return answer
+
+
+def entities(words, tags):
+    """Chunks of tags such as B-x I-x; a tag opens a chunk unless it goes on with the one before it."""
+    chunks, before = [], "O"
+    for place, tag in enumerate(tags):
+        prefix, kind = tag[0], tag[2:] or "_"
+        if tag != "O":
+            goes_on = prefix in "IE" and before[0] in "BI" and (before[2:] or "_") == kind
+            if not goes_on:
+                chunks.append({"type": kind, "start": place, "end": place + 1})
+            chunks[-1]["end"] = place + 1
+        before = tag
+    between = "" if FACTS["characters"] else " "
+    return [{**chunk, "text": between.join(words[chunk["start"] : chunk["end"]])} for chunk in chunks]
+
+
+if __name__ == "__main__":
+    for line in sys.stdin.buffer:
+        print(json.dumps(predict(line.decode("utf-8").rstrip("\\r\\n")), ensure_ascii=False))
+'''
+
+
+class TagBaseline(Baseline[TaggedSentence]):
+    """A linear chain over the words of a sentence."""
+
+    def __init__(self, name: str, task: BaselineTask, features: Sequence[str], chain: Chain, penalty: float) -> None:
+        """`chain` holds FORBIDDEN where the scheme forbids a tag."""
+        super().__init__(name, task)
+        self.features, self.chain, self.penalty = list(features), chain, penalty
+        self._columns = {feature: column for column, feature in enumerate(self.features)}
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.task.facts["labels"])
+
+    @classmethod
+    def fit(
+        cls,
+        name: str,
+        task: BaselineTask,
+        examples: Examples[TaggedSentence],
+        seed: int = 0,
+        vectors: WordVectors | None = None,
+    ) -> Self:
+        if vectors is not None:
+            raise ValueError("a tagger of this kind reads no word vectors")
+        if len(task.facts["labels"]) < 2:
+            raise UserError(f"A tagger tells tags apart, and there is only {task.facts['labels']}. Give two or more.")
+        task.scoring.check_gold(examples)
+        tags = np.concatenate([_gold(task, item, where) for item, where in zip(examples, examples.places, strict=True)])
+        names = [sentence_features(_units(task, item), task.facts["characters"]) for item in examples]
+        counts = Counter(name for sentence in names for word in sentence for name in word)
+        smallest = 1 if len(examples) < RARE else 2
+        features = sorted(name for name, count in counts.items() if count >= smallest)
+        columns = {feature: column for column, feature in enumerate(features)}
+        indices = [[columns[name] for name in word if name in columns] for sentence in names for word in sentence]
+        bounds = np.concatenate([[0], np.cumsum([len(row) for row in indices])])
+        flat = np.concatenate([np.array(row, np.int64) for row in indices])
+        table = sparse.csr_matrix((np.ones(len(flat)), flat, bounds), shape=(len(indices), len(features)))
+        table.sum_duplicates()
+        lengths = np.array([len(sentence) for sentence in names])
+        chain, penalty = choose_chain(Sequences(table, tags, lengths), len(task.facts["labels"]), seed)
+        return cls(name, task, features, _constrained(task, chain), penalty)
+
+    def predict(self, examples: Examples[TaggedSentence]) -> list[Answer]:
+        """A tag for each word, with its probability, and the entities they write."""
+        facts = self.task.facts
+        scheme, encoding = facts["scheme"], facts["encoding"]
+        labels, layers = self.labels, (self.chain.start, self.chain.transitions, self.chain.end)
+        answers = []
+        for item in examples:
+            words = _units(self.task, item)
+            scores = emissions(sentence_features(words, facts["characters"]), self._columns, self.chain.weight)
+            numbers = best_tags(scores, *layers)
+            tags = [labels[number] for number in numbers]
+            if scheme is not None and encoding != scheme:
+                tags = convert(tags, scheme)
+            probs = [round(prob, 6) for prob in tag_probabilities(scores, *layers, numbers)]
+            answer: Answer = {"tokens": words, "tags": tags, "scores": probs}
+            if scheme is not None:
+                between = "" if facts["characters"] else " "
+                answer["entities"] = [
+                    {"type": kind, "start": start, "end": stop, "text": between.join(words[start:stop])}
+                    for kind, start, stop in spans(tags)
+                ]
+            answers.append(answer)
+        return answers
+
+    def scale_logits(self, temperature: float) -> None:
+        """Of transitions too: marginals are then those of all scores divided by it."""
+        chain = self.chain
+        parts = [part / temperature for part in (chain.weight, chain.start, chain.transitions, chain.end)]
+        parts[0] = parts[0].astype(np.float32)
+        self.chain = _constrained(self.task, Chain(*parts))
+
+    def describe(self) -> dict[str, Any]:
+        return {"features": self.features, "penalty": self.penalty}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return dict(vars(self.chain))
+
+    @classmethod
+    def restore(
+        cls, name: str, task: BaselineTask, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> Self:
+        tags, features = len(task.facts["labels"]), description["features"]
+        shapes = {"weight": (len(features), tags), "start": (tags,), "transitions": (tags, tags), "end": (tags,)}
+        take_arrays(arrays, shapes)
+        return cls(name, task, features, Chain(**arrays), description["penalty"])
+
+    def standalone(self) -> dict[str, str]:
+        facts = self.task.facts
+        if facts["encoding"] != facts["scheme"]:
+            raise UserError(
+                f"This tagger has learnt chunks as {facts['encoding']} and writes {facts['scheme']}, which its export "
+                "cannot. Leave task.encoding out."
+            )
+        return {"predict.py": PREDICT, "tag_features.py": inspect.getsource(tag_features)}
+
+
+def _units(task: BaselineTask, item: TaggedSentence) -> list[str]:
+    """The words, or the characters, as the tagger was trained to see them."""
+    characters = task.facts["characters"]
+    if item.characters == characters:
+        return item.words
+    text = "".join(item.words) if item.characters else " ".join(item.words)
+    return list(text) if characters else text.split()
+
+
+def _gold(task: BaselineTask, item: TaggedSentence, where: str) -> np.ndarray:
+    """(words,) the numbers of the tags."""
+    labels, tags = task.facts["labels"], item.tags or []
+    numbers = {label: number for number, label in enumerate(labels)}
+    if task.facts["encoding"] != task.facts["scheme"]:
+        tags = convert(tags, task.facts["encoding"])
+    unknown = next((place for place, tag in enumerate(tags) if tag not in numbers), None)
+    if unknown is not None:
+        raise UserError(
+            f"{item.place(where, unknown)}: the tag '{tags[unknown]}' is not one the model knows."
+            f"{suggest_name(tags[unknown], labels)} Correct it, or leave the sentence out."
+        )
+    return np.array([numbers[tag] for tag in tags], dtype=np.int64)
+
+
+def _constrained(task: BaselineTask, chain: Chain) -> Chain:
+    """The same chain with the rules of the scheme, and the precision in which it is saved."""
+    parts = [chain.start, chain.transitions, chain.end]
+    if task.facts["encoding"] is not None:
+        rules = allowed(task.facts["labels"], task.facts["encoding"])
+        pairs = zip(parts, (rules.starts, rules.transitions, rules.ends), strict=True)
+        parts = [np.where(is_allowed, part, FORBIDDEN) for part, is_allowed in pairs]
+    return Chain(chain.weight.astype(np.float32), *parts)

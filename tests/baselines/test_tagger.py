@@ -1,0 +1,147 @@
+"""A linear chain: its gradient, the rules of its tags, words and characters; the same answers saved and exported."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from etude.baselines import chain, tag_features
+from etude.baselines.registry import fit, load
+from etude.errors import UserError
+from etude.inference.baseline_model import BaselineModel
+from etude.tasks import tag
+from etude.tasks.data.examples import Examples
+from etude.tasks.tag.encodings import first_breach
+from etude.tasks.tag.sentences import TaggedSentence
+from tests.baselines.test_export import run_standalone
+
+NAMES = ["Anna", "Bert", "Clara", "Dora", "Emil", "Frida", "Gustav", "Hanna"]
+TOWNS = ["Riverton", "Hillton", "Laketon", "Woodton"]
+
+
+def sentences() -> Examples[TaggedSentence]:
+    items = []
+    for number, name in enumerate(NAMES):
+        town = TOWNS[number % 4]
+        words = f"yesterday {name} Smith went to {town} .".split()
+        items.append(TaggedSentence(words, ["O", "B-PER", "I-PER", "O", "O", "B-LOC", "O"], False))
+        items.append(TaggedSentence(f"{town} is far".split(), ["B-LOC", "O", "O"], False))
+    return Examples(items, "sentences", [f"sentences:{number}" for number in range(len(items))])
+
+
+def characters() -> Examples[TaggedSentence]:
+    items = []
+    for name in ["서울", "부산", "대구", "광주", "인천", "울산"]:
+        text = f"나는 {name}에 갔다"
+        tags = ["O"] * len(text)
+        tags[3:5] = ["B-LC", "I-LC"]
+        items.append(TaggedSentence(list(text), tags, True))
+    return Examples(items * 2, "text", [f"text:{number}" for number in range(2 * len(items))])
+
+
+def random_problem() -> tuple[chain.Chain, chain.Sequences]:
+    draw = np.random.default_rng(0)
+    lengths = np.array([3, 1, 4])
+    features = sparse.csr_matrix(draw.random((8, 5)))
+    model = chain.Chain(draw.normal(size=(5, 3)), *(draw.normal(size=shape) for shape in ((3,), (3, 3), (3,))))
+    return model, chain.Sequences(features, draw.integers(3, size=8), lengths)
+
+
+def test_likelihood_is_that_of_all_sequences() -> None:
+    model, sequences = random_problem()
+    value = chain._likelihood(model, sequences, chain._steps(sequences.lengths))[0]
+    scores = sequences.features @ model.weight
+    expected, start = 0.0, 0
+    for length in sequences.lengths:
+        part = scores[start : start + length]
+
+        def score(tags: tuple[int, ...], part: np.ndarray = part) -> float:
+            moves = sum(model.transitions[pair] for pair in pairwise(tags))
+            return float(model.start[tags[0]] + model.end[tags[-1]] + moves + sum(part[range(len(tags)), tags]))
+
+        every = [score(tags) for tags in product(range(3), repeat=int(length))]
+        expected += np.log(np.exp(every).sum()) - score(tuple(sequences.tags[start : start + length].tolist()))
+        start += length
+    assert value == pytest.approx(expected)
+
+
+def test_gradient_is_the_difference_quotient() -> None:
+    model, sequences = random_problem()
+    steps = chain._steps(sequences.lengths)
+    _, gradient, slope = chain._likelihood(model, sequences, steps)
+    gradient.weight = sequences.features.T @ slope
+    flat, analytic = model.pack(), gradient.pack()
+    for place in range(len(flat)):
+        ends = []
+        for shift in (1e-5, -1e-5):
+            moved = flat.copy()
+            moved[place] += shift
+            ends.append(chain._likelihood(chain.Chain.unpack(moved, 5, 3), sequences, steps)[0])
+        assert analytic[place] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-5)
+
+
+def test_decoding_is_the_best_of_all_sequences() -> None:
+    draw = np.random.default_rng(1)
+    scores, start, moves, end = (draw.normal(size=shape) for shape in ((4, 3), (3,), (3, 3), (3,)))
+
+    def score(tags: tuple[int, ...]) -> float:
+        steps = sum(moves[pair] for pair in pairwise(tags))
+        return float(start[tags[0]] + end[tags[-1]] + steps + sum(scores[range(4), tags]))
+
+    every = list(product(range(3), repeat=4))
+    assert tuple(tag_features.best_tags(scores, start, moves, end)) == max(every, key=score)
+    weights = np.exp([score(tags) for tags in every])
+    best = max(every, key=score)
+    probs = tag_features.tag_probabilities(scores, start, moves, end, best)
+    for place in range(4):
+        expected = sum(weight for tags, weight in zip(every, weights, strict=True) if tags[place] == best[place])
+        assert probs[place] == pytest.approx(expected / weights.sum())
+
+
+def test_entities_of_unseen_names_saved_and_exported(tmp_path: Path) -> None:
+    model = fit("tfidf", "tag", None, sentences())
+    words = ["yesterday", "Oskar", "Smith", "went", "to", "Seaton", "."]
+    unseen = Examples([TaggedSentence(words, None, False)], "new", ["new:1"])
+    answer = model.predict(unseen)[0]
+    assert [(entity["type"], entity["text"]) for entity in answer["entities"]] == [
+        ("PER", "Oskar Smith"), ("LOC", "Seaton"),
+    ]  # fmt: skip
+    assert set(answer) == {"tokens", "tags", "scores", "entities"}
+    assert float(model.task.scoring.outcome(sentences(), model.predict(sentences())).score()) == 1.0
+    model.save(tmp_path / "best")
+    assert load(tmp_path / "best").predict(unseen) == [answer]
+    opened = BaselineModel.open(tmp_path / "best")
+    lines = ["yesterday Oskar Smith went to Seaton .", "Riverton"]
+    assert run_standalone(opened.export(tmp_path / "out"), lines) == opened.predict(lines)
+
+
+def test_characters_are_tagged_with_their_spaces() -> None:
+    model = fit("tfidf", "tag", None, characters())
+    answer = model.predict(Examples([TaggedSentence(list("나는 수원에 갔다"), None, True)], "new", ["new:1"]))[0]
+    assert [entity["text"] for entity in answer["entities"]] == ["수원"]
+    assert model.task.scoring.score == "entity_macro_f1"
+
+
+@pytest.mark.parametrize("encoding", [None, "iobes"])
+def test_answers_keep_the_rules_of_the_scheme(encoding: str | None) -> None:
+    model = fit("tfidf", "tag", tag.Settings(encoding=encoding), sentences())  # type: ignore[arg-type]
+    words = np.random.default_rng(0).choice([*NAMES, *TOWNS, "to", "Smith", "x"], size=(40, 6)).tolist()
+    items = Examples([TaggedSentence(row, None, False) for row in words], "random", ["r"] * 40)
+    assert all(first_breach(answer["tags"], "iob2") is None for answer in model.predict(items))
+
+
+def test_parts_of_speech_have_no_entities_and_unknown_tags_are_named() -> None:
+    items = [
+        TaggedSentence(["dogs", "run"], ["NOUN", "VERB"], False),
+        TaggedSentence(["a", "dog"], ["DET", "NOUN"], False),
+    ]
+    examples = Examples(items * 6, "pos", [f"pos:{number}" for number in range(12)])
+    answer = fit("tfidf", "tag", None, examples).predict(examples)[0]
+    assert answer["tags"] == ["NOUN", "VERB"] and "entities" not in answer
+    facts = {"labels": ["NOUN", "VERB"], "scheme": None, "encoding": None, "usual": "NOUN", "characters": False}
+    with pytest.raises(UserError, match=r"pos:1, word 1: the tag 'DET'"):
+        fit("tfidf", "tag", None, examples, facts=facts)
