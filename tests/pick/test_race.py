@@ -127,11 +127,11 @@ def test_trials_are_read_again_not_done_again(data: PickData, tmp_path: Path) ->
 
 
 def test_a_slow_contender_stops_in_time_and_cannot_win_by_luck(data: PickData, tmp_path: Path) -> None:
-    race = build_race(data, tmp_path / "out", FINISHING + 1.0)
+    race = build_race(data, tmp_path / "out", 1.1 * FINISHING + 1.0)
     race.run_folds(race.enter(Scripted("quick", 0.7)))
     race.run_folds(race.enter(Scripted("slow", 1.0, lambda: 60.0)))
     assert race.clock.left >= FINISHING
-    assert not race.entries["slow"].trials.answers and "time was over" in race.entries["slow"].note
+    assert not race.entries["slow"].trials.answers and "no time for more" in race.entries["slow"].note
     assert choose_winner(race).contender.name == "quick"
 
 
@@ -143,7 +143,7 @@ def test_a_machine_that_becomes_slow_on_the_way(data: PickData, tmp_path: Path) 
         speed["calls"] += 1
         return 0.01 if speed["calls"] <= 3 else 0.4
 
-    race = build_race(data, tmp_path / "out", FINISHING + 2.0)
+    race = build_race(data, tmp_path / "out", 1.1 * FINISHING + 2.0)
     race.run_folds(race.enter(Scripted("steady", 0.7)))
     race.run_folds(race.enter(Scripted("slowing", 0.99, pause)))
     entry = race.entries["slowing"]
@@ -152,7 +152,7 @@ def test_a_machine_that_becomes_slow_on_the_way(data: PickData, tmp_path: Path) 
 
 
 def test_the_folds_of_a_stopped_contender_are_decided_once(data: PickData, tmp_path: Path) -> None:
-    race = build_race(data, tmp_path / "out", FINISHING + 0.5)
+    race = build_race(data, tmp_path / "out", 1.1 * FINISHING + 0.5)
     race.run_folds(race.enter(Scripted("slow", 1.0, lambda: 0.12)))
     folds = len(race.entries["slow"].trials.answers)
     assert 0 < folds < len(data.folds)
@@ -177,3 +177,9 @@ def test_nothing_could_be_tried(data: PickData, tmp_path: Path) -> None:
     race.run_folds(race.enter(Scripted("slow", 1.0, lambda: 60.0)))
     with pytest.raises(UserError, match="No contender could be tried"):
         choose_winner(race)
+
+
+def test_a_share_of_the_time_limits_folds_by_the_first(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Scripted("dear", 0.9, lambda: 20.0)), share=0.1)
+    assert len(race.entries["dear"].trials.answers) == 3 and "3 of 15 folds" in race.entries["dear"].note

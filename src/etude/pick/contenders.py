@@ -19,7 +19,7 @@ import numpy as np
 
 from etude.baselines import registry as baselines
 from etude.baselines.base import Baseline
-from etude.baselines.labels import WordVectors
+from etude.baselines.linear_baseline import WordVectors
 from etude.hub.vector_runs import open_vectors
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
@@ -46,6 +46,10 @@ class Contender(ABC):
     @abstractmethod
     def key(self) -> str:
         """Hash of everything its answers depend on besides the labels."""
+
+    def prepare(self, data: PickData, deadline: float | None) -> None:
+        """Compute what all fits share, once; raises OutOfTime at the deadline. Most share nothing."""
+        return
 
     @abstractmethod
     def answer(
@@ -142,7 +146,7 @@ class ProbeContender(Contender):
     def key(self) -> str:
         return hash_json(["probe", self.encoder.key, code_fingerprint("etude.transfer.probe")])
 
-    def _compute_features(self, data: PickData, deadline: float | None) -> None:
+    def prepare(self, data: PickData, deadline: float | None) -> None:
         if self._features is not None:
             return
         start = time.monotonic()
@@ -158,21 +162,17 @@ class ProbeContender(Contender):
         self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
     ) -> list[Answer]:
         check_deadline(deadline)
-        self._compute_features(data, deadline)
+        self.prepare(data, deadline)
         assert self._probe is not None and self._features is not None
         head = self._probe.fit(self._features, train)
         return self._probe.predict(head, self._features, valid)
 
     def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
-        self._compute_features(data, deadline)
+        self.prepare(data, deadline)
         assert self._probe is not None and self._features is not None
         head = self._probe.fit(self._features, data.refit_on)
         examples = data.write(data.refit_on, out.parent / "labels")
         self._probe.write(head, out, examples, columns=data.labelled.columns)
-
-    def release(self) -> None:
-        """Free the encoder and its features; they are computed again on demand."""
-        self._probe = self._features = None
 
     def scale_logits(self, folder: Path, value: float) -> None:
         temperature.scale_logits(folder, value)

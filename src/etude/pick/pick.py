@@ -105,12 +105,16 @@ def pick(
     accuracy: float | None = None,
     device: str | None = None,
     seed: int = 0,
+    begin: float | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PickResult:
-    """Pick the best model for a task; the arguments are those of the verb (verbs/comparison.py)."""
+    """Pick the best model for a task; the arguments are those of the verb (verbs/comparison.py).
+
+    The minutes count from `begin` (of time.monotonic), now if None.
+    """
     if 60 * minutes < MIN_SECONDS:
         raise UserError(f"A pick takes at least {MIN_SECONDS:.0f} seconds: --minutes {minutes:g} is less.")
-    begin = time.monotonic()
+    begin = time.monotonic() if begin is None else begin
     out, device = Path(out), device or default_device()
     kind = task_module(task)
     task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
@@ -123,7 +127,8 @@ def pick(
         on_progress(line)
     data = PickData.build(checked.train, checked.dev, checked.test, task_settings, HELD_OUT, seed)
     pile = PickText(checked.text, checked.corpus, out / "corpora") if text else None
-    start_encoders = [open_start(Path(folder), _start_name(folder, starts)) for folder in starts]
+    start_encoders = [open_start(*_parse_start(start)) for start in starts]
+    _refuse_equal_names([encoder.name for encoder in start_encoders])
     scratch = parse_candidates(list(recipes), device)
     out.mkdir(parents=True, exist_ok=True)
     journal = Journal(out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy))
@@ -164,13 +169,22 @@ def _task_values(settings: Mapping[str, object]) -> dict[str, Any]:
     return {name.removeprefix("task."): value for name, value in settings.items()}
 
 
-def _start_name(folder: str | Path, starts: Sequence[str | Path]) -> str:
-    """The name of a start: its folder, with the parent where two are called the same."""
-    path = Path(folder)
-    if not path.is_dir():
-        raise UserError(f"--start {folder}: there is no such folder. Give a run, or a folder of transformers.")
-    same = [other for other in starts if Path(other).resolve().name == path.resolve().name]
-    return path.resolve().name if len(same) == 1 else f"{path.resolve().parent.name}/{path.resolve().name}"
+def _parse_start(start: str | Path) -> tuple[Path, str]:
+    """Read --start FOLDER or NAME=FOLDER; the name is the folder's, or its parent's where that says nothing."""
+    name, equals, rest = str(start).partition("=")
+    folder = Path(rest) if equals and not Path(start).is_dir() else Path(start)
+    if not folder.is_dir():
+        raise UserError(f"--start {start}: there is no such folder. Give a run, or a folder of transformers.")
+    if folder != Path(start):
+        return folder, name
+    path = folder.resolve()
+    return folder, path.parent.name if path.name in ("model", "export", "best") else path.name
+
+
+def _refuse_equal_names(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"Two starts are called '{name}': name them, as in --start small=FOLDER.")
 
 
 def _fingerprint_inputs(

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ from etude.train import checkpoint
 from etude.transfer import probe
 
 ANSWERS = "answers.jsonl"
-FINISHING = 6.0  # seconds for calibration, export and report
+FINISHING = 6.0  # seconds for calibration, export and report, and FINISHING_SHARE of the whole on a slow machine
+FINISHING_SHARE = 0.02
+CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
 FIT_MARGIN = 1.5  # a refit may take so many times what its folds took
 VECTOR_SHARE = 0.1  # of the time for word vectors of the text
 PRETRAIN_SHARE = 0.6  # of the time left after the cheap contenders, for pre-training; the rest is for fine-tuning
@@ -93,7 +96,8 @@ class Race:
     def reserve(self, entry: Entry | None = None) -> float:
         """Seconds that scoring and refitting take, for the slower of the leader and `entry`."""
         entries = [one for one in (self.leader(), entry) if one is not None]
-        return FINISHING + max((2 * FIT_MARGIN * one.trials.cost for one in entries), default=0.0)
+        finishing = FINISHING + FINISHING_SHARE * self.clock.total
+        return finishing + max((2 * FIT_MARGIN * one.trials.cost for one in entries), default=0.0)
 
     # --- trials -------------------------------------------------------------------------------------
 
@@ -102,15 +106,17 @@ class Race:
         self.entries[contender.name] = entry
         return entry
 
-    def run_folds(self, entry: Entry) -> None:
-        """Run a contender's folds as far as the time goes; an error of the contender ends only its own folds."""
-        allowed = self.journal.decide(f"folds {entry.contender.name}", lambda: len(self.data.folds))
-        for number in range(allowed):
+    def run_folds(self, entry: Entry, share: float = 1.0) -> None:
+        """Run a contender's folds as far as the time goes, in a share of the whole that the first fold is held against.
+
+        An error of the contender ends only its own folds.
+        """
+        name, number, allowed = entry.contender.name, 0, len(self.data.folds)
+        while number < allowed:
             try:
                 answers, seconds = self._trial(entry, number)
             except OutOfTime:
-                entry.note = f"{len(entry.trials.answers)} of {len(self.data.folds)} folds: the time was over"
-                self.journal.values["decisions"][f"folds {entry.contender.name}"] = number
+                self.journal.values["decisions"][f"folds {name}"] = number
                 self.journal.save()
                 break
             except UserError as error:
@@ -120,10 +126,18 @@ class Race:
             entry.trials.answers[number], entry.trials.seconds[number] = answers, seconds
             mean = float(np.mean(list(entry.trials.seconds.values())))
             entry.trials.cost = entry.contender.estimate(self.data, mean)
+            number += 1
+            allowed = self.journal.decide(f"folds {name}", partial(self._count_folds, share, seconds))
+        if not entry.note and number < len(self.data.folds):
+            entry.note = f"{number} of {len(self.data.folds)} folds: there was no time for more"
         if entry.trials.answers:
             self._report(entry)
         elif entry.note:
             self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
+
+    def _count_folds(self, share: float, seconds: float) -> int:
+        """How many folds fit into a share of the whole time, at so many seconds each."""
+        return max(1, min(len(self.data.folds), int(share * self.clock.total / max(seconds, 1e-3))))
 
     def _trial(self, entry: Entry, number: int) -> tuple[list[Answer], float]:
         fold, contender = self.data.folds[number], entry.contender
@@ -141,8 +155,9 @@ class Race:
             raise UserError(self.store.error(key))
         if self.store.state(key) != "done":
             with self.store.lock(key) as work:
-                start = time.monotonic()
                 try:
+                    contender.prepare(self.data, deadline)  # what folds share is no cost of a refit
+                    start = time.monotonic()
                     answers = contender.answer(self.data, train, valid, work, deadline)
                 except UserError as error:
                     self.store.fail(key, str(error))
@@ -172,7 +187,7 @@ class Race:
         for name, label in BASELINE_LABELS.items():
             is_due = baselines.needs_vectors(name) == (vectors is not None)
             if is_due and baselines.supports(name, self.data.labelled.kind):
-                self.run_folds(self.enter(BaselineContender(name, label, vectors, self.seed), vectors))
+                self.run_folds(self.enter(BaselineContender(name, label, vectors, self.seed), vectors), CHEAP_SHARE)
 
     def run_probe(self, encoder: Encoder) -> Entry | None:
         """A linear head on frozen features; None where the task has none or nothing was answered."""
@@ -180,9 +195,8 @@ class Race:
             return None
         contender = ProbeContender(encoder, self.device)
         entry = self.enter(contender, encoder)
-        self.run_folds(entry)
+        self.run_folds(entry, CHEAP_SHARE)
         self.journal.decide(f"features {encoder.key}", lambda: contender.feature_seconds)
-        contender.release()
         return entry if entry.trials.answers else None
 
     def run_tuned(self, probed: Entry) -> None:

@@ -222,7 +222,7 @@ def pick(
         minutes: For all of it.
         dev: To choose on; folds of train if not given.
         test: To report on; a fifth of train if not given.
-        start: A run or a folder of transformers to start from; may be given several times.
+        start: A run or a folder of transformers to start from, as FOLDER or NAME=FOLDER; may be given several times.
         recipes: To pre-train from scratch, with commas: bert-mini,electra-small
         columns: role=name of a column: -c text=review
         text_field: Field or column that holds the text of a record; of one source: FILE=FIELD.
@@ -235,6 +235,9 @@ def pick(
         seed: Of splits, draws and first weights.
         on_progress: Receives a line for each contender and round.
     """
+    import time
+
+    begin = time.monotonic()  # loading torch takes seconds, which count
     from etude.pick import pick as picking
 
     return picking.pick(
@@ -256,6 +259,7 @@ def pick(
         accuracy=accuracy,
         device=device,
         seed=seed,
+        begin=begin,
         on_progress=on_progress or (lambda _: None),
     )
 
