@@ -79,6 +79,18 @@ def test_one_field_for_all_goes_to_prepare_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "again").exists()
 
 
+def test_a_pile_that_grows_is_written_again_under_its_new_field(tmp_path: Path) -> None:
+    """What lies in the folder from before has the field that most files had then."""
+    old = [write_lines(tmp_path / "a.jsonl", [{"text": "a"}]), write_lines(tmp_path / "b.jsonl", [{"my/field": "b"}])]
+    new = [write_lines(tmp_path / f"{name}.jsonl", [{"body": name}]) for name in "cd"]
+    folder = tmp_path / "again"
+    for sources, field in ((old, "text"), ([*old, *new], "body")):
+        paths, common = pile_of(sources).unify_fields(folder)
+        assert common == field
+        for path in paths:
+            assert field in json.loads(Path(path).read_text())
+
+
 def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"text": "x", "body": "y"}])
     first = pile_of([path]).fingerprint

@@ -96,7 +96,8 @@ class TextPile:
         for file in self.files:
             source = Path(file.file.path)
             if _differs(file, common):
-                source = folder / f"{source.name.split('.')[0]}-{file.sha256[:12]}-{file.text_field}.jsonl"
+                key = fold(file.sha256, file.text_field, common, self.errors, file.bad)
+                source = folder / f"{source.name.split('.')[0]}-{key:016x}.jsonl"
                 if not source.is_file():  # a preparation that was killed goes on with the same file
                     _write_records(file, ReadSettings(file.text_field, errors=self.errors), source, common)
             sources.append(str(source))
