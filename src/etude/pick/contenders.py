@@ -149,9 +149,9 @@ class ProbeContender(Contender):
     def prepare(self, data: PickData, deadline: float | None) -> None:
         if self._features is not None:
             return
-        start = time.monotonic()
         start_model = open_pretrained(self.encoder.folder)
         self._probe = probe.Probe(start_model, data.labelled.kind, data.settings, data.facts, self.device)
+        start = time.monotonic()
         try:
             self._features = self._probe.features(data.labelled.examples, deadline)
         except TimeoutError:

@@ -50,6 +50,7 @@ BASELINE_LABELS = {
     "vectors": {"en": "word vectors of the text", "ko": "글의 단어 벡터"},
     "tfidf+vectors": {"en": "TF-IDF and word vectors", "ko": "TF-IDF와 단어 벡터"},
 }
+TAGGER_LABELS = {"tfidf": {"en": "word features, linear chain", "ko": "단어 자질, 선형 연쇄"}}
 
 
 @dataclass
@@ -184,7 +185,8 @@ class Race:
         """Models that read plain text, or words with the vectors of the user's text."""
         if vectors is None:
             self.run_folds(self.enter(Majority(), selectable=False))
-        for name, label in BASELINE_LABELS.items():
+        labels = BASELINE_LABELS | (TAGGER_LABELS if self.data.labelled.kind == "tag" else {})
+        for name, label in labels.items():
             is_due = baselines.needs_vectors(name) == (vectors is not None)
             if is_due and baselines.supports(name, self.data.labelled.kind):
                 self.run_folds(self.enter(BaselineContender(name, label, vectors, self.seed), vectors), CHEAP_SHARE)
