@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from etude.study import plan as plans
-from etude.study.claims import explain_untested, leaves_majority
+from etude.study.claims import explain_untested, judge_claims, leaves_majority
 from etude.study.references import Progress
 from etude.study.runner import Report
 from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes
+from tests.study.tiny_study import tiny
 
 YOUNG = Progress(4.0, 3.0, "bigram", "nats a token")
 GROWN = Progress(2.5, 3.0, "bigram", "nats a token")
@@ -47,3 +50,21 @@ def test_the_tiny_study_is_not_tested(report: Report, study: Study) -> None:
     scores["bert", "topic@16"] = scores["bert", "topic@16"] * 0 + 1
     outcomes.examples["bert", "topic@16"] = outcomes.examples["bert", "topic@16"] * 0 + 1
     assert leaves_majority(outcomes, "topic@16") is True
+
+
+def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> None:
+    """Four seeds of made-up scores: clear at the first two, blurred by the others."""
+    study = tiny(**{"rule.looks": [2, 4], "seeds.pretrain": 4, "seeds.transfer": 1})
+    outcomes = StudyOutcomes(plans.make_plan(study, report.folder, dry=True), {})
+    outcomes.scores.clear()
+    outcomes.progress.clear()
+    rng = np.random.default_rng(0)
+    for row, scores in (("bert", [0.9, 0.9001, 0.2, 0.9]), ("gpt", [0.5, 0.5, 0.5, 0.5])):
+        outcomes.scores[row, "topic@16"] = np.array(scores)[:, None]
+        outcomes.examples[row, "topic@16"] = (rng.random((4, 4000)) < np.array(scores)[:, None]).astype(float)
+    first = judge_claims(outcomes)[0]
+    assert first["verdict"] == "holds" and first["pretrainings"] == 2 and len(first["seeds"]) == 2
+    study = tiny(**{"seeds.pretrain": 4, "seeds.transfer": 1})
+    outcomes.plan.study, outcomes.rule = study, study.rule
+    whole = judge_claims(outcomes)[0]
+    assert whole["verdict"] == "not settled" and whole["pretrainings"] == 4

@@ -179,6 +179,20 @@ def test_claims_that_change_after_the_fact_are_told(report: Report, tmp_path: Pa
     assert "changed after results" in turned.page.read_text(encoding="utf-8")
 
 
+def test_seeds_that_are_added_after_the_fact_are_told(report: Report, study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "seeds"
+    shutil.copytree(report.folder, folder)
+    assert not report.results["registered"]["unplanned_seeds"]
+    fewer = run(tiny(**{"seeds.transfer": 1}), folder, work=False)
+    assert fewer.results["registered"]["unplanned_seeds"] == ["1 × 2", "1 × 1"]
+    assert fewer.results["registered"]["date"] == report.results["registered"]["date"]
+    page = fewer.page.read_text(encoding="utf-8")
+    assert (
+        "was changed after results could be seen: 1 × 2, 1 × 1" in page
+        and "시드 수(사전 학습 × 전이)가 바뀌었습니다" in page
+    )
+
+
 @pytest.mark.slow
 def test_processes_give_the_same(report: Report, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

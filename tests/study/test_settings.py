@@ -90,3 +90,11 @@ def test_the_shipped_studies_are_sound(file: Path, gpu: bool) -> None:
         for task in study.tasks.values():
             settings = {**study.transfer, **task.set, **study.contenders[entry.contender].transfer}
             resolve_settings(task.kind, {**settings, "train.precision": "float32"}, model)
+
+
+def test_looks_are_planned() -> None:
+    assert tiny(**{"rule.looks": [2, 4], "seeds.pretrain": 4}).rule.looks == [2, 4]
+    with pytest.raises(UserError, match="no planned look"):
+        tiny(**{"rule.looks": [2, 4], "seeds.pretrain": 3})
+    with pytest.raises(UserError, match="larger than the one before"):
+        tiny(**{"rule.looks": [4, 2], "seeds.pretrain": 4})

@@ -7,46 +7,73 @@ language model has not passed the loss of a bigram.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from etude.study.claim_scope import largest_budget_rows
 from etude.study.power import claim_level
 from etude.study.references import Progress
-from etude.study.settings import MAJORITY, MEAN, Claim
+from etude.study.settings import MAJORITY, MEAN
 from etude.study.statistics import Difference, Verdict, decide_verdict, holm_adjust
 from etude.study.study_outcomes import StudyOutcomes
 from etude.study.uncertainty import detectable_difference
 
 
+@dataclass(frozen=True)
+class Judgement:
+    difference: Difference
+    holm: float  # p, corrected over all claims of the study
+    verdict: Verdict
+
+
 def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
-    """Test each claim; p-values are corrected over all claims of the study."""
+    """Test each claim; p-values are corrected over all claims of the study.
+
+    Where several looks are planned, a claim has the verdict of the first that settles it.
+    """
     study, rows = outcomes.plan.study, largest_budget_rows(outcomes.plan)
-    tested: list[tuple[Claim, Difference | None]] = []
     columns = {column.name: leaves_majority(outcomes, column.name) for column in outcomes.plan.columns}
-    for claim in study.claims:
-        left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
-        has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
-        tested.append((claim, outcomes.difference(left, right, claim.on, claim.margin) if has_both else None))
-    corrected = iter(holm_adjust([left.p for _, left in tested if left is not None]))
+    planned = [look for look in study.rule.looks if look <= study.seeds.pretrain] or [study.seeds.pretrain]
+    looks = [_judge_at(outcomes, look) for look in planned]
     claims = []
-    for claim, difference in tested:
+    for number, claim in enumerate(study.claims):
         values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
-        if difference is not None:
-            p = next(corrected)
-            p_used = p if study.rule.correction == "holm" else difference.p
+        judged = [judgement for look in looks if (judgement := look[number]) is not None]
+        if judged:
+            final = next((one for one in judged if one.verdict != "not settled"), judged[-1])
             values |= {
-                **difference.json(),
-                "holm": p,
-                "detectable": _detectable(outcomes, difference),
-                "verdict": decide_verdict(difference, p_used, study.rule, claim.margin),
+                **final.difference.json(),
+                "holm": final.holm,
+                "detectable": _detectable(outcomes, final.difference),
+                "verdict": final.verdict,
             }
             on_columns = [columns[column.name] for column in outcomes.columns_of(claim.on)]
             sides = [outcomes.progress.get(rows.get(name, name)) for name in (claim.better, claim.than)]
-            reason = explain_untested(values["verdict"], on_columns, *sides)
+            reason = explain_untested(final.verdict, on_columns, *sides)
             if reason is not None:
                 values |= {"verdict": "not tested", "untested": reason}
         claims.append(values)
     return claims
+
+
+def _judge_at(outcomes: StudyOutcomes, look: int) -> list[Judgement | None]:
+    """Judge every claim on the first `look` pre-training seeds; None where a side has no scores."""
+    study, rows = outcomes.plan.study, largest_budget_rows(outcomes.plan)
+    differences: list[Difference | None] = []
+    for claim in study.claims:
+        left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
+        has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
+        differences.append(outcomes.difference(left, right, claim.on, claim.margin, look) if has_both else None)
+    corrected = iter(holm_adjust([difference.p for difference in differences if difference is not None]))
+    judged: list[Judgement | None] = []
+    for claim, difference in zip(study.claims, differences, strict=True):
+        if difference is None:
+            judged.append(None)
+            continue
+        holm = next(corrected)
+        p = holm if study.rule.correction == "holm" else difference.p
+        judged.append(Judgement(difference, holm, decide_verdict(difference, p, study.rule, claim.margin)))
+    return judged
 
 
 def explain_untested(

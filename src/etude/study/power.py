@@ -44,7 +44,7 @@ class Detectable:
 def claim_level(plan: Plan) -> float:
     """Return the level that a claim must pass by itself: Holm's smallest."""
     rule, claims = plan.study.rule, max(1, len(plan.study.claims))
-    return 1 - (1 - rule.interval) / (claims if rule.correction == "holm" else 1)
+    return 1 - rule.error_at(plan.study.seeds.pretrain) / (claims if rule.correction == "holm" else 1)
 
 
 def plan_power(plan: Plan) -> list[Detectable]:

@@ -250,18 +250,33 @@ def register_claims(plan: Plan) -> dict[str, Any]:
         "rule": study.rule.model_dump(mode="json", exclude={"deviation"}),  # a guess for plans decides nothing
     }
     has_results = any(plan.store.state(key) != "absent" for key in plan.cells)
-    if path.is_file():
-        registration = json.loads(path.read_text(encoding="utf-8"))
-        if {name: registration[name] for name in current} == current:
-            return {"date": registration["date"], "changed": registration.get("changed", False)}
-        has_results = True  # somebody has seen a result of this folder
+    counts = f"{study.seeds.pretrain} × {study.seeds.transfer}"
     registration = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "changed": has_results and path.is_file(),
+        "changed": False,
+        "seeds": [counts],
         **current,
     }
+    if path.is_file():
+        former = json.loads(path.read_text(encoding="utf-8"))
+        is_same = {name: former[name] for name in current} == current
+        registration["changed"] = former.get("changed", False) if is_same else True  # results could be seen
+        if is_same:
+            registration["date"] = former["date"]
+        if has_results:
+            registration["seeds"] = list(dict.fromkeys([*former.get("seeds", []), counts]))
+        if registration == former:
+            return _describe_registration(study, registration)
     checkpoint.write_text(path, json.dumps(registration, indent=1, ensure_ascii=False))
-    return {"date": registration["date"], "changed": registration["changed"]}
+    return _describe_registration(study, registration)
+
+
+def _describe_registration(study: Study, registration: dict[str, Any]) -> dict[str, Any]:
+    """Describe when claims were registered, and the numbers of seeds that were judged without having been planned."""
+    planned = {f"{look} × {study.seeds.transfer}" for look in study.rule.looks}
+    seeds = registration["seeds"]
+    unplanned = seeds if len(seeds) > 1 and not set(seeds) <= planned else []
+    return {"date": registration["date"], "changed": registration["changed"], "unplanned_seeds": unplanned}
 
 
 # --- cells in their order ---------------------------------------------------------------------------

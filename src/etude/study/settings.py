@@ -167,7 +167,19 @@ class Rule(Strict):
     )
     seeds: Literal["all", "ignored"] = Field(default="ignored", description="all: every seed must agree, too")
     correction: Literal["holm", "none"] = "holm"
+    looks: list[int] = Field(
+        default_factory=list,
+        description="numbers of pre-training seeds at which claims are judged, planned beforehand; one look if empty",
+    )
     deviation: float = Field(default=0.02, gt=0, description="of seeds, guessed for the plan where no cell is done")
+
+    def error_at(self, seeds: int) -> float:
+        """Return the error that is spent at the look with so many seeds: by the share of seeds that are new to it."""
+        error = 1 - self.interval
+        if not self.looks:
+            return error
+        before = max((look for look in self.looks if look < seeds), default=0)
+        return error * (seeds - before) / self.looks[-1]
 
 
 class Needs(Strict):
@@ -255,6 +267,14 @@ class Study(Strict):
                 if reference not in known:
                     where = document.place(("claims", str(number), key))
                     raise UserError(f"{where}: '{reference}' is not in this study.{suggest_name(reference, known)}")
+        looks = self.rule.looks
+        if looks and (looks != sorted(set(looks)) or looks[0] < 2):
+            where = document.place(("rule", "looks"))
+            raise UserError(f"{where}: looks are numbers of seeds, two or more, each larger than the one before.")
+        if looks and self.seeds.pretrain not in looks:
+            planned = ", ".join(map(str, looks))
+            where = document.place(("seeds", "pretrain"))
+            raise UserError(f"{where}: {self.seeds.pretrain} pre-training seeds are no planned look ({planned}).")
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))

@@ -102,10 +102,13 @@ def holm_adjust(values: Sequence[float]) -> list[float]:
 
 
 def decide_verdict(difference: Difference, p: float, rule: Rule, margin: float = 0.0) -> Verdict:
-    """Decide a claim by the study's rule; `p` is corrected where the rule says so."""
+    """Decide a claim by the study's rule; `p` is corrected where the rule says so.
+
+    Where several looks are planned, each has its part of the error, so that all of them together keep it.
+    """
     if difference.pretrainings < 2 and rule.over == "seeds and examples":
         return "not settled"
-    if p >= 1 - rule.interval:
+    if p >= rule.error_at(difference.pretrainings):
         return "not settled"
     side = 1 if difference.mean > margin else -1
     if rule.seeds == "all" and any(side * (value - margin) <= 0 for value in difference.seeds):

@@ -101,12 +101,18 @@ class StudyOutcomes:
     def summary(self, row: str, on: str) -> Summary:
         return summarize(self.seeds(row, on), self.estimate(row, on), self.rule.interval)
 
-    def difference(self, left: str, right: str, on: str, margin: float = 0.0) -> Difference:
+    def difference(self, left: str, right: str, on: str, margin: float = 0.0, look: int | None = None) -> Difference:
+        """Compare two rows, on the first `look` pre-training seeds where that is given."""
+        pretrainings = look or self.plan.study.seeds.pretrain
+        rows = slice(look) if self.plan.study.seeds.pretrain > 1 else slice(None)
         against = self._example_tables(right, on)
-        tables = [(weight, own - against[task][1]) for task, (weight, own) in self._example_tables(left, on).items()]
-        estimate = self._estimate(self._mean_scores(left, on) - self._mean_scores(right, on), tables)
-        seeds = (self.seeds(left, on), self.seeds(right, on))
-        return compare(*seeds, estimate, self.rule.interval, margin, self.plan.study.seeds.pretrain)
+        tables = [
+            (weight, (own - against[task][1])[rows]) for task, (weight, own) in self._example_tables(left, on).items()
+        ]
+        scores = [self._mean_scores(row, on)[:pretrainings] for row in (left, right)]
+        estimate = self._estimate(scores[0] - scores[1], tables)
+        seeds = [[float(score) for score in values.ravel()] for values in scores]
+        return compare(seeds[0], seeds[1], estimate, self.rule.interval, margin, pretrainings)
 
 
 def _group_by_seed(values: np.ndarray) -> np.ndarray:

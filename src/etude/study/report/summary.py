@@ -103,6 +103,11 @@ def render_claims(results: JsonDict) -> str:
         lead += f" <b>{translate('over_examples')}</b>"
     elif results["seeds"]["pretrain"] < 2:
         lead += f" <b>{translate('single_seed')}</b>"
+    if results["rule"].get("looks"):
+        lead += " " + translate("looks", looks=", ".join(map(str, results["rule"]["looks"])))
+    if results["registered"].get("unplanned_seeds"):
+        counts = ", ".join(results["registered"]["unplanned_seeds"])
+        lead += f' <b class="trouble">{translate("unplanned_seeds", counts=counts)}</b>'
     if results["registered"].get("changed"):
         lead += f' <b class="trouble">{translate("claims_changed")}</b>'
     return render_section(translate("claims"), lead, f'<div class="cards">{cards}</div>')
