@@ -37,7 +37,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.train import optim, peak
 from etude.train.loop import Loop
 from etude.train.progress import Progress
-from etude.train.recorded_step import CudaGraph, CudaGraphs, Sums
+from etude.train.recorded_step import CudaGraphs, Sums
 from etude.train.tensor_lists import StaticTables
 
 MODERN = {
@@ -79,17 +79,6 @@ CHECKED = 10  # steps whose weights are compared: a line of the log
 STEPS, ROUNDS = 30, 5
 
 
-class StaticGraph(CudaGraph):
-    """Runs the function in place of replaying it."""
-
-    def record(self, function: Any) -> None:
-        self.function = function
-
-    def replay(self) -> Sums:
-        sums: Sums = self.function()
-        return sums
-
-
 class PrintingProgress(Progress):
     def print(self, text: str) -> None:
         print(f"    {text}", flush=True)
@@ -97,13 +86,11 @@ class PrintingProgress(Progress):
 
 class TimedLoop(Loop):
     form = "recorded"
-    records_steps = True
 
     def _build_recorder(self) -> Any:
         recorder = super()._build_recorder() if self.form in ("recorded", "static") else None
         if recorder is not None and self.form == "static":
-            graphs = CudaGraphs(self.device)
-            recorder.new_graph = lambda: StaticGraph(graphs)
+            recorder.warm_up = 10**9
         return recorder
 
     def _can_use_cuda_graphs(self) -> bool:

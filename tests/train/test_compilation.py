@@ -73,3 +73,22 @@ def test_what_a_gpu_compiles_with_is_known_to_the_cache() -> None:
     told = compilation.compile_options(torch.device("cuda"), True)
     assert told["triton.cudagraphs"] is True and told["post_grad_custom_post_pass"].uuid() is not None
     assert compilation.compile_options(torch.device("cuda"), False)["triton.cudagraphs"] is False
+
+
+def test_all_runs_of_a_process_are_compiled() -> None:
+    """Each run adds versions of one function; beyond torch's limit the next is silently not compiled."""
+    import torch._dynamo.testing
+
+    torch._dynamo.reset()
+    counter, plain_limit = torch._dynamo.testing.CompileCounter(), torch._dynamo.config.recompile_limit
+    try:
+        compilation.raise_version_limit()
+        double = torch.compile(lambda x: x + x, backend=counter, dynamic=False)
+        for size in range(1, 13):
+            double(torch.ones(size))
+        assert counter.frame_count == 12
+        first, second = (compilation.compile_options(torch.device("cuda"), False) for _ in range(2))
+        assert first == second  # so that a second run of the same shapes finds what the first compiled
+    finally:
+        torch._dynamo.config.recompile_limit = plain_limit
+        torch._dynamo.reset()

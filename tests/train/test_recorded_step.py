@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.errors import UserError
 from etude.nn.packed import pack
 from etude.objectives.base import Batch
 from etude.pretraining import bench
@@ -92,6 +93,11 @@ def build(folder: Path, name: str, recorded: bool, device: str = "cpu", **change
     return loop
 
 
+def obstacle(loop: Loop) -> str | None:
+    """Say why a loop records no steps; None if it does."""
+    return "no recorder" if loop.recorder is None else loop.recorder.obstacle
+
+
 def weights(loop: Loop) -> dict[str, Tensor]:
     states = {} if loop.optimizer is None else loop.optimizer.state
     return {name: value.detach().cpu().clone() for name, value in loop.learner.state_dict().items()} | {
@@ -114,7 +120,7 @@ def test_steps_from_static_memory_are_the_ordinary_ones(tmp_path: Path, name: st
     recorded = build(tmp_path / "b", name, recorded=True, train__optimizer=optimizer)
     ordinary.run()
     recorded.run()
-    assert recorded.recorder is not None and recorded.recorder.obstacle is None
+    assert recorded.recorder is not None and obstacle(recorded) is None, obstacle(recorded)
     graphs = [recording.graph for recording in recorded.recorder.recordings.values()]
     assert sum(graph.replays for graph in graphs if isinstance(graph, Replay)) == STEPS - recorded_step.WARM_UP
     expected = weights(ordinary)
@@ -156,7 +162,7 @@ def test_a_step_that_cannot_be_recorded_says_why_and_is_taken(tmp_path: Path) ->
     )
     ordinary.run()
     recorded.run()
-    assert recorded.recorder is None
+    assert "operation not permitted" in (obstacle(recorded) or "") and not recorded.recorder.recordings
     assert len(messages) == 1 and "operation not permitted" in messages[0] and "more of it" not in messages[0]
     expected = weights(ordinary)
     assert all(torch.equal(value, expected[key]) for key, value in weights(recorded).items())
@@ -214,11 +220,15 @@ def test_values_of_the_host_refuse_to_be_recorded() -> None:
     batch = allocate_batch(batch_of(4), torch.device("cpu"))
     hide_host_values(batch)
     assert batch.size == 6  # part of the shapes
-    for read in (lambda: batch.layout.lengths, lambda: batch.layout.host[:-1], lambda: batch.slots[0]):
+    count = batch.counts["loss"]  # a loss term may name it, and nothing may be computed from it
+    reads: list[Callable[[], object]] = [lambda: batch.layout.lengths, lambda: batch.layout.host[:-1]]
+    reads += [lambda: batch.slots[0], lambda: torch.ones(2) / count, lambda: torch.ones(2) * count]
+    reads += [lambda: max(1, count), lambda: float(count)]
+    for read in reads:
         with pytest.raises(NotRecordable, match="on the host"):
             read()
     copy_batch(batch_of(4), batch)
-    assert batch.layout.lengths.tolist() == [4, 2]
+    assert batch.layout.lengths.tolist() == [4, 2] and batch.counts == {"loss": 4}
 
 
 def test_a_signature_is_shapes_and_plain_values() -> None:
@@ -237,22 +247,16 @@ GPU = {"train__precision": "bf16", "train__device": "cuda", "train__deterministi
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
 @pytest.mark.parametrize("name", TINY)
 def test_a_recorded_step_is_the_step_as_it_is_written(tmp_path: Path, name: str, optimizer: str) -> None:
-    """Against the same function without a graph: the same kernels, so but for atomic sums the same bits."""
-
-    class Plain(Replay):
-        hides_host: ClassVar[bool] = True
-
-        def replay(self) -> Sums:
-            self.replays += 1
-            return self.function()
-
+    """Against the same function that is never recorded: the same kernels, so but for atomic sums the same bits."""
     expected = build(tmp_path / "a", name, recorded=True, device="cuda", train__optimizer=optimizer, **GPU)
     assert expected.recorder is not None
-    expected.recorder.new_graph = Plain
+    expected.recorder.warm_up = STEPS + 1
     recorded = build(tmp_path / "b", name, recorded=True, device="cuda", train__optimizer=optimizer, **GPU)
     expected.run()
     recorded.run()
-    assert recorded.recorder is not None and recorded.recorder.obstacle is None
+    assert obstacle(expected) is None, obstacle(expected)
+    assert recorded.recorder is not None and obstacle(recorded) is None, obstacle(recorded)
+    assert [r.is_recorded for r in expected.recorder.recordings.values()] == [False]
     assert [r.is_recorded for r in recorded.recorder.recordings.values()] == [True]
     theirs = weights(expected)
     for key, value in weights(recorded).items():
@@ -295,15 +299,19 @@ def test_a_failed_recording_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
         return terms
 
     loop.objective.loss = waits  # type: ignore[method-assign]
-    assert loop.run().finished and loop.recorder is None
+    stream = torch.cuda.current_stream()
+    assert loop.run().finished and obstacle(loop)
+    assert torch.cuda.current_stream() == stream
 
 
 @pytest.mark.gpu
 def test_a_non_finite_step_of_a_recording_is_found_and_leaves_the_weights(tmp_path: Path) -> None:
-    loop = build(tmp_path, "gpt2-toy", recorded=True, device="cuda", **GPU)
+    # a line of the log would raise the error at once
+    loop = build(tmp_path, "gpt2-toy", recorded=True, device="cuda", train__log_every=100, **GPU)
     steps = loop.loader.steps(0, STEPS)
     for _ in range(recorded_step.WARM_UP + 2):
         loop.advance(next(steps))
+    assert obstacle(loop) is None, obstacle(loop)
     with torch.no_grad():
         loop.named[-1][1].view(-1)[0] = float("nan")
     before = weights(loop)
@@ -311,3 +319,5 @@ def test_a_non_finite_step_of_a_recording_is_found_and_leaves_the_weights(tmp_pa
     loop.advance(next(steps))
     assert all(torch.equal(v.nan_to_num(), before[k].nan_to_num()) for k, v in weights(loop).items())
     assert loop.bad_step is not None and int(loop.bad_step[1]) == recorded_step.WARM_UP + 2
+    with pytest.raises(UserError, match=f"step {recorded_step.WARM_UP + 3}"):
+        loop.save()

@@ -14,10 +14,13 @@ from etude.pretraining.loop import build_rows
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
+from etude.train import recorded_step
 from etude.train.device import synchronize
 from etude.train.loop import Loop
 
-WARM_UP = 5  # steps after the first before a compiled loop runs at speed: graphs are recorded at the second and third
+# Steps after the first before a compiled loop runs at speed: a step is recorded after some ordinary ones; where that is
+# impossible the models are compiled anew for graphs of their own, which are recorded at the second and third step
+WARM_UP = recorded_step.WARM_UP + 5
 SECONDS = 2.0
 
 

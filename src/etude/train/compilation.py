@@ -8,6 +8,7 @@ TORCHINDUCTOR_CACHE_DIR moves the cache, for example to a disk that outlives /tm
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +19,10 @@ import torch
 from etude.train.progress import Progress
 
 T = TypeVar("T")
+
+# Versions of a function that torch compiles, for all runs of a process: each run has one for training and one for
+# evaluation, ELECTRA twice as many. Beyond torch's 8 a model is silently trained as it is written, at half the speed.
+MAX_VERSIONS = 128
 
 
 def report_first_step(steps: Generator[T, None, None], progress: Progress) -> Generator[T, None, None]:
@@ -54,10 +59,24 @@ def cache_folder() -> Path:
     return Path(cache_dir())
 
 
+def raise_version_limit() -> None:
+    """Let torch compile every run of a process, however many there are."""
+    from torch._dynamo import config  # imports the compiler, which takes seconds
+
+    config.recompile_limit = max(config.recompile_limit, MAX_VERSIONS)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * MAX_VERSIONS)
+
+
 def compile_options(device: torch.device, cuda_graphs: bool) -> dict[str, object]:
     """Return the `options` of `torch.compile`; with `cuda_graphs`, kernels are recorded once and replayed."""
     if device.type != "cuda":
         return {}
+    return {"triton.cudagraphs": cuda_graphs, "post_grad_custom_post_pass": _cast_pass()}
+
+
+@functools.cache
+def _cast_pass() -> object:
+    """Return the one pass of this process: runs with equal options share what was compiled."""
     from etude.train.casts import CastPass  # imports the compiler, which takes seconds
 
-    return {"triton.cudagraphs": cuda_graphs, "post_grad_custom_post_pass": CastPass()}
+    return CastPass()

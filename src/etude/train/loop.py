@@ -15,6 +15,7 @@ import math
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -55,7 +56,7 @@ class Learner(nn.Module):
 class Loop:
     """Trains a model on an objective's rows, evaluates, logs and saves; `total` is the number of steps."""
 
-    records_steps = False  # whether whole steps become CUDA graphs on a GPU, where that is possible
+    records_steps = True  # whether whole steps become CUDA graphs on a GPU, where that is possible
 
     def __init__(
         self,
@@ -165,12 +166,18 @@ class Loop:
         if obstacle:
             self.progress.print(f"steps are not recorded as CUDA graphs: {obstacle}")
             return None
+        loop = weakref.proxy(self)  # a cycle would keep the memory of recordings until garbage is collected
         return StepRecorder(
-            self._take_step, self.optimizer, self.device, CudaGraphs(self.device), report=self.progress.print
+            lambda batch, totals, number: loop._take_step(batch, totals, number),
+            self.optimizer,
+            self.device,
+            CudaGraphs(self.device),
+            report=self.progress.print,
         )
 
     def _compile_trunks(self, cuda_graphs: bool) -> None:
         """Compile the models; shapes are static, so each is compiled once."""
+        compilation.raise_version_limit()
         for trunk in (self.model, *self.objective.trunks()):
             trunk.compile(dynamic=False, options=compilation.compile_options(self.device, cuda_graphs))
 
@@ -259,15 +266,13 @@ class Loop:
     def _optimize(self, step: Step, totals: dict[str, float], lr: float) -> dict[str, Tensor]:
         """Compute gradients, clip them and take an optimiser step; return sums of loss terms and the gradient norm."""
         assert self.optimizer is not None
-        if self.recorder is not None and len(step.batches) == 1:
+        if self.recorder is not None and not self.recorder.has_obstacle() and len(step.batches) == 1:
             self._seed_dropout(step.number, step.batches[0])
             recorded = self.recorder.run(step.batches[0], totals, lr, step.number)
             if recorded is not None:
                 return recorded
-            if self.recorder.obstacle:
-                self.recorder = None
-                if self.compiled and self._can_use_cuda_graphs():
-                    self._compile_trunks(cuda_graphs=True)
+            if self.recorder.has_obstacle() and self.compiled and self._can_use_cuda_graphs():
+                self._compile_trunks(cuda_graphs=True)
         optim.set_lr(self.optimizer, lr)
         sums = self._backward(step, totals)
         return sums | {"norm ": self._update_weights(step.number)}

@@ -16,6 +16,7 @@ recorded says why, once, and is taken the ordinary way.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -87,9 +88,18 @@ class CudaGraph:
         return sums
 
     def record(self, function: Callable[[], Sums]) -> None:
-        # thread_local: another thread may allocate meanwhile; it does not launch anything on this stream
-        with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
-            self.sums = function()
+        """Record without the garbage collector: what it frees meanwhile (graphs of an earlier run) may break this."""
+        current, was_enabled = torch.cuda.current_stream(self.stream.device), gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            # thread_local: another thread may allocate meanwhile; it does not launch anything on this stream
+            with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
+                self.sums = function()
+        finally:
+            torch.cuda.set_stream(current)  # torch stays on the other stream where a recording fails
+            if was_enabled:
+                gc.enable()
 
     def replay(self) -> Sums:
         self.graph.replay()
@@ -147,12 +157,17 @@ class StepRecorder:
         self.take_step, self.optimizer, self.device = take_step, optimizer, device
         self.new_graph, self.report = new_graph, report
         self.obstacle: str | None = None  # why no step can be recorded, once that is known
+        self.warm_up, self.later_warm_up = WARM_UP, LATER_WARM_UP
         self.recordings: dict[Hashable, Recording] = {}
         self.seen: dict[Hashable, int] = {}  # shapes without a recording, and how often they came
         self.steps = 0
         self.scalars = Scalars(optimizer, device)
         for group, lr in zip(optimizer.param_groups, self.scalars.lrs.unbind(), strict=True):
             group["lr"] = lr
+
+    def has_obstacle(self) -> bool:
+        """Whether no step can be recorded."""
+        return self.obstacle is not None
 
     def run(self, batch: Batch, totals: Mapping[str, float], lr: float, number: int) -> Sums | None:
         """Take a step; None where it cannot be recorded, and then nothing was changed."""
@@ -185,7 +200,7 @@ class StepRecorder:
         if not is_repeated or not self._make_room():
             return None
         del self.seen[key]
-        warm_up = LATER_WARM_UP if self.recordings else WARM_UP
+        warm_up = self.later_warm_up if self.recordings else self.warm_up
         self.recordings[key] = Recording(self.new_graph(), allocate_batch(batch, self.device), terms, warm_up)
         return self.recordings[key]
 
@@ -218,8 +233,9 @@ class StepRecorder:
         except Exception as error:  # whatever a library does that cannot be recorded: the ordinary step will do it
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-            lines = str(error).strip().splitlines() or [""]
-            raise NotRecordable(f"{type(error).__name__}: {lines[0]}") from error
+            cause = _first_error(error)  # the last is that of torch's, which cannot end the recording
+            lines = str(cause).strip().splitlines() or [""]
+            raise NotRecordable(f"{type(cause).__name__}: {lines[0]}") from error
         recording.is_recorded = True
         if sum(other.is_recorded for other in self.recordings.values()) == 1:
             self.report("recorded: from here on a step is launched as one CUDA graph")
@@ -234,3 +250,10 @@ class StepRecorder:
         self.optimizer.zero_grad(set_to_none=True)
         for group, lr in zip(self.optimizer.param_groups, self.scalars.lrs.tolist(), strict=True):
             group["lr"] = lr
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Return the error during whose handling all others were raised."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error

@@ -24,7 +24,7 @@ class NotRecordable(Exception):
 
 
 class HostValue:
-    """In place of an array of the host: a recording must not depend on it."""
+    """In place of an array or a count of the host: a recording must not depend on it."""
 
     def __init__(self, name: str, total: int | None = None) -> None:
         self.name, self.total = name, total
@@ -43,6 +43,22 @@ class HostValue:
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         raise self._error()
+
+    def __float__(self) -> float:
+        raise self._error()
+
+    def __bool__(self) -> bool:
+        raise self._error()
+
+    def __index__(self) -> int:
+        raise self._error()
+
+    def _refuse(self, other: object) -> int:
+        raise self._error()
+
+    # counts of a loss may be passed on, but nothing may be computed from them
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
     def _error(self) -> NotRecordable:
         return NotRecordable(f"the step reads {self.name} on the host")
@@ -90,7 +106,7 @@ def copy_batch(source: BatchT, target: BatchT) -> None:
 
 
 def hide_host_values(batch: Packed) -> None:
-    """Replace the arrays of the host, until the next `copy_batch`."""
+    """Replace the arrays and counts of the host, until the next `copy_batch`."""
     for entry in fields(batch):
         value = getattr(batch, entry.name)
         if isinstance(value, Layout):
@@ -99,3 +115,5 @@ def hide_host_values(batch: Packed) -> None:
             hide_host_values(value)
         elif isinstance(value, np.ndarray):
             setattr(batch, entry.name, HostValue(f"`{entry.name}` of a batch"))
+        elif isinstance(value, dict):
+            setattr(batch, entry.name, {key: HostValue(f"the count of `{key}`") for key in value})
