@@ -102,6 +102,7 @@ def post(server: Server, name: str, **values: Any) -> Any:
         ("gpt2-toy", ["generate", "attention", "encode"]),
         ("skipgram-toy", ["encode"]),
         ("tuned", ["predict", "attention", "encode"]),
+        ("transformer-toy", ["translate", "attention", "encode"]),
     ],
 )
 def test_a_run_serves_what_it_can(run: Callable[[str], Path], name: str, abilities: list[str]) -> None:
@@ -136,6 +137,12 @@ def test_answers_are_those_of_python(run: Callable[[str], Path]) -> None:
         written = post(server, "generate", text="the cat", tokens=5, seed=3)
         wanted = etude.load(run("gpt2-toy")).generate("the cat", tokens=5, seed=3)
         assert (written["text"], written["ended"]) == (wanted.text, wanted.ended)
+    with served(run("transformer-toy")) as server:
+        translated = post(server, "translate", texts=[TEXT, "a dog"], beams=2)
+        best = [each[0] for each in etude.load(run("transformer-toy")).translate([TEXT, "a dog"], beams=2)]
+        assert translated["texts"] == [each.text for each in best] and len(translated["scores"]) == 2
+        seen = post(server, "attention", text="the cat", second="a dog ran")
+        assert len(seen["keys"]) != len(seen["tokens"]) and len(seen["weights"][0][0]) == len(seen["tokens"])
     with served(run("tuned")) as server:
         answers = post(server, "predict", inputs=[TEXT, {"text": "a dog"}])["answers"]
         assert [answer["label"] in ("cat", "dog") for answer in answers] == [True, True]

@@ -40,6 +40,8 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     elif json:
         habits = {name: values.tolist() for name, values in attention.habits().items()}
         values = {"tokens": attention.tokens, "weights": attention.weights.tolist(), **habits}
+        if attention.keys is not None:
+            values["keys"] = attention.keys
         typer.echo(jsons.dumps(values, ensure_ascii=False))
     elif layer is not None and head is not None:
         typer.echo(describe_head(attention, layer, head, top))

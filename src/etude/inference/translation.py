@@ -116,6 +116,11 @@ def translate(loaded: InferenceModel, texts: Sequence[str], search: Search | Non
     return translations
 
 
+def is_translator(loaded: InferenceModel) -> bool:
+    """Whether a model translates."""
+    return isinstance(loaded.objective, Translate)
+
+
 def require_translator(loaded: InferenceModel) -> tuple[Seq2Seq, Translate]:
     """The encoder-decoder and its objective; UserError where the model does not translate."""
     message = "This model does not translate: take a run of a recipe such as transformer-small."

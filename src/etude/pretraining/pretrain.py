@@ -31,6 +31,7 @@ from etude.runs.run import Run, corpus_origin
 from etude.runs.staging import refuse_existing
 from etude.runs.training import discard_untrained, train_loop
 from etude.text.corpus.corpus import Corpus
+from etude.train.averaging import load_average
 from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
@@ -126,9 +127,11 @@ def _train(
     def build(progress: Progress) -> Loop:
         return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress)
 
-    _, outcome = train_loop(build, settings, device, ranks, quiet, deadline)
+    loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline)
     model, objective = learner
     if outcome.finished and ranks.is_first:
+        if settings.average > 1:
+            load_average(loop.learner, run.checkpoints, settings.average)
         card = format_model_card(run, corpus, outcome, describe_teacher(run), describe_start(run))
         save_final(run, model.cpu(), objective.cpu(), card)
     ranks.barrier()

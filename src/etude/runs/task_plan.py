@@ -189,6 +189,8 @@ def resolve_settings(kind: str, overrides: Overrides, model: Model) -> tuple[Any
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")
     settings = validate_settings(Train, train | values["train"], document, "train")
+    if settings.average > 1:
+        raise UserError("train.average is of pre-training: a transfer ends with its best checkpoint. Leave it out.")
     changes: dict[str, Any] = {}
     if settings.device is None:
         changes["device"] = "cuda" if torch.cuda.is_available() else "cpu"

@@ -2,6 +2,7 @@
 
     fill        a masked model            {"text": "The [MASK] sat.", "top": 5}
     generate    a causal model            {"text": "Once upon", "tokens": 40, "temperature": 1.0, "seed": 0}
+    translate   a translation model       {"texts": ["The cat sat."], "beams": 4, "penalty": 0.6}
     predict     a fine-tuned run          {"inputs": ["a text", {"text_a": "...", "text_b": "..."}]}
     attention   a Transformer             {"text": "The cat sat.", "second": null}
     encode      any                       {"texts": ["one vector", "for each"], "pool": "mean"}
@@ -26,12 +27,13 @@ from etude.inference.fill import Guess
 from etude.inference.model import LoadedModel, load
 from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
+from etude.inference.translation import require_translator
 from etude.recipes.document import Document
 from etude.recipes.schema import validate_settings
 from etude.runs import task_plan as plan
 from etude.runs.run import Run
 from etude.settings import Strict
-from etude.view.attention import compute_attention
+from etude.view.alignment import compute_maps
 
 MAX_ITEMS = 1024  # generated tokens, or inputs, of one request
 
@@ -48,6 +50,12 @@ class GenerateRequest(Strict):
     top_k: int | None = Field(default=None, ge=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int = 0
+
+
+class TranslateRequest(Strict):
+    texts: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
+    beams: int = Field(default=4, ge=1, le=64)
+    penalty: float = Field(default=0.6, ge=0)
 
 
 class PredictRequest(Strict):
@@ -104,6 +112,11 @@ class ServedModel:
         candidates: dict[str, tuple[type[Strict], Callable[[Any], dict[str, Any]], Callable[[], object]]] = {
             "fill": (FillRequest, lambda values: _fill(model, values), lambda: model.fill("[MASK]", 1)),
             "generate": (GenerateRequest, lambda values: _generate(model, values), lambda: _require_causal(model)),
+            "translate": (
+                TranslateRequest,
+                lambda values: _translate(model, values),
+                lambda: require_translator(model),
+            ),
             "predict": (PredictRequest, lambda values: _predict(tuned, values), lambda: _require_task_head(tuned)),
             "attention": (
                 AttentionRequest,
@@ -163,16 +176,23 @@ def _generate(model: LoadedModel, request: GenerateRequest) -> dict[str, Any]:
     return {"text": continuation.text, "ended": continuation.ended}
 
 
+def _translate(model: LoadedModel, request: TranslateRequest) -> dict[str, Any]:
+    translations = model.translate(request.texts, beams=request.beams, penalty=request.penalty)
+    best = [alternatives[0] for alternatives in translations]
+    return {"texts": [each.text for each in best], "scores": [each.score for each in best]}
+
+
 def _predict(tuned: Predictor | None, request: PredictRequest) -> dict[str, Any]:
     assert tuned is not None
     return {"answers": tuned.predict(request.inputs)}
 
 
 def _attention(model: LoadedModel, request: AttentionRequest) -> dict[str, Any]:
-    attention = compute_attention(model, request.text, request.second)
+    attention = compute_maps(model, request.text, request.second)
     habits = {name: values.tolist() for name, values in attention.habits().items()}
     return {
         "tokens": attention.tokens,
+        "keys": attention.columns,
         "weights": attention.weights.astype(float).round(4).tolist(),
         "cut": attention.cut,
         "habits": habits,

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from etude.errors import UserError
 from etude.serve.endpoints import AttentionRequest, ServedModel
-from etude.view.attention import compute_attention
+from etude.view.alignment import compute_maps
 from etude.view.attention_page import render_page
 from etude.view.page_template import fill_template
 
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
             assert isinstance(request, AttentionRequest)
             assert served.model is not None
             with self.server.busy:
-                attention = compute_attention(served.model, request.text, request.second)
+                attention = compute_maps(served.model, request.text, request.second)
             title = request.text if request.second is None else f"{request.text} ⏐ {request.second}"
             self._send(HTTPStatus.OK, "text/html", render_page(attention, title, served.name))
         else:

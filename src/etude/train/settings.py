@@ -89,6 +89,7 @@ class Settings(Strict):
     log_every: Positive = 10
     eval_tokens: Positive = 262_144  # of the held-out part: gives the loss to about 0.005 nats, in seconds
     keep: Positive = 2  # checkpoints beside the best: two, so that one is left whatever happens to the other
+    average: Positive = 1  # the final weights are the mean of the last so many checkpoints, or of all there are
     patience: Positive | None = None  # early stopping after so many evaluations without a better one
     tensorboard: bool = False
 
@@ -108,6 +109,10 @@ class Settings(Strict):
             names = " and ".join(f"train.{name}" for name in given) or "none"
             raise ValueError(
                 f"a run has exactly one budget, here: {names}. Set one of {', '.join('train.' + b for b in BUDGETS)}"
+            )
+        if self.average > self.keep:
+            raise ValueError(
+                f"train.average={self.average} checkpoints, and only train.keep={self.keep} are kept: raise train.keep"
             )
         if self.warmup >= 1 and not self.warmup.is_integer():
             raise ValueError(

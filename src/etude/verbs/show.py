@@ -30,7 +30,7 @@ def attention(
     Args:
         run: A run, a folder of transformers, or a hub id.
         text: What the model reads.
-        second: A second text: the two as a pair.
+        second: A second text: the two as a pair; of a translation model, the target whose alignment is shown.
         layer: One layer alone, from 0.
         out: Write the maps of all heads as a page, .html.
         device: cpu or cuda; a GPU where there is one.
@@ -41,10 +41,10 @@ def attention(
             f"{page_file}: the maps are a page. Name a file that ends with .html, in a folder that is there."
         )
     from etude.inference.model import load
-    from etude.view.attention import compute_attention
+    from etude.view.alignment import compute_maps
 
     model = load(run, device) if isinstance(run, (str, Path)) else run
-    result = compute_attention(model, text, second)
+    result = compute_maps(model, text, second)
     if page_file is not None:
         from etude.train.checkpoint import write_text
         from etude.view.attention_page import render_page

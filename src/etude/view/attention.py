@@ -33,16 +33,26 @@ class Attention:
     markers: np.ndarray  # (L,) bool
     weights: np.ndarray  # (layers, heads, L, L) float32: queries in rows, keys in columns
     cut: bool  # whether the text was longer than the model sees
+    keys: list[str] | None = None  # of an alignment: the tokens of the source; else tokens look at each other
+    key_markers: np.ndarray | None = None  # (columns,) bool, of an alignment
+
+    @property
+    def columns(self) -> list[str]:
+        """The tokens that are looked at."""
+        return self.tokens if self.keys is None else self.keys
 
     def habits(self) -> dict[str, np.ndarray]:
-        """Return the habits of all heads by name, (layers, heads) each."""
+        """Return the habits of all heads by name, (layers, heads) each; of an alignment entropy and markers alone."""
         weights = self.weights.astype(np.float64)
-        place = np.arange(len(self.tokens))
-        distance = np.abs(place[:, None] - place)
         logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
         beside = {"itself": 0, "before": -1, "after": 1}
+        entropy = -(weights * logarithms).sum(-1).mean(-1)
+        if self.key_markers is not None:
+            return {"entropy": entropy, "markers": weights[..., self.key_markers].sum(-1).mean(-1)}
+        place = np.arange(len(self.tokens))
+        distance = np.abs(place[:, None] - place)
         return {
-            "entropy": -(weights * logarithms).sum(-1).mean(-1),
+            "entropy": entropy,
             "distance": (weights * distance).sum(-1).mean(-1),
             "markers": weights[..., self.markers].sum(-1).mean(-1),
             **{
@@ -55,7 +65,7 @@ class Attention:
         """Return the `top` keys of each token in a head, with their weights."""
         rows = self.weights[self.check_number("layer", layer, 0), self.check_number("head", head, 1)]
         order = np.argsort(-rows, axis=-1, kind="stable")[:, :top]
-        return [[(self.tokens[at], float(row[at])) for at in places] for row, places in zip(rows, order, strict=True)]
+        return [[(self.columns[at], float(row[at])) for at in places] for row, places in zip(rows, order, strict=True)]
 
     def check_number(self, name: str, number: int, axis: int) -> int:
         """Return the number of a layer (axis 0) or a head (axis 1); raise UserError where there is none."""
@@ -67,7 +77,7 @@ class Attention:
 
 def dominant_habit(habits: dict[str, np.ndarray], layer: int, head: int) -> str | None:
     """Return the habit that has more than half of a head's weight; None where there is none."""
-    name = max(SHARES, key=lambda share: habits[share][layer, head])
+    name = max((share for share in SHARES if share in habits), key=lambda share: habits[share][layer, head])
     return name if habits[name][layer, head] > 0.5 else None
 
 
@@ -75,12 +85,13 @@ def format_habits(attention: Attention, layer: int | None = None) -> str:
     """Format the habits of all heads, or of those of a layer, a line each."""
     habits = attention.habits()
     layers = range(attention.weights.shape[0]) if layer is None else [attention.check_number("layer", layer, 0)]
-    lines = [f"{'layer':>5} {'head':>4} " + " ".join(f"{name:>8}" for name in HABITS) + "  mostly"]
+    names = [name for name in HABITS if name in habits]
+    lines = [f"{'layer':>5} {'head':>4} " + " ".join(f"{name:>8}" for name in names) + "  mostly"]
     for number in layers:
         for head in range(attention.weights.shape[1]):
             values = (
                 f"{habits[name][number, head]:8.1%}" if name in SHARES else f"{habits[name][number, head]:8.2f}"
-                for name in HABITS
+                for name in names
             )
             lines.append(
                 f"{number:5} {head:4} {' '.join(values)}  {dominant_habit(habits, number, head) or ''}".rstrip()

@@ -29,7 +29,7 @@ def render_page(attention: Attention, title: str, model: str, layer: int | None 
             f"The maps of {len(attention.tokens)} tokens would be a page of {weights.size >> 20} MB: take a shorter "
             "text, or one layer with --layer."
         )
-    data = {
+    data: dict[str, object] = {
         "tokens": attention.tokens,
         "markers": attention.markers.tolist(),
         "layers": weights.shape[0],
@@ -39,6 +39,8 @@ def render_page(attention: Attention, title: str, model: str, layer: int | None 
             0
         ].tolist(),  # the head of the lowest entropy
         "habits": {name: means.tolist() for name, means in habits.items()},
+        "keys": attention.columns,
+        "key_markers": (attention.markers if attention.key_markers is None else attention.key_markers).tolist(),
         "weights": base64.b64encode(np.rint(weights * 255).astype(np.uint8).tobytes()).decode(),
     }
     values = {
