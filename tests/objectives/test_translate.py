@@ -19,6 +19,7 @@ from etude.objectives.translate import Settings, Translate, build
 from etude.pretraining.pretrain import resume
 from etude.text.tokenizer.special_tokens import Specials
 from etude.world import World
+from tests.objectives.small_corpus import small_corpus
 
 SPECIAL = Specials(0, 1, 2, 3, 4, 5)
 ROWS = [
@@ -100,6 +101,16 @@ def test_other_models_and_tokenizers_are_refused() -> None:
     _, objective = learner()
     assert build(Settings(), learner()[0], Specials(end=5)).start_token == 5
     assert objective.frame(np.array([7, 8, 9]), 3).tolist() == [7, 8, 5]
+
+
+def test_pairs_that_are_left_out_are_told() -> None:
+    _, objective = learner(length=4)
+    corpus = small_corpus([[[6, 7], [8]], [[6, 7, 8, 9], [8]], [[6], [7]], [[8], [9, 9, 9]]])
+    assert objective.find_problems(corpus) == [
+        "1 pairs (25.0%) have a side of more than 4 tokens and are left out: raise objective.length (and "
+        "model.context), or split them."
+    ]
+    assert learner(length=5)[1].find_problems(corpus) == []
 
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:

@@ -245,6 +245,10 @@ class PretrainingObjective(UsableObjective[ModelT, RowT, BatchT]):
     def rows(self, corpus: Corpus, seed: int) -> Rows[RowT]:
         """How text becomes rows."""
 
+    def find_problems(self, corpus: Corpus) -> list[str]:
+        """Warnings on a corpus for `etude check`: what of it this objective cannot use."""
+        return []
+
     def tokens_per_byte(self, corpus: Corpus) -> float:
         """Predicted tokens for each byte of text: turns nats a token into bits a byte."""
         return corpus.total / max(1, corpus.bytes)

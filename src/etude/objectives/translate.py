@@ -87,6 +87,16 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
     def rows(self, corpus: Corpus, seed: int) -> PairRows:
         return PairRows(corpus, seed, self.row_tokens, self.length, self.end)
 
+    def find_problems(self, corpus: Corpus) -> list[str]:
+        rows = self.rows(corpus, seed=0)
+        if not rows.left_out:
+            return []
+        share = rows.left_out / (rows.left_out + len(rows.pairs))
+        return [
+            f"{rows.left_out:,} pairs ({share:.1%}) have a side of more than {self.length} tokens and are left out: "
+            "raise objective.length (and model.context), or split them."
+        ]
+
     def batch(self, rows: Sequence[Row], chance: Chance) -> TranslationBatch:
         bounds = np.concatenate(
             [[0], *(row.bounds[1:] + start for row, start in zip(rows, _starts(rows), strict=True))]

@@ -74,7 +74,8 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         seconds=tokens / speed.tokens_per_second,
         speed=speed,
         unigram_nats=unigram_entropy(corpus.token_counts()),
-        problems=find_problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
+        problems=objective.find_problems(corpus)
+        + find_problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
     )
 
 
