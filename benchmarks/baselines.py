@@ -58,7 +58,8 @@ def draw(rows: list[tuple[str, str]], count: int, seed: int) -> tuple[list[tuple
     chosen: list[int] = []
     for name in names:
         chosen += [number for number in pool if rows[number][1] == name][: max(2, int(share[name] * count))]
-    rest = [number for number in pool if number not in set(chosen)]
+    taken = set(chosen)
+    rest = [number for number in pool if number not in taken]
     chosen = (chosen + rest[: max(0, count - len(chosen))])[:count]
     return [rows[number] for number in chosen], [rows[number] for number in test]
 

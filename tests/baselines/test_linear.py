@@ -63,3 +63,13 @@ def test_folds_deal_every_class_out_evenly() -> None:
     folds = linear.stratified_folds(labels, 5, seed=0)
     assert np.bincount(folds).max() - np.bincount(folds).min() <= 1
     assert all(np.bincount(folds[labels == 0]) == 2) and all(np.bincount(folds[labels == 1]) == 1)
+
+
+def test_many_rows_are_fitted_over_their_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = problem(count=90)
+    few = linear.fit_best([features], linear.classification(labels, 3))
+    monkeypatch.setattr(linear, "KERNEL_ROWS", 50)
+    monkeypatch.setattr(linear, "FOLDS_OF_ROWS", ((50, 5), (np.inf, 1)))
+    many = linear.fit_best([features], linear.classification(labels, 3))
+    assert many.model.weight.shape == few.model.weight.shape
+    assert (many.model.scores(features).argmax(1) == labels).mean() > 0.95

@@ -25,6 +25,7 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # values of C
 FOLDS = 5
 FOLDS_OF_ROWS = ((800, 5), (1500, 3), (math.inf, 1))  # (rows at most, folds that are looked at)
 KERNEL_ROWS = 1500  # up to so many examples the Cholesky factor takes the place of the features
+LARGE_ITERATIONS = 60  # of L-BFGS over the features themselves: an early end is one more penalty
 JITTER = 1e-8  # on the diagonal: equal texts make X X' singular
 Matrix: TypeAlias = np.ndarray | sparse.csr_matrix
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]  # (N, outputs) scores -> sum of losses, its gradient
@@ -70,7 +71,12 @@ def fit_linear(
     first = np.zeros((columns + 1, outputs))
     if start is not None:
         first[:-1], first[-1] = start.weight, start.bias
-    options = {"maxiter": iterations, "maxcor": 10, "gtol": 1e-4, "ftol": 1e-7}
+    is_small = columns <= KERNEL_ROWS
+    options: dict[str, float] = {
+        "maxiter": iterations if is_small else LARGE_ITERATIONS,
+        "maxcor": 10 if is_small else 5,
+    }
+    options |= {"gtol": 1e-4, "ftol": 1e-7 if is_small else 1e-5}
     best = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options)
     table = best.x.reshape(columns + 1, outputs)
     return Linear(table[:-1].copy(), table[-1].copy())
@@ -202,7 +208,7 @@ def fit_best(candidates: Sequence[sparse.csr_matrix], problem: Problem, seed: in
 
 
 def held_out_losses(rows: Matrix, problem: Problem, seed: int) -> np.ndarray:
-    """(penalties,) summed over folds, of which fewer are looked at where rows are many.
+    """(penalties,) summed over folds, of which fewer are looked at where rows are many, as of penalties.
 
     C grows until the loss has risen twice: what lies behind is never better, and takes the longest. It stays infinite.
     """
@@ -219,13 +225,15 @@ def held_out_losses(rows: Matrix, problem: Problem, seed: int) -> np.ndarray:
         train, valid = np.flatnonzero(assigned != fold), np.flatnonzero(assigned == fold)
         splits.append((rows[problem.rows(train)], problem.loss(train), rows[problem.rows(valid)], problem.loss(valid)))
     fitted: list[Linear | None] = [None] * len(splits)
-    for number, penalty in enumerate(PENALTIES):
-        losses[number] = 0.0
+    tried: list[float] = []
+    for number in range(len(PENALTIES))[:: 1 if rows.shape[0] <= KERNEL_ROWS else 2]:
+        penalty, losses[number] = PENALTIES[number], 0.0
         for fold, (train_rows, train_loss, valid_rows, valid_loss) in enumerate(splits):
             # from where the penalty before it ended
             model = fit_linear(train_rows, train_loss, problem.outputs, penalty, fitted[fold])
             losses[number] += valid_loss(model.scores(valid_rows))[0]
             fitted[fold] = model
-        if number >= 2 and losses[number] > losses[number - 1] > losses[number - 2]:
+        tried.append(losses[number])
+        if len(tried) > 2 and tried[-1] > tried[-2] > tried[-3]:
             break
     return losses
