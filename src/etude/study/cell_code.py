@@ -29,6 +29,11 @@ def initial_weights(model: str, objective: str) -> str:
     return fingerprint("etude.recipes.learner", "etude.hub.run_weights", *_learner(model, objective))
 
 
+def start() -> str:
+    """A run that comes with its weights, copied, or a published folder imported."""
+    return fingerprint("etude.study.starts")
+
+
 def pretraining(model: str, objective: str) -> str:
     """A pre-training, from the rows of a corpus to the final weights."""
     return fingerprint(

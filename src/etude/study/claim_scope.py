@@ -13,7 +13,7 @@ def columns_of(plan: Plan, on: str) -> list[Column]:
 
 def largest_budget_rows(plan: Plan) -> dict[str, str]:
     """Map each entry to its row at the largest budget, which claims are about."""
-    return {row.draft.entry.name: row.name for row in plan.rows if row.kind == "contender" and row.draft}
+    return {row.draft.entry.name: row.name for row in plan.rows if row.kind in ("contender", "start") and row.draft}
 
 
 def claim_cells(plan: Plan, claim: Claim) -> list[str]:

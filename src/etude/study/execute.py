@@ -31,6 +31,7 @@ from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
 from etude.study.cells import Cell, CellStore
+from etude.study.starts import copy_start
 from etude.tasks.outcomes import Outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
@@ -187,6 +188,10 @@ def _write_initial_weights(cell: Cell, store: CellStore, work: Path, quiet: bool
     return {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0, "valid": {}, "curve": []}
 
 
+def _copy_start(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+    return copy_start(Path(cell.arguments["run"]), work / "run")
+
+
 # --- tasks ------------------------------------------------------------------------------------------
 
 
@@ -202,7 +207,8 @@ def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict
         )  # fmt: skip
     if not run.finished:
         raise Interrupted
-    plan, last = Plan.read(folder), run.metrics()[-1]
+    plan, lines = Plan.read(folder), run.metrics()
+    last = lines[-1] if lines else {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}  # a probe trains nothing
     tuned = TaskModel.open(folder, device=plan.train.device)
     examples = tuned.read(arguments["test"])
     outcome = tuned.task.outcome(examples, tuned.predict(examples))
@@ -237,6 +243,7 @@ def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> di
 CELL_RUNNERS = {
     "pretrain": _run_pretraining,
     "untrained": _write_initial_weights,
+    "start": _copy_start,
     "transfer": _run_transfer,
     "majority": _score_majority,
 }

@@ -56,6 +56,10 @@ def missing_reason(row: dict[str, Any]) -> str:
 def format_cost(row: dict[str, Any]) -> tuple[str, str, str]:
     """Format FLOPs, tokens and seconds of a row's pre-training."""
     spent = row.get("pretraining")
+    if "start" in row:  # trained before the study
+        spent = row["start"]["earlier"]
+        if spent is None:
+            return ("unknown",) * 3
     if not spent or spent["flops"] is None:
         return "0", "0", "0"
     return f"{spent['flops']:.2e}", format_count(spent["tokens"], "KMBT"), f"{spent['seconds']:.0f}"

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 
+from etude.pretraining.continued import StartWeights
 from etude.recipes.schema import Recipe
 from etude.study import cell_code
 from etude.study.budget import (
@@ -35,13 +36,14 @@ from etude.study.budget import (
 from etude.study.cells import Cell, CellStore
 from etude.study.label_splits import TaskFiles, prepare_labels
 from etude.study.settings import FROZEN, MAJORITY, Changes, Entry, Localized, Study
+from etude.study.starts import open_start
 from etude.study.text_source import TextSource, hash_json
 from etude.text.corpus.corpus import Corpus
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
 LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
-RowKind = Literal["contender", "control", "frozen", "majority"]
+RowKind = Literal["contender", "start", "control", "frozen", "majority"]
 Unit = tuple[int, int]
 
 
@@ -54,6 +56,7 @@ class Draft:
     corpus: Corpus | None
     cost: Cost
     corpus_folder: Path
+    start: StartWeights | None = None  # where it comes with its weights
 
     @property
     def fingerprint(self) -> str:
@@ -119,7 +122,8 @@ class Plan:
 
     @cached_property
     def files(self) -> dict[str, TaskFiles]:
-        first = self.study.entries()[0].recipe(self.study).tokenizer
+        with_recipe = next(entry for entry in self.study.entries() if entry.run(self.study) is None)
+        first = with_recipe.recipe(self.study).tokenizer
         return {name: prepare_labels(self.study, name, self.source, first, self.data) for name in self.study.tasks}
 
     def tokens_per_second(self, draft: Draft) -> float:
@@ -148,11 +152,15 @@ def make_plan(
     """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist."""
     machine = Machine(folder / "machine.json", device)
     plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
-    drafts = [_make_draft(plan, entry, dry, on_progress) for entry in study.entries()]
+    entries = study.entries()
+    drafts = [_make_draft(plan, entry, dry, on_progress) for entry in entries if entry.run(study) is None]
     amounts = study.budget.amounts
     for amount in amounts:
         for draft in drafts:
             plan.rows.append(_make_row(plan, draft, drafts, amount, has_curve=len(amounts) > 1))
+    for entry in entries:
+        if (run := entry.run(study)) is not None:
+            plan.rows.append(Row(entry.name, "start", entry.label, _draft_start(plan, entry, run)))
     drafted = {draft.entry.contender: draft for draft in reversed(drafts)}
     for name, contender in study.controls().items():
         draft = drafted[contender]
@@ -197,6 +205,12 @@ def _make_draft(plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str]
     cost = compute_cost(resolved, make_placeholder_corpus(resolved))
     tokens = int(source.size / 4)  # about, for pieces of words
     return Draft(entry, resolved, None, replace(cost, epoch_tokens=tokens), place)
+
+
+def _draft_start(plan: Plan, entry: Entry, run: str) -> Draft:
+    start = open_start(run)
+    recipe = plan.machine.fit_recipe(start.recipe.with_settings({"train.steps": 1}))
+    return Draft(entry, recipe, None, compute_cost(recipe, make_placeholder_corpus(recipe)), start.folder, start)
 
 
 def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_curve: bool) -> Row:
@@ -263,7 +277,18 @@ def _list_cells(plan: Plan) -> Iterator[Cell]:
 
 
 def _base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
-    """Plan the pre-training of a row; of a baseline, its initial weights."""
+    """Plan the pre-training of a row; of a baseline, its initial weights; of a start, the copy of its run."""
+    if row.kind == "start":
+        assert draft.start is not None
+        return Cell(
+            key=hash_json(["start", draft.start.fingerprint, cell_code.start()]),
+            kind="start",
+            title=f"weights of {row.name}",
+            arguments={"run": str(draft.start.folder)},
+            position={"row": row.name, "seed": seed},
+            seconds=1.0,
+            needs=_cell_needs(plan),
+        )
     is_trained = row.recipe is not None
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
     kind: Literal["pretrain", "untrained"] = "pretrain" if is_trained else "untrained"

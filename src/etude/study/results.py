@@ -87,6 +87,11 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
             "parameters": cost.parameters, "head_parameters": cost.head_parameters,
             "flops_per_token": cost.flops_per_token, "lr": recipe.train.lr, "batch_tokens": recipe.train.batch_tokens,
         }  # fmt: skip
+    if row.kind == "start" and row.draft is not None and row.draft.start is not None:
+        key = plan.bases[row.name, 0]
+        earlier = store.result(key).get("earlier") if store.state(key) == "done" else None
+        start = row.draft.start
+        values["start"] = {"run": start.folder.name, "fingerprint": start.fingerprint[:16], "earlier": earlier}
     if row.length is not None:
         keys = [plan.bases[row.name, seed] for seed in range(plan.study.seeds.pretrain)]
         results = [store.result(key) for key in keys if store.state(key) == "done"]

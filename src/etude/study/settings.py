@@ -6,6 +6,7 @@
     contenders:
       bert: {recipe: bert-toy}
       electra: {recipe: electra-toy, set: {train.lr: 2e-3}}
+      minilm: {run: runs/minilm}          # comes with its weights: a run, or a folder of transformers
     vary: {objective.mask_rate: [0.15, 0.4]}    # every contender once for every value
     tasks:
       topic: {kind: classify, world: topic, labels: [64, 256]}
@@ -94,11 +95,22 @@ class Budget(Strict):
 
 
 class Contender(Strict):
-    recipe: str
+    """A recipe to pre-train within the budget, or a run that comes with its weights (study/starts.py)."""
+
+    recipe: str | None = None
+    run: str | None = Field(default=None, description="a finished run, or a folder of transformers: no pre-training")
     set: Changes = Field(default_factory=dict)
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Localized | None = None
     text: Text | None = Field(default=None, description="its own; one without a source changes the study's")
+
+    @model_validator(mode="after")
+    def _check_origin(self) -> Self:
+        if (self.recipe is None) == (self.run is None):
+            raise ValueError("a contender has exactly one of recipe (to pre-train) and run (that comes with weights)")
+        if self.run is not None and (self.set or self.text):
+            raise ValueError("a run is trained already: set and text are for recipes")
+        return self
 
 
 class Task(Strict):
@@ -244,6 +256,10 @@ class Study(Strict):
         """Check references between sections; errors name the line."""
         if not self.contenders or not self.tasks:
             raise UserError(f"{document.place(())}: a study needs contenders and tasks.")
+        if all(contender.recipe is None for contender in self.contenders.values()):
+            raise UserError(
+                f"{document.place(('contenders',))}: at least one contender must have a recipe to pre-train."
+            )
         entries, tasks = self.entries(), self.scored_tasks()
         for name in (CONTROL, FROZEN, MAJORITY):
             if name in self.contenders:
@@ -279,6 +295,9 @@ class Study(Strict):
             if name not in self.contenders:
                 where = document.place(("control", "of"))
                 raise UserError(f"{where}: '{name}' is no contender.{suggest_name(name, self.contenders)}")
+            if self.contenders[name].recipe is None:
+                where = document.place(("control", "of"))
+                raise UserError(f"{where}: '{name}' is a run, which comes with its weights: name one with a recipe.")
 
     # --- the grid -----------------------------------------------------------------------------------
 
@@ -286,6 +305,9 @@ class Study(Strict):
         """List every contender with every varied value; the budget is not part of it."""
         entries = []
         for name, contender in self.contenders.items():
+            if contender.run is not None:  # nothing of it is varied
+                entries.append(Entry(name, name, {}, contender.label or name))
+                continue
             for values in itertools.product(*self.vary.values()):
                 varied = dict(zip(self.vary, values, strict=True))
                 parts = [f"{key.rpartition('.')[2]}={format_value(value)}" for key, value in varied.items()]
@@ -302,10 +324,11 @@ class Study(Strict):
 
     def controls(self) -> dict[str, str]:
         """Map each control to the contender whose model it uses."""
-        first = next(iter(self.contenders))
+        with_recipe = [name for name, contender in self.contenders.items() if contender.recipe is not None]
+        first = with_recipe[0]
         if self.control.of == "first":
             return {CONTROL: first}
-        of = list(self.contenders) if self.control.of == "all" else list(self.control.of)
+        of = with_recipe if self.control.of == "all" else list(self.control.of)
         return {CONTROL: of[0]} if len(of) == 1 else {f"{CONTROL} ({name})": name for name in of}
 
     def scored_tasks(self) -> list[tuple[str, int | None]]:
@@ -328,8 +351,14 @@ class Entry:
     changes: Changes
     label: Localized
 
+    def run(self, study: Study) -> str | None:
+        """The run that it is, where it comes with its weights."""
+        return study.contenders[self.contender].run
+
     def recipe(self, study: Study) -> Recipe:
-        return Recipe.load(study.contenders[self.contender].recipe, self.changes)
+        recipe = study.contenders[self.contender].recipe
+        assert recipe is not None  # a run has its own
+        return Recipe.load(recipe, self.changes)
 
 
 def format_value(value: Any) -> str:

@@ -54,9 +54,13 @@ def _render_key(column: JsonDict) -> str:
 
 
 def _render_row(results: JsonDict, row: JsonDict, number: int, axis: Axis, colour: str) -> str:
-    is_baseline = row["kind"] != "contender"
+    is_baseline = row["kind"] not in ("contender", "start")
     mean = row["mean"]
     small = "" if is_baseline else f"<small>{escape(row['system'])}{format_row_budget(results, row)}</small>"
+    if row["kind"] == "start":
+        earlier = row["start"]["earlier"]
+        words = translate("start_unknown") if earlier is None else f"{earlier['flops']:.2e} FLOPs"
+        small = f"<small>{escape(row['system'])} · {translate('start')}: {words}</small>"
     parts = "".join(
         f'<td class="part">{_render_key(column)}{render_spread(row["scores"].get(column["name"]))}</td>'
         for column in results["columns"]
