@@ -52,6 +52,17 @@ def test_a_dry_run_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch, c
     assert set(file.parent.iterdir()) == before
 
 
+def test_a_dry_run_tells_what_could_be_settled(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Of each of several studies; no folder of theirs is there yet."""
+    claim = "claims: [{claim: It pays, better: bert, than: no pre-training}]\n"
+    for name in ("first", "second"):
+        Path(f"{name}.yaml").write_text(f"name: {name}\n{STUDY.split(maxsplit=2)[2]}{claim}", encoding="utf-8")
+    assert typed("study first.yaml second.yaml --dry-run seeds.pretrain=3 --device cpu", monkeypatch) == 0
+    told = capsys.readouterr().out
+    assert told.count("Smallest difference on mean that is settled with 80 % chance") == 2
+    assert "(a guess: rule.deviation)" in told and not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

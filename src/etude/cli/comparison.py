@@ -35,9 +35,9 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
         shared = {name: arguments[name] for name in names}
         files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
         for file in files:
-            plan, cells = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
+            plan, cells, power = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
             console.print(build_plan_table(plan, cells))
-            console.print(summarize_plan(plan, arguments["workers"] or 1))
+            console.print("\n".join([summarize_plan(plan, arguments["workers"] or 1), *power]))
         return
     folder = f" (-o {arguments['out']})" if arguments["out"] else ""
     with interruptible(f"Stopped and saved. The same command goes on{folder}."):

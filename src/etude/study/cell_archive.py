@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -64,9 +63,9 @@ def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
     }
     manifest = {"format": FORMAT, "version": VERSION, "cells": cells, "context": context}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 archive.writestr(MANIFEST, json.dumps(manifest))
                 for name, content in entries.items():
@@ -75,7 +74,7 @@ def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return len(cells)
 

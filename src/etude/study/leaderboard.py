@@ -7,7 +7,6 @@ from typing import Any
 from etude.recipes.size import format_count
 from etude.study.cells import Cell
 from etude.study.plan import Plan, format_budget
-from etude.study.power import describe_power
 from etude.study.settings import localize
 
 VERDICTS = {
@@ -168,5 +167,4 @@ def summarize_plan(plan: Plan, workers: int = 1) -> str:
             )
     if not plan.exact:
         lines.append("The text is not prepared yet: costs are those of a made-up text.")
-    lines += describe_power(plan)
     return "\n".join(lines)

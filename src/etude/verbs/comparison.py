@@ -142,6 +142,7 @@ class StudyPlan(NamedTuple):
 
     plan: Plan
     cells: list[Cell]  # all of them, or those that were asked for
+    power: list[str]  # what it could settle, in lines
 
 
 def plan_study(
@@ -175,6 +176,7 @@ def plan_study(
     import tempfile
 
     from etude.study import plan as plans
+    from etude.study.power import describe_power
     from etude.study.runner import select_cells
 
     loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
@@ -183,7 +185,7 @@ def plan_study(
         if not folder.is_dir():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         plan = plans.make_plan(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
-        return StudyPlan(plan, select_cells(plan, cell))
+        return StudyPlan(plan, select_cells(plan, cell), describe_power(plan))
 
 
 def pick(
