@@ -20,9 +20,9 @@ from etude.baselines.linear_baseline import RARE, FittedLinear, WordVectors
 from etude.baselines.text_features import FeatureSettings, SparseVector, TextFeatures, softmax
 from etude.tasks.data.examples import Examples, label_numbers
 
-WIDTH = 32
+WIDTH = 16
 RATE = 0.5
-UPDATES, MOST_EPOCHS, FEWEST_EPOCHS = 40_000, 100, 5  # epochs are as many as make so many updates, within bounds
+UPDATES, MOST_EPOCHS, FEWEST_EPOCHS = 20_000, 100, 5  # epochs are as many as make so many updates, within bounds
 
 
 class BagBaseline(LabelBaseline):
@@ -39,7 +39,7 @@ class BagBaseline(LabelBaseline):
     ) -> Self:
         texts = [read_texts(task, item)[0] for item in examples]
         labels = label_numbers((item.label for item in examples), task.facts["labels"], examples.places)
-        settings = FeatureSettings(weighting="mean")
+        settings = FeatureSettings(weighting="mean", jamo_sizes=(1, 0))
         features = TextFeatures.learn(settings, texts, 1 if len(texts) < RARE else 2)
         rows = [features.vector(text) for text in texts]
         weight = train_bag(rows, labels, features.columns, len(task.facts["labels"]), seed)
