@@ -215,7 +215,7 @@ class Probe:
         _, task = self.readers[head.representation]
         numbers = [int(n) for n in indices]
         logits = self.logits(head, features, numbers)
-        return task.cpu().answers(features.examples.part(numbers), features.rows.part(numbers), logits)
+        return task.answers(features.examples.part(numbers), features.rows.part(numbers), logits)
 
     # --- the run ------------------------------------------------------------------------------------
 

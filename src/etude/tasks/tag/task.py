@@ -363,8 +363,8 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
         decoded = []
         for scores in logits:
             words = Layout.from_bounds(np.array([0, len(scores)]), len(scores))
-            best, probs = self.head.decode(torch.from_numpy(scores), words)
-            decoded.append((best.numpy(), probs.numpy()))
+            best, probs = self.head.decode(torch.from_numpy(scores).to(self.output_layer.weight.device), words)
+            decoded.append((best.cpu().numpy(), probs.cpu().numpy()))
         return self._answers(examples, self._as_written(decoded, rows.pieces))
 
     def scale_logits(self, temperature: float) -> None:
