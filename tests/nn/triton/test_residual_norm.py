@@ -64,16 +64,39 @@ def test_a_residual_sum_and_its_norm(
 ) -> None:
     from etude.nn.triton import residual_norm
 
-    monkeypatch.setattr(residual_norm, "PROGRAMS", 3)  # 13 rows: unequal shares, and a last block that is not full
+    # 13 rows: unequal shares, and a last block that is not full
+    launch = residual_norm.WIDE._replace(programs=3)
+    monkeypatch.setattr(residual_norm, "choose_launch", lambda width: launch)
     assert residual_norm.split_width(48) == (32, 16)
     sum_and_norm("cpu", (13, 48), post, renew, alone, dropout)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(("count", "width"), [(45, 96), (70, 32)])
+def test_narrow_rows_as_they_are_divided(count: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 8 and of 32 rows, the last one not full; with the second, more programs than blocks."""
+    from etude.nn.triton import residual_norm
+
+    launch = residual_norm.choose_launch(width)._replace(programs=4)  # the interpreter takes its time for each
+    monkeypatch.setattr(residual_norm, "choose_launch", lambda _: launch)
+    sum_and_norm("cpu", (count, width), post=True, renew=True, alone=False, dropout=0.3)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("post", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float) -> None:
-    sum_and_norm("cuda", (1001, 768), post, renew=post, alone=False, dropout=dropout)
+@pytest.mark.parametrize("width", [64, 256, 384, 768])
+def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float, width: int) -> None:
+    sum_and_norm("cuda", (1001, width), post, renew=post, alone=False, dropout=dropout)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_a_program_has_as_many_elements_whatever_the_width() -> None:
+    from etude.nn.triton.residual_norm import WIDE, choose_launch
+
+    assert choose_launch(768) == choose_launch(512) == WIDE
+    for width, rows in {256: 4, 384: 2, 128: 8, 64: 16, 32: 32}.items():
+        assert choose_launch(width).rows == choose_launch(width).back_rows == rows
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

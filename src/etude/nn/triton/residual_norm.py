@@ -5,6 +5,9 @@ weight and bias, and of the bias of the branch that was added, are sums over all
 while the gradient is at hand: every program sums its rows in one order, and one sum over the programs follows, so
 results repeat to the bit. On an H200, 32,768 x 768 in bf16, that is 59 µs against 67 + 20 + 14.
 
+A narrow row occupies few threads, and a program that computes two at a time waits for memory too often: the narrower a
+row, the more of them a program computes at a time (`choose_launch`).
+
 A row is read in two parts whose lengths are powers of two (768 = 512 + 256), so no lane is idle, and the loads of the
 next rows are under way while a row is computed. The dropout of the branch follows from a seed and the position alone
 (nn/triton/dropout.py), so that no mask is stored for the backward pass.
@@ -14,7 +17,7 @@ Triton comes with torch where that is built for CUDA; only `nn/residual.py` impo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -24,10 +27,32 @@ from torch.library import triton_op, wrap_triton
 
 from etude.nn.triton.dropout import STEPS, dropout_factor, hash_bits
 
-# The fastest of those tried on an H200
-ROWS, WARPS = 4, 4  # of a forward program
-BACK_ROWS, BACK_WARPS, BACK_STAGES = 2, 2, 4
-PROGRAMS = 264  # of the backward pass: two for each of an H200's multiprocessors
+
+class Launch(NamedTuple):
+    """How the work is divided among programs."""
+
+    rows: int  # of a forward program
+    warps: int
+    back_rows: int  # that a backward program computes at a time
+    back_warps: int
+    back_stages: int  # rows under way
+    programs: int  # of the backward pass
+
+
+# The fastest of those tried on an H200, for a width of 768; two backward programs for each of its multiprocessors
+WIDE = Launch(rows=4, warps=4, back_rows=2, back_warps=2, back_stages=4, programs=264)
+NARROW, NARROW_ELEMENTS = 512, 1024  # below this width, a program has so many elements at a time: 8 of each thread
+
+
+def choose_launch(width: int) -> Launch:
+    """Return how rows of a width are divided: a narrow row occupies few threads, so a program has more rows at a time.
+
+    benchmarks/residual_norm_launch.py compares them on a GPU.
+    """
+    if width >= NARROW:
+        return WIDE
+    rows = 1 << ((NARROW_ELEMENTS // width).bit_length() - 1)
+    return Launch(rows, warps=4, back_rows=rows, back_warps=4, back_stages=4, programs=2 * WIDE.programs)
 
 
 def split_width(width: int) -> tuple[int, int] | None:
@@ -195,10 +220,11 @@ def add_norm(
     total, normed = torch.empty_like(residual), torch.empty_like(residual)
     means = residual.new_empty(count, dtype=torch.float32)
     scales = torch.empty_like(means)
-    wrap_triton(_forward)[(triton.cdiv(count, ROWS),)](
+    launch = choose_launch(residual.shape[1])
+    wrap_triton(_forward)[(triton.cdiv(count, launch.rows),)](
         residual, old_weight if renormalize else weight, old_bias if renormalize else bias, branch, weight, bias,
-        weight if seed is None else seed, total, normed, means, scales, count, epsilon, *widths, ROWS, renormalize,
-        round(dropout * STEPS), num_warps=WARPS,
+        weight if seed is None else seed, total, normed, means, scales, count, epsilon, *widths, launch.rows,
+        renormalize, round(dropout * STEPS), num_warps=launch.warps,
     )  # fmt: skip
     return total, normed, means, scales
 
@@ -218,12 +244,13 @@ def add_norm_backward(
     grad_total = grad_normed if grad_total is None else grad_total.contiguous()
     widths = split_width(total.shape[1])
     assert widths is not None
-    out, sums = torch.empty_like(total), total.new_empty(PROGRAMS, 3, total.shape[1], dtype=torch.float32)
+    launch = choose_launch(total.shape[1])
+    out, sums = torch.empty_like(total), total.new_empty(launch.programs, 3, total.shape[1], dtype=torch.float32)
     grad_branch = torch.empty_like(total) if dropout else total.new_empty(0)
-    wrap_triton(_backward)[(PROGRAMS,)](
+    wrap_triton(_backward)[(launch.programs,)](
         grad_total, grad_normed, total, means, scales, weight, weight if seed is None else seed, out, grad_branch, sums,
-        total.shape[0], *widths, BACK_ROWS, PROGRAMS, BACK_STAGES, post, without_total_grad, round(dropout * STEPS),
-        num_warps=BACK_WARPS,
+        total.shape[0], *widths, launch.back_rows, launch.programs, launch.back_stages, post, without_total_grad,
+        round(dropout * STEPS), num_warps=launch.back_warps,
     )  # fmt: skip
     return out, grad_branch, sums
 
