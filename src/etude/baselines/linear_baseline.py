@@ -43,11 +43,14 @@ class FittedLinear:
 def fit_texts(
     name: str, texts: Sequence[str], problem: Problem, seed: int, vectors: WordVectors | None
 ) -> FittedLinear:
-    """A linear model over single texts; `name` says which features."""
-    features = learn_text_features(name, texts, vectors)
-    rows = stack_vectors([features.vector(text) for text in texts], features.columns)
-    choice = fit_best([rows], problem, seed)
-    return FittedLinear(features, choice.model.weight.astype(np.float32), choice.model.bias, choice.penalty)
+    """A linear model over single texts, with idf or without; `name` says which features."""
+    readers = [learn_text_features(name, texts, vectors)]
+    if len(readers[0].idf) and len(texts) < RARE:  # endings that nearly all texts have may be what tells labels apart
+        readers.append(readers[0].without_idf())
+    tables = [stack_vectors([reader.vector(text) for text in texts], reader.columns) for reader in readers]
+    choice = fit_best(tables, problem, seed)
+    model = choice.model
+    return FittedLinear(readers[choice.features], model.weight.astype(np.float32), model.bias, choice.penalty)
 
 
 def fit_pairs(

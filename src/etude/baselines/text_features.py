@@ -159,6 +159,12 @@ class TextFeatures:
             vectors = (vectors * (np.log((1 + count) / (1 + own)) + 1)[:, None]).astype(np.float32)
         return cls(settings, word_names, char_names, idf.astype(np.float32), vector_words, vectors)
 
+    def without_idf(self) -> TextFeatures:
+        """The same n-grams, all of one weight."""
+        return TextFeatures(
+            self.settings, self.words, self.chars, np.ones_like(self.idf), self.vector_words, self.vectors
+        )
+
     def vector(self, text: str) -> SparseVector:
         """The columns and values of one text, of length 1."""
         words = split_words(text)
