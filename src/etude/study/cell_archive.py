@@ -65,13 +65,10 @@ def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                archive.writestr(MANIFEST, json.dumps(manifest))
-                for name, content in entries.items():
-                    archive.writestr(name, content)
-            file.flush()
-            os.fsync(file.fileno())
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr(MANIFEST, json.dumps(manifest))
+            for name, content in entries.items():
+                archive.writestr(name, content)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

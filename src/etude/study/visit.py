@@ -20,7 +20,6 @@ from etude.study.claim_scope import claim_cells
 from etude.study.plan import Plan
 
 SAFETY = 1.2  # a cell may take so many times what the others took
-EXPORT_SHARE = 0.1  # of the time that may go into writing the archive again and again
 
 
 def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
@@ -92,8 +91,6 @@ class Visit:
     _durations: Durations | None = None
     _cells: dict[str, Cell] = field(default_factory=dict)
     _started: dict[str, float] = field(default_factory=dict)
-    _exported: float = 0.0
-    _export_seconds: float = 0.0
 
     def open(self, store: CellStore, cells: Sequence[Cell]) -> None:
         self._cells = {cell.key: cell for cell in cells}
@@ -119,16 +116,11 @@ class Visit:
         self._started[cell.key] = time.monotonic()
 
     def finish(self, cell: Cell, store: CellStore) -> None:
-        """Note how long a cell took, and write the archive unless that was done a moment ago."""
+        """Note how long a cell took, and write the archive again: a visit that is killed loses the cells in flight."""
         if self._durations is not None:
             self._durations.observe(cell, time.monotonic() - self._started[cell.key])
-        if time.monotonic() - self._exported > self._export_seconds / EXPORT_SHARE:
-            self.export(store)
+        self.export(store)
 
     def export(self, store: CellStore) -> None:
-        if self.archive is None or self.study_folder is None:
-            return
-        start = time.monotonic()
-        export_cells(store, self.archive, self.study_folder)
-        self._exported = time.monotonic()
-        self._export_seconds = self._exported - start
+        if self.archive is not None and self.study_folder is not None:
+            export_cells(store, self.archive, self.study_folder)
