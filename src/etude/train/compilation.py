@@ -71,12 +71,16 @@ def compile_options(device: torch.device, cuda_graphs: bool) -> dict[str, object
     """Return the `options` of `torch.compile`; with `cuda_graphs`, kernels are recorded once and replayed."""
     if device.type != "cuda":
         return {}
-    return {"triton.cudagraphs": cuda_graphs, "post_grad_custom_post_pass": _cast_pass()}
+    from etude.train.casts import CastPass  # imports the compiler, which takes seconds
+
+    # graphs of the compiler's own remember the addresses of one run's weights: those are not shared
+    cast_pass = CastPass() if cuda_graphs else _shared_pass()
+    return {"triton.cudagraphs": cuda_graphs, "post_grad_custom_post_pass": cast_pass}
 
 
 @functools.cache
-def _cast_pass() -> object:
+def _shared_pass() -> object:
     """Return the one pass of this process: runs with equal options share what was compiled."""
-    from etude.train.casts import CastPass  # imports the compiler, which takes seconds
+    from etude.train.casts import CastPass
 
     return CastPass()
