@@ -1,7 +1,7 @@
 """How often the rule of `etude study` decides a claim where nothing is true, and how often where something is.
 
-    python benchmarks/calibration.py                     # a table of the errors and of the power, about three minutes
-    python benchmarks/calibration.py --rounds 2000       # quicker, coarser
+    python benchmarks/calibration.py                     # errors, families, power and tails: half an hour
+    python benchmarks/calibration.py --rounds 1000       # as in docs/studies, quicker and coarser
 
 Studies are simulated as they are run: each contender has its own deviation over pre-training seeds, transfer seeds add
 theirs, every example has its own difficulty (shared by contenders in part, or not at all) and is right or wrong by the
