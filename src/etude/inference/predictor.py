@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 from etude.errors import UserError
+from etude.inference.abstention import read_abstention
 from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, TaskKind
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
@@ -123,7 +124,12 @@ class Predictor(ABC):
             record = self._record(value) if isinstance(value, str) else dict(value)
             items.append(self.module.parse(record, self.columns, where, False))
             places.append(where)
-        return self.answer(Examples(items, "the inputs", places)) if items else []
+        return self._respond(Examples(items, "the inputs", places)) if items else []
+
+    def _respond(self, examples: Examples[Any]) -> list[Answer]:
+        """Answers for a user: where the model comes with a threshold, unsure ones are withheld."""
+        answers, abstention = self.answer(examples), read_abstention(self.folder)
+        return answers if abstention is None else abstention.apply(answers)
 
     def write(self, answers: Answers, path: str | Path) -> None:
         """Write answers of `predict` as JSON lines, or as .json in the format of the task's official scorer."""
@@ -159,7 +165,7 @@ class Predictor(ABC):
                     if not skip_bad:  # raised after the answers to the lines before it
                         break
                     answers.append({"error": str(problem)})
-            predictions = iter(self.answer(Examples(items, source, places)) if items else [])
+            predictions = iter(self._respond(Examples(items, source, places)) if items else [])
             yield from (next(predictions) if answer is None else answer for answer in answers)
             if error is not None and not skip_bad:
                 raise error

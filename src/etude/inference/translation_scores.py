@@ -34,7 +34,8 @@ def score_translations(
 ) -> list[TranslationScore]:
     """Return BLEU and chrF of a corpus; `tokenizer` is that of BLEU."""
     require("sacrebleu", "Scoring translations")
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     if len(translations) != len(references):
         raise UserError(f"There are {len(translations)} translations and {len(references)} references: one each.")

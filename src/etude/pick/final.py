@@ -14,6 +14,7 @@ from etude.baselines.base import is_baseline
 from etude.baselines.export import export_baseline
 from etude.errors import UserError
 from etude.hub.exporter import export_run
+from etude.inference.abstention import Abstention
 from etude.pick import calibration
 from etude.pick.clock import OutOfTime
 from etude.pick.race import FIT_MARGIN, Entry, Race
@@ -88,15 +89,16 @@ class Calibration:
 
 def calibrate(race: Race, entry: Entry, accuracy: float | None) -> Calibration | None:
     """Fit a temperature on the winner's out-of-fold answers; None where answers are no classes."""
-    gold, probabilities = [], []
+    gold, probabilities, seen = [], [], set()
     for number in sorted(entry.trials.answers):
         for example, answer in zip(race.data.folds[number].valid.tolist(), entry.trials.answers[number], strict=True):
             label, scores = race.data.gold[example], answer.get("scores")
             if label is None or not isinstance(scores, dict):
                 return None
+            if label not in scores or example in seen:
+                continue  # a class that this fold did not train on; an example of an earlier repeat is no new evidence
+            seen.add(example)
             names = sorted(scores)
-            if label not in scores:
-                continue  # a class that this fold did not train on
             gold.append(names.index(label))
             probabilities.append([scores[name] for name in names])
     if not gold or len({len(row) for row in probabilities}) != 1:
@@ -118,7 +120,12 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def write_best(
-    race: Race, entry: Entry, out: Path, scaling: Calibration | None, on_progress: Callable[[str], None]
+    race: Race,
+    entry: Entry,
+    out: Path,
+    scaling: Calibration | None,
+    accuracy: float | None,
+    on_progress: Callable[[str], None],
 ) -> None:
     """Refit the winner on all labels, calibrate it, and put it at `out`, complete or not at all."""
     on_progress(f"refitting {entry.contender.label['en']} on all {len(race.data.refit_on):,} labels")
@@ -127,6 +134,8 @@ def write_best(
     entry.contender.refit(race.data, writing, None)
     if scaling is not None and scaling.temperature != 1.0:
         entry.contender.scale_logits(writing, scaling.temperature)
+    if scaling is not None and scaling.threshold is not None and accuracy is not None:
+        Abstention(scaling.threshold, accuracy).write(writing)
     shutil.rmtree(out, ignore_errors=True)
     writing.rename(out)
     checkpoint.flush(out.parent)

@@ -112,6 +112,8 @@ def pick(
 
     The minutes count from `begin` (of time.monotonic), now if None.
     """
+    if accuracy is not None and not 0 < accuracy < 1:
+        raise UserError(f"--accuracy is the share of answers that are right, such as 0.95, not {accuracy:g}.")
     if 60 * minutes < MIN_SECONDS:
         raise UserError(f"A pick takes at least {MIN_SECONDS:.0f} seconds: --minutes {minutes:g} is less.")
     begin = time.monotonic() if begin is None else begin
@@ -152,7 +154,7 @@ def pick(
     winner = choose_winner(race)
     score = score_held_out(race, winner)
     scaling = calibrate(race, winner, accuracy)
-    write_best(race, winner, out / BEST, scaling, on_progress)
+    write_best(race, winner, out / BEST, scaling, accuracy, on_progress)
     not_exported = export_model(out / BEST, out / BEST / EXPORT)
     results = report.collect(race, winner, score, scaling, not_exported, warnings)
     report.write(out / REPORT, results)

@@ -1,0 +1,133 @@
+"""A whole pick: the winner is returned, scored on what nothing was chosen on, refitted on all labels, and exported."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etude
+from etude.errors import UserError
+from etude.inference.abstention import FILE as ABSTENTION
+from etude.inference.abstention import Abstention, read_abstention
+from etude.pick.pick import PickResult
+from etude.world import World
+
+
+def write_labels(path: Path, count: int, first: int = 0) -> Path:
+    records = World().task("topic", "train", first + count)[first:]
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def picked(tmp_path_factory: pytest.TempPathFactory) -> tuple[PickResult, list[str]]:
+    folder = tmp_path_factory.mktemp("pick")
+    lines: list[str] = []
+    train = write_labels(folder / "labels.jsonl", 60)
+    result = etude.pick(task="classify", train=train, out=folder / "out", minutes=2, on_progress=lines.append)
+    return result, lines
+
+
+def test_the_winner_comes_home(picked: tuple[PickResult, list[str]]) -> None:
+    result, lines = picked
+    results = result.results
+    assert results["labels"] == {"chosen_on": 48, "scored_on": 12, "refit_on": 60, "has_test": False}
+    assert results["held_out"]["examples"] == 12
+    assert results["winner"] in ("tfidf", "ngrams") and results["rows"][0]["name"] == results["winner"]
+    scores = [row["score"] for row in results["rows"] if row["is_selectable"] and row["folds"] == results["folds"]]
+    assert scores == sorted(scores, reverse=True), "the table is ordered by what chose"
+    assert any("leads" in line for line in lines) and any("refitting" in line for line in lines)
+    assert results["seconds"] <= 1.1 * 120
+
+
+def test_it_is_used_like_any_model(picked: tuple[PickResult, list[str]], tmp_path: Path) -> None:
+    result, _ = picked
+    test = World().task("topic", "test", 20)
+    texts = [record["text"] for record in test]
+    answers = etude.load(result.model).predict(texts)
+    assert answers == result.predict(texts) and {*answers[0]} == {"label", "scores"}
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in test))
+    assert result.evaluate(path)["accuracy"].count == 20
+    loader = sorted((result.model / "export").glob("*.py"))
+    assert result.results["not_exported"] is None and loader, "the export runs without etude"
+    assert result.export(tmp_path / "exported").is_dir()
+
+
+def test_the_report_says_it_in_two_languages(picked: tuple[PickResult, list[str]]) -> None:
+    page = picked[0].page.read_text(encoding="utf-8")
+    assert "Which model is best here" in page and "여기서는 어떤 모형이 가장 좋은가" in page
+    assert "etude predict best" in page and not re.search(r"https?://", page), "nothing is loaded from elsewhere"
+    assert str(picked[0].folder) not in page
+
+
+def test_the_same_pick_again_is_there_already(picked: tuple[PickResult, list[str]]) -> None:
+    result, _ = picked
+    lines: list[str] = []
+    again = etude.pick(
+        task="classify", train=result.folder.parent / "labels.jsonl", out=result.folder, minutes=2,
+        on_progress=lines.append,
+    )  # fmt: skip
+    assert again.results == result.results and any("done already" in line for line in lines)
+
+
+def test_changed_labels_are_not_ignored(tmp_path: Path) -> None:
+    """A changed --train in the same folder used to return the old model."""
+    train = write_labels(tmp_path / "labels.jsonl", 40)
+    dev = write_labels(tmp_path / "dev.jsonl", 20, first=200)
+    first = etude.pick(task="classify", train=train, dev=dev, out=tmp_path / "out", minutes=2)
+    old = (first.model / "model.safetensors").read_bytes()
+    write_labels(train, 40, first=100)
+    lines: list[str] = []
+    etude.pick(task="classify", train=train, dev=dev, out=tmp_path / "out", minutes=2, on_progress=lines.append)
+    assert any(line.startswith("Changed since the last pick here: the labels.") for line in lines)
+    assert (first.model / "model.safetensors").read_bytes() != old
+
+
+def test_a_dev_and_a_test_file_are_used_as_such(tmp_path: Path) -> None:
+    parts = {name: write_labels(tmp_path / f"{name}.jsonl", 30, 50 * number)
+             for number, name in enumerate(("train", "dev", "test"))}  # fmt: skip
+    result = etude.pick(
+        task="classify", train=parts["train"], dev=parts["dev"], test=parts["test"], out=tmp_path / "out", minutes=2
+    )
+    labels = result.results["labels"]
+    assert labels["has_test"] and labels["scored_on"] <= 30 and result.results["folds"] == 1
+    assert labels["refit_on"] == labels["chosen_on"] > 40, "dev is learnt from in the end, the test file never"
+
+
+def test_unsure_answers_are_withheld(picked: tuple[PickResult, list[str]], tmp_path: Path) -> None:
+    result, _ = picked
+    texts = [record["text"] for record in World().task("topic", "test", 20)]
+    plain = result.predict(texts)
+    confidence = sorted(max(answer["scores"].values()) for answer in plain)
+    Abstention(confidence[10], 0.9).write(result.model)
+    try:
+        answers = etude.load(result.model).predict(texts)
+    finally:
+        (result.model / ABSTENTION).unlink()
+    assert sum(answer["label"] is None for answer in answers) == 10
+    assert [answer.get("guess", answer["label"]) for answer in answers] == [answer["label"] for answer in plain]
+    (tmp_path / ABSTENTION).write_text('{"threshold": 2, "accuracy": 1}')
+    with pytest.raises(UserError, match="between 0 and 1"):
+        read_abstention(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0.1}, "at least 20 seconds"),
+        ({"accuracy": 95}, "such as 0.95"),
+        ({"start": ["nowhere"]}, "there is no such folder"),
+        ({"columns": {"txt": "a"}}, "Did you mean 'text'"),
+        ({"score": "accurracy"}, "accuracy"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    train = write_labels(tmp_path / "labels.jsonl", 40)
+    with pytest.raises(UserError, match=message):
+        etude.pick(task="classify", train=train, out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
