@@ -245,10 +245,8 @@ class Race:
         minimum = candidate_list.FIRST_ROUND_SECONDS[self.device]
         count, rounds = plan_rounds(len(entering), seconds, overhead, minimum)
         if not count:
-            needed = plan_rounds_minimum(overhead, minimum, share)
-            self.notes.append(
-                f"no {stage}: it needs about {max(1.0, needed / 60):.0f} minutes more than there were left"
-            )
+            needed, left = (overhead + minimum) / share, max(0.0, self.clock.left - self.reserve())
+            self.notes.append(f"no {stage}: it needs about {needed:.0f} seconds, and {left:.0f} were left")
             return
         alive = list(entering[:count])
         results: list[tuple[Candidate, Entry]] = []
@@ -289,11 +287,6 @@ class Race:
         finally:
             self.journal.save()
         return encoder
-
-
-def plan_rounds_minimum(overhead: float, minimum: float, share: float) -> float:
-    """Seconds that one candidate would need."""
-    return (overhead + minimum) / share
 
 
 def _format_seconds(seconds: float) -> str:

@@ -258,7 +258,8 @@ def _render_errors(results: dict[str, Any]) -> str:
         return ""
     parts = []
     if errors["confusion"]:
-        parts.append(error_report.render_confusion(errors["confusion"]["unit"], errors["confusion"]["counts"]))
+        matrix = error_report.render_confusion(errors["confusion"]["unit"], errors["confusion"]["counts"])
+        parts.append(f'<div class="scroll matrix">{matrix}</div>')
     rows = "".join(
         f'<tr><td>{escape(one["where"])}</td><td class="text">{escape(one["text"][:400])}</td>'
         f'<td>{escape(one["gold"])}</td><td>{escape(one["predicted"])}</td></tr>' for one in errors["worst"]
@@ -280,7 +281,9 @@ def _render_use(results: dict[str, Any]) -> str:
     exported = (
         _both(f"Not exported: {escape(results['not_exported'])}", f"내보내지 않음: {escape(results['not_exported'])}")
         if results["not_exported"]
-        else _both("The published form is in best/export.", "공개 형식은 best/export에 있습니다.")
+        else _both(
+            "In this folder; the published form is in best/export.", "이 폴더에서. 공개 형식은 best/export에 있습니다."
+        )
     )
     return render_section(
         _both("Use it", "쓰는 법"), exported, f"<pre>{commands}</pre><pre>{escape(python, quote=False)}</pre>"

@@ -96,7 +96,7 @@ def render_confusion(unit: str, entries: Sequence[Sequence[Any]]) -> str:
         cells = [_number_cell(f"{counts[gold, name]:,}", counts[gold, name] / max(1, total)) for name in names]
         rows.append(_table_row([html.escape(gold), *cells]))
     head = _table_row(["gold \\ predicted", *map(html.escape, names)], head=True)
-    return f"<h2>Confusion ({unit})</h2><table>{head}{''.join(rows)}</table>"
+    return f"<h3>Confusion ({unit})</h3><table>{head}{''.join(rows)}</table>"
 
 
 def _error_table(errors: Sequence[ErrorExample], examples: Examples[Any]) -> str:
