@@ -27,7 +27,6 @@ tasks:
 transfer: {train.epochs: 1, train.batch_examples: 8}
 control: {epochs: 1}
 seeds: {pretrain: 1, transfer: 1}
-rule: {draws: 500}
 curve: 1
 """
 

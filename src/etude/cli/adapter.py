@@ -125,15 +125,16 @@ class Call(Generic[Result]):
             given = {name: self._values[f"{_PLACE}{name}"] for name in names}
             return {name: value for name, value in given.items() if value is not None} | self._checked_options()
         places, settings = split_settings(self.words, command.grouped)
-        options = dict(self._checked_options())
-        if command.rest and len(places) > len(names):
-            options[command.rest] = [*places[len(names) :], *(options[command.rest] or [])]
-            places = places[: len(names)]
+        further = places[len(names) :] if command.rest else []
+        places = places[: len(places) - len(further)]
         parameters = inspect.signature(command.verb).parameters
         required = [name for name in names if parameters[name].default is inspect.Parameter.empty]
         if not len(required) <= len(places) <= len(names):
             got = f"{command.usage}; got: {' '.join(places) or 'nothing'}."
             raise UserError(f"{got} {command.hint}".rstrip())
+        options = dict(self._checked_options())
+        if further:
+            options[command.rest] = [*further, *(options[command.rest] or [])]
         return dict(zip(names, places, strict=False)) | options | {"settings": settings}
 
     def _checked_options(self) -> dict[str, Any]:
