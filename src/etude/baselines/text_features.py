@@ -59,8 +59,11 @@ def split_words(text: str) -> list[str]:
 
 
 def word_ngrams(words: Sequence[str], sizes: tuple[int, int]) -> list[str]:
-    """N-grams of words, joined by a space; those of more than one word with the edges of the text."""
-    ngrams = list(words) if sizes[0] <= 1 <= sizes[1] else []
+    """N-grams of words, joined by a space; those of more than one word with the edges of the text.
+
+    The end of the text is a word of its own, as in fastText: its share tells how long a text is.
+    """
+    ngrams = [*words, END] if sizes[0] <= 1 <= sizes[1] else []
     framed = [START, *words, END]
     for size in range(max(2, sizes[0]), sizes[1] + 1):
         ngrams += [" ".join(framed[start : start + size]) for start in range(len(framed) - size + 1)]
@@ -111,7 +114,7 @@ class TextFeatures:
         self._jamo_end = len(self.words) + sum(ngram.startswith(JAMO) for ngram in self.chars)
         self._vector_rows = {word: row for row, word in enumerate(self.vector_words)}
         self.largest_idf = float(idf.max()) if len(idf) else 1.0
-        self._cache: dict[str, list[int]] = {}
+        self._cache: dict[str, tuple[list[int], int]] = {}
 
     @property
     def columns(self) -> int:
@@ -168,14 +171,19 @@ class TextFeatures:
     def vector(self, text: str) -> SparseVector:
         """The columns and values of one text, of length 1."""
         words = split_words(text)
-        known = self._word_columns
-        word_columns = [known[ngram] for ngram in word_ngrams(words, self.settings.word_sizes) if ngram in known]
+        known, ngrams = self._word_columns, word_ngrams(words, self.settings.word_sizes)
+        word_columns = [known[ngram] for ngram in ngrams if ngram in known]
         char_columns: list[int] = []
+        total = len(ngrams)  # unknown ones too: a text of which nothing is known is no short text
         for word in words:
-            char_columns += self._columns_of(word)
+            columns, count = self._columns_of(word)
+            char_columns += columns
+            total += count
+        if not char_columns and all(column == known.get(END) for column in word_columns):
+            word_columns = []  # nothing of the text is known: its length alone must not decide
         if self.settings.weighting == "mean":
-            columns, counts = np.unique(np.array(word_columns + char_columns, dtype=np.int64), return_counts=True)
-            return columns, counts / max(1, counts.sum())
+            places, counts = np.unique(np.array(word_columns + char_columns, dtype=np.int64), return_counts=True)
+            return places, counts / max(1, total)
         chars = np.array(char_columns, dtype=np.int64)
         is_jamo = chars < self._jamo_end
         groups = [
@@ -184,19 +192,19 @@ class TextFeatures:
             (self._weigh(chars[~is_jamo]), 1.0),
             (self._mean_vector(words), 1.0),
         ]
-        total = sum(weight**2 for (columns, _), weight in groups if len(columns)) ** 0.5
-        columns = np.concatenate([columns for (columns, _), _ in groups])
-        return columns, np.concatenate([values * weight for (_, values), weight in groups]) / max(total, 1e-12)
+        length = sum(weight**2 for (places, _), weight in groups if len(places)) ** 0.5
+        places = np.concatenate([places for (places, _), _ in groups])
+        return places, np.concatenate([values * weight for (_, values), weight in groups]) / max(length, 1e-12)
 
-    def _columns_of(self, word: str) -> list[int]:
-        """Columns of the character n-grams of a word."""
-        columns = self._cache.get(word)
-        if columns is None:
-            known = self._char_columns
-            columns = [known[ngram] for ngram in char_ngrams(word, self.settings) if ngram in known]
+    def _columns_of(self, word: str) -> tuple[list[int], int]:
+        """Columns of the known character n-grams of a word, and the number of all of them."""
+        cached = self._cache.get(word)
+        if cached is None:
+            known, ngrams = self._char_columns, char_ngrams(word, self.settings)
+            cached = [known[ngram] for ngram in ngrams if ngram in known], len(ngrams)
             if len(self._cache) < CACHED_WORDS:
-                self._cache[word] = columns
-        return columns
+                self._cache[word] = cached
+        return cached
 
     def _weigh(self, occurrences: np.ndarray) -> SparseVector:
         """(1 + log tf) * idf of one group of columns, of length 1."""
