@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ TASKS = {  # name in TASKS -> (task, options, epochs, official score, published 
 }
 FINE_TUNING = ["train.lr=3e-4", "train.layer_decay=0.8", "train.batch_examples=32", "train.warmup=0.1",
                "train.weight_decay=0.0", "task.length=128"]  # fmt: skip
+RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
 def etude(*words: object, log: Path, threads: int = 1) -> int:
@@ -43,7 +45,21 @@ def etude(*words: object, log: Path, threads: int = 1) -> int:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with open(log, "ab") as file:
         command = [sys.executable, "-m", "etude", *map(str, words)]
-        return subprocess.run(command, stdout=file, stderr=file, env=environment, check=False).returncode
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        RUNNING.add(process)
+        try:
+            return process.wait()
+        finally:
+            RUNNING.discard(process)
+
+
+def stop(*_: object) -> None:
+    """Pass SIGTERM on, so that every command saves a checkpoint, and end when they have."""
+    for process in list(RUNNING):
+        process.terminate()
+    for process in list(RUNNING):
+        process.wait()
+    os._exit(143)
 
 
 def pretrain(arguments: argparse.Namespace, work: Path) -> Path:
@@ -54,7 +70,7 @@ def pretrain(arguments: argparse.Namespace, work: Path) -> Path:
     if (run / "recipe.yaml").is_file():
         etude("pretrain", "--resume", run, log=work / "pretrain.log", threads=4)
     else:
-        settings = [f"train.steps={round(arguments.share * STEPS)}", "train.save_every=5000", "train.eval_every=20000"]
+        settings = [f"train.steps={round(arguments.share * STEPS)}", "train.save_every=2000", "train.eval_every=20000"]
         etude("pretrain", "electra-small", corpus, "-o", run, *settings, log=work / "pretrain.log", threads=4)
     return run
 
@@ -101,6 +117,7 @@ def main() -> None:
     arguments = parser.parse_args()
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, stop)
     start = time.perf_counter()
     run = work / "electra-small" if arguments.only == "finetune" else pretrain(arguments, work)
     print(f"pre-training: {time.perf_counter() - start:.0f} s", flush=True)
