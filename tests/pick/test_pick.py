@@ -124,6 +124,7 @@ def test_unsure_answers_are_withheld(picked: tuple[PickResult, list[str]], tmp_p
         ({"start": ["nowhere"]}, "there is no such folder"),
         ({"columns": {"txt": "a"}}, "Did you mean 'text'"),
         ({"score": "accurracy"}, "accuracy"),
+        ({"recipes": "bert-toy,bert-tyo"}, "There is no recipe named 'bert-tyo'"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -131,3 +132,23 @@ def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], 
     with pytest.raises(UserError, match=message):
         etude.pick(task="classify", train=train, out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_tries_the_default_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An option that is not given must reach the pick as nothing: `()` was once read as the name of a recipe."""
+    from typer.testing import CliRunner
+
+    from etude.cli.main import app
+    from etude.pick import pick as picking
+
+    calls: list[dict[str, Any]] = []
+
+    def record(*arguments: Any, **options: Any) -> PickResult:
+        calls.append(options)
+        raise UserError("enough")
+
+    monkeypatch.setattr(picking, "pick", record)
+    CliRunner().invoke(
+        app, ["pick", "town.txt", "--task", "classify", "--train", "labels.csv", "-o", str(tmp_path / "x")]
+    )
+    assert calls and not calls[0]["recipes"] and not calls[0]["starts"] and not calls[0]["text_field"]

@@ -30,7 +30,7 @@ from etude.pick.journal import Journal
 from etude.pick.race import Race, run_race
 from etude.pick.text import PickText
 from etude.recipes.document import parse_overrides
-from etude.recipes.schema import validate_settings
+from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
 from etude.study.text_source import hash_json
@@ -132,6 +132,8 @@ def pick(
     start_encoders = [open_start(*_parse_start(start)) for start in starts]
     _refuse_equal_names([encoder.name for encoder in start_encoders])
     scratch = parse_candidates(list(recipes), device)
+    for candidate in scratch:
+        Recipe.load(candidate.recipe, dict(candidate.changes))  # an unknown name is said before anything is done
     out.mkdir(parents=True, exist_ok=True)
     journal = Journal(out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy))
     if journal.changed:
