@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from picking.scoring import score_answers
 from picking.table import format_table
 
 RESULTS = Path(__file__).parent / "results" / "pick"
+WORK = Path(tempfile.gettempdir()) / "pick_tasks"
 
 
 def main() -> None:
@@ -120,7 +122,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--minilm", type=Path, help="folder of the weights; DATA/minilm or the package's if not given")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
     parser.add_argument("--write", type=Path, help="folder for new results, if not that of --results")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/pick_tasks"), help="folder for runs and vectors")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder for runs and vectors")
     parser.add_argument("--keep", action="store_true", help="keep the folders of picks")
     parser.add_argument("--commit", help="to be recorded, where there is no git")
     return parser.parse_args()

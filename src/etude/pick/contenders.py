@@ -38,7 +38,9 @@ BACKWARD = 3  # forward and backward cost three times the forward pass
 STARTUP_SECONDS = 2.0  # of a fine-tuning: opening the model, the first step, writing
 
 
-class Contender(ABC):
+class Answerer(ABC):
+    """Learns from some examples and answers for others."""
+
     name: str
     label: Label
 
@@ -57,6 +59,15 @@ class Contender(ABC):
     ) -> list[Answer]:
         """Learn from the examples `train` and answer for `valid`; raises OutOfTime at the deadline."""
 
+    def estimate(self, data: PickData, seconds: float) -> float:
+        """Estimate the seconds of a fit on all labels from those of a fold."""
+        fold = data.folds[0]
+        return seconds * len(data.refit_on) / max(1, len(fold.train))
+
+
+class Contender(Answerer):
+    """An answerer that can be the result of a pick."""
+
     @abstractmethod
     def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
         """Learn from all labels and write the final model to `out`."""
@@ -65,13 +76,8 @@ class Contender(ABC):
     def scale_logits(self, folder: Path, value: float) -> None:
         """Divide the logits of a written model by a temperature."""
 
-    def estimate(self, data: PickData, seconds: float) -> float:
-        """Estimate the seconds of a fit on all labels from those of a fold."""
-        fold = data.folds[0]
-        return seconds * len(data.refit_on) / max(1, len(fold.train))
 
-
-class Majority(Contender):
+class Majority(Answerer):
     """The most frequent answer of the training labels; in the table for comparison, never the result."""
 
     name = "majority"
@@ -86,12 +92,6 @@ class Majority(Contender):
     ) -> list[Answer]:
         kind = task_module(data.labelled.kind)
         return kind.majority(data.examples(train), data.examples(valid))
-
-    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
-        raise NotImplementedError("the most frequent answer is no model")
-
-    def scale_logits(self, folder: Path, value: float) -> None:
-        raise NotImplementedError("the most frequent answer has no logits")
 
 
 class BaselineContender(Contender):

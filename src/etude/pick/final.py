@@ -17,6 +17,7 @@ from etude.hub.exporter import export_run
 from etude.inference.abstention import Abstention
 from etude.pick import calibration
 from etude.pick.clock import OutOfTime
+from etude.pick.contenders import Contender
 from etude.pick.race import FIT_MARGIN, Entry, Race
 from etude.tasks.base import Answer
 from etude.train import checkpoint
@@ -131,9 +132,11 @@ def write_best(
     on_progress(f"refitting {entry.contender.label['en']} on all {len(race.data.refit_on):,} labels")
     writing = out.with_name(f".{out.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)
-    entry.contender.refit(race.data, writing, None)
+    contender = entry.contender
+    assert isinstance(contender, Contender)  # only such are ranked
+    contender.refit(race.data, writing, None)
     if scaling is not None and scaling.temperature != 1.0:
-        entry.contender.scale_logits(writing, scaling.temperature)
+        contender.scale_logits(writing, scaling.temperature)
     if scaling is not None and scaling.threshold is not None and accuracy is not None:
         Abstention(scaling.threshold, accuracy).write(writing)
     shutil.rmtree(out, ignore_errors=True)

@@ -199,7 +199,7 @@ def _fingerprint_inputs(
         "the labels": hash_json([data.fingerprint, data.chosen_on.tolist(), data.scored_on.tolist()]),
         "the text": pile.fingerprint if pile is not None else "",
         "the starts": hash_json([encoder.key for encoder in starts]),
-        "the recipes": hash_json([[one.name, str(one.recipe), dict(one.changes)] for one in scratch]),
+        "the recipes": hash_json([[recipe.name, str(recipe.recipe), dict(recipe.changes)] for recipe in scratch]),
         "the minutes": f"{minutes:g}", "the device": device, "the seed": str(seed), "the accuracy": str(accuracy),
     }  # fmt: skip
 

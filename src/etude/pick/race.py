@@ -22,7 +22,15 @@ from etude.errors import UserError
 from etude.pick import candidates as candidate_list
 from etude.pick.candidates import plan_rounds
 from etude.pick.clock import OutOfTime
-from etude.pick.contenders import BaselineContender, Contender, Majority, ProbeContender, TunedContender, task_code
+from etude.pick.contenders import (
+    Answerer,
+    BaselineContender,
+    Contender,
+    Majority,
+    ProbeContender,
+    TunedContender,
+    task_code,
+)
 from etude.pick.data import PickData
 from etude.pick.encoders import Candidate, Encoder, pretrain_candidate
 from etude.pick.journal import Journal
@@ -57,11 +65,15 @@ TAGGER_LABELS = {"tfidf": {"en": "word features, linear chain", "ko": "단어 �
 class Entry:
     """A contender in the race."""
 
-    contender: Contender
+    contender: Answerer
     trials: Trials
     encoder: Encoder | None = None
     note: str = ""  # why it has not every fold
-    is_selectable: bool = True
+
+    @property
+    def is_selectable(self) -> bool:
+        """Whether it can be the result of the pick."""
+        return isinstance(self.contender, Contender)
 
 
 @dataclass
@@ -96,14 +108,14 @@ class Race:
 
     def reserve(self, entry: Entry | None = None) -> float:
         """Seconds that scoring and refitting take, for the slower of the leader and `entry`."""
-        entries = [one for one in (self.leader(), entry) if one is not None]
+        entries = [candidate for candidate in (self.leader(), entry) if candidate is not None]
         finishing = FINISHING + FINISHING_SHARE * self.clock.total
-        return finishing + max((2 * FIT_MARGIN * one.trials.cost for one in entries), default=0.0)
+        return finishing + max((2 * FIT_MARGIN * candidate.trials.cost for candidate in entries), default=0.0)
 
     # --- trials -------------------------------------------------------------------------------------
 
-    def enter(self, contender: Contender, encoder: Encoder | None = None, selectable: bool = True) -> Entry:
-        entry = Entry(contender, Trials(contender.name, 0.0), encoder, is_selectable=selectable)
+    def enter(self, contender: Answerer, encoder: Encoder | None = None) -> Entry:
+        entry = Entry(contender, Trials(contender.name, 0.0), encoder)
         self.entries[contender.name] = entry
         return entry
 
@@ -145,7 +157,7 @@ class Race:
         return self.run_trial(contender, fold.train, fold.valid, self.clock.deadline(self.reserve(entry)))
 
     def run_trial(
-        self, contender: Contender, train: np.ndarray, valid: np.ndarray, deadline: float | None
+        self, contender: Answerer, train: np.ndarray, valid: np.ndarray, deadline: float | None
     ) -> tuple[list[Answer], float]:
         """Return answers for `valid` after learning from `train`, and the seconds; stored under their key."""
         key = hash_json([
@@ -184,7 +196,7 @@ class Race:
     def run_baselines(self, vectors: Encoder | None = None) -> None:
         """Models that read plain text, or words with the vectors of the user's text."""
         if vectors is None:
-            self.run_folds(self.enter(Majority(), selectable=False))
+            self.run_folds(self.enter(Majority()))
         labels = BASELINE_LABELS | (TAGGER_LABELS if self.data.labelled.kind == "tag" else {})
         for name, label in labels.items():
             is_due = baselines.needs_vectors(name) == (vectors is not None)

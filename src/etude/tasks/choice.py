@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
@@ -35,10 +35,11 @@ from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, most
 from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
 from etude.tasks.data.records import FILES, records
-from etude.tasks.linear_task import LinearTask, PartialRows, Targets
+from etude.tasks.linear_task import PartialRows, Targets
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PooledHead
+from etude.tasks.pooled_task import PooledTask
 from etude.tasks.prompt_form import ChoicePrompt
 from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -202,7 +203,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Choice(settings, model, tokenizer)
 
 
-class Choice(LinearTask[Question, ExampleRow, ExampleBatch]):
+class Choice(PooledTask[Question]):
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.settings, self.scoring = settings, ChoiceScoring()
@@ -263,20 +264,6 @@ class Choice(LinearTask[Question, ExampleRow, ExampleBatch]):
         return answers
 
     # --- the head alone -----------------------------------------------------------------------------
-
-    @property
-    def output_layer(self) -> nn.Linear:
-        return self.pooled.head
-
-    @property
-    def nonlinear_part(self) -> str | None:
-        return self.pooled.nonlinear_part
-
-    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
-        return self.pooled.features(model, states, batch)
-
-    def unit_counts(self, batch: ExampleBatch) -> np.ndarray:
-        return self.pooled.feature_counts(batch)
 
     def targets(self, examples: Examples[Question], rows: PartialRows[ExampleRow]) -> Targets:
         sizes = [len(item.choices) for item in examples]

@@ -21,22 +21,21 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
-from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, most_common
 from etude.tasks.bootstrap import Score, bootstrap, bootstrap_counts
 from etude.tasks.data.examples import Examples, Record, column_of, gather, label_names, label_numbers, label_of, text_of
 from etude.tasks.data.records import FILES, records
-from etude.tasks.linear_task import LinearTask, PartialRows, Targets
+from etude.tasks.linear_task import PartialRows, Targets
 from etude.tasks.metrics import Confusion, area_under_curves
 from etude.tasks.outcomes import CORRECT, GOLD, PREDICTED, Outcome, mean_outcome
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
+from etude.tasks.pooled_task import PooledTask
 from etude.tasks.prompt_form import LabelPrompt
 from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout, label_config
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -222,7 +221,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Classify(settings, model, tokenizer, facts["labels"])
 
 
-class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
+class LabelTask(PooledTask[L]):
     """One label for an example, whatever of it is read: `LabelScoring.texts`."""
 
     pads_batches = True
@@ -299,20 +298,6 @@ class LabelTask(LinearTask[L, ExampleRow, ExampleBatch]):
         }
 
     # --- the head alone -----------------------------------------------------------------------------
-
-    @property
-    def output_layer(self) -> nn.Linear:
-        return self.pooled.head
-
-    @property
-    def nonlinear_part(self) -> str | None:
-        return self.pooled.nonlinear_part
-
-    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
-        return self.pooled.features(model, states, batch)
-
-    def unit_counts(self, batch: ExampleBatch) -> np.ndarray:
-        return self.pooled.feature_counts(batch)
 
     def targets(self, examples: Examples[L], rows: PartialRows[ExampleRow]) -> Targets:
         numbers = label_numbers((item.label for item in examples), self.labels, examples.places)

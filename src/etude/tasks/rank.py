@@ -25,12 +25,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance, fold
 from etude.errors import UserError
 from etude.models.base import Model
-from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring
@@ -38,11 +37,12 @@ from etude.tasks.bootstrap import Score, bootstrap_mean
 from etude.tasks.data.candidates import COLUMNS, Query, parse, read
 from etude.tasks.data.examples import Examples
 from etude.tasks.data.records import FILES, records
-from etude.tasks.linear_task import LinearTask, PartialRows, Targets
+from etude.tasks.linear_task import PartialRows, Targets
 from etude.tasks.metrics import average_precision, hit, reciprocal_rank
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pair import pair_reading
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PooledHead
+from etude.tasks.pooled_task import PooledTask
 from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -177,7 +177,7 @@ class QueryBatch(ExampleBatch):
     owners: Tensor | None = None  # (C,) int64, the query of each
 
 
-class Rank(LinearTask[Query, ExampleRow, QueryBatch]):
+class Rank(PooledTask[Query, QueryBatch]):
     gives_probabilities = False
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer) -> None:
@@ -256,20 +256,6 @@ class Rank(LinearTask[Query, ExampleRow, QueryBatch]):
         return [_answer(item, scores) for item, scores in zip(examples, self.scores(model, examples), strict=True)]
 
     # --- the head alone -----------------------------------------------------------------------------
-
-    @property
-    def output_layer(self) -> nn.Linear:
-        return self.pooled.head
-
-    @property
-    def nonlinear_part(self) -> str | None:
-        return self.pooled.nonlinear_part
-
-    def features(self, model: Model, states: States, batch: QueryBatch) -> Tensor:
-        return self.pooled.features(model, states, batch)
-
-    def unit_counts(self, batch: QueryBatch) -> np.ndarray:
-        return self.pooled.feature_counts(batch)
 
     def targets(self, examples: Examples[Query], rows: PartialRows[ExampleRow]) -> Targets:
         informative(examples)

@@ -20,23 +20,23 @@ import numpy as np
 import torch
 from pydantic import Field
 from scipy.stats import rankdata
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
-from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring
 from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.examples import Examples, Record, column_of, gather, number_of
 from etude.tasks.data.records import FILES, records
-from etude.tasks.linear_task import LinearTask, PartialRows, Targets
+from etude.tasks.linear_task import PartialRows, Targets
 from etude.tasks.metrics import Confusion, Correlation
 from etude.tasks.outcomes import Outcome, correlation_outcome
 from etude.tasks.pair import FIRST, INPUTS, SECOND, TEXTS, pair_reading, texts_of
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PairReading, PooledHead
+from etude.tasks.pooled_task import PooledTask
 from etude.tasks.published_head import SCORE_CONFIG, EncoderFamily, PublishedHead, Readout
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -151,7 +151,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Similarity(settings, model, tokenizer, facts["mean"], facts["deviation"])
 
 
-class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
+class Similarity(PooledTask[RatedPair]):
     gives_probabilities = False
     pads_batches = True
 
@@ -213,20 +213,6 @@ class Similarity(LinearTask[RatedPair, ExampleRow, ExampleBatch]):
         return [{"score": float(value)} for value in self.values(model, examples)]
 
     # --- the head alone -----------------------------------------------------------------------------
-
-    @property
-    def output_layer(self) -> nn.Linear:
-        return self.pooled.head
-
-    @property
-    def nonlinear_part(self) -> str | None:
-        return self.pooled.nonlinear_part
-
-    def features(self, model: Model, states: States, batch: ExampleBatch) -> Tensor:
-        return self.pooled.features(model, states, batch)
-
-    def unit_counts(self, batch: ExampleBatch) -> np.ndarray:
-        return self.pooled.feature_counts(batch)
 
     def targets(self, examples: Examples[RatedPair], rows: PartialRows[ExampleRow]) -> Targets:
         return Targets("squares", list(((_gold(examples) - self.mean) / self.deviation)[:, None]))
