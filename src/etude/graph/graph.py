@@ -1,0 +1,224 @@
+"""A knowledge graph, on disk or in memory: triples (head, relation, tail) over named entities and relations.
+
+It is a folder of its own, not a part of a corpus: one graph serves many corpora, tasks and runs, and each of them keeps
+its fingerprint. The folder holds `manifest.json` and raw little-endian arrays, mapped into memory when first read:
+
+    entities.letters.u8, .bounds.i64, .order.i32     names end to end, where each starts, and their sorted order
+    relations.letters.u8, .bounds.i64, .order.i32
+    train.triples.i32 (T, 3), train.weights.f32      also valid and test; weights only where the source has them
+    outgoing.bounds.i64, .neighbours.i32, .relations.i32      the train triples as rows of heads (CSR)
+    incoming.bounds.i64, .neighbours.i32, .relations.i32      and as rows of tails
+    labels, aliases, descriptions: .letters.u8, .bounds.i64   one text an entity, where the source has them
+
+Adjacency is that of the train triples alone: what is held out must not be read from a neighbour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from etude.errors import UserError
+from etude.graph.adjacency import Adjacency
+from etude.graph.graph_files import MappedArrays, read_manifest
+from etude.graph.names import Names, Texts, pack_texts, sort_names
+
+SPLITS = ("train", "valid", "test")
+ALIAS_SEPARATOR = "\n"  # between the aliases of one entity, which are lines
+
+TripleInput = np.ndarray | Sequence[Sequence[int]]
+
+
+class Graph:
+    """Triples, names and neighbours. Make one with `etude prepare --graph`, `open` or `from_triples`."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], folder: Path | None, fingerprint: str | None = None) -> None:
+        """`arrays` by the names of their files without the type; `folder` None is a graph in memory."""
+        self._arrays, self._folder, self._fingerprint = arrays, folder, fingerprint
+        self.splits: tuple[str, ...] = tuple(split for split in SPLITS if f"{split}.triples" in arrays)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a graph on disk."""
+        if self._folder is None:
+            raise ValueError("a graph in memory has no folder")
+        return self._folder
+
+    @classmethod
+    def open(cls, folder: str | Path, verify: bool | None = None) -> Self:
+        """Open a graph folder and check the length of its files.
+
+        `verify` True checks every hash and the arrays too; False checks no hash; None hashes small graphs only.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        arrays = MappedArrays(folder, manifest, verify)
+        graph = cls(arrays, folder, manifest["fingerprint"])
+        if verify:
+            graph.check()
+        return graph
+
+    @classmethod
+    def from_triples(
+        cls,
+        triples: TripleInput,
+        entities: Sequence[str],
+        relations: Sequence[str],
+        *,
+        valid: TripleInput | None = None,
+        test: TripleInput | None = None,
+        labels: Sequence[str] | None = None,
+        aliases: Sequence[Sequence[str]] | None = None,
+        descriptions: Sequence[str] | None = None,
+        weights: Sequence[float] | np.ndarray | None = None,
+    ) -> Self:
+        """Build a graph in memory from triples of numbers (head, relation, tail), in their order.
+
+        entities, relations: the names by number. labels, aliases, descriptions: one an entity; "" or [] is none.
+        weights: one a train triple.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        for kind, names in (("entities", entities), ("relations", relations)):
+            arrays[f"{kind}.letters"], arrays[f"{kind}.bounds"] = pack_texts(names)
+            arrays[f"{kind}.order"] = sort_names(names)
+        for split, given in (("train", triples), ("valid", valid), ("test", test)):
+            if given is not None:
+                numbers = np.asarray(given, np.int64).reshape(-1, 3)
+                _check_ids(numbers, len(entities), len(relations), f"The graph has {split} triples")
+                arrays[f"{split}.triples"] = numbers.astype(np.int32)
+        if weights is not None:
+            arrays["train.weights"] = np.asarray(weights, np.float32)
+        for kind, incoming in (("outgoing", False), ("incoming", True)):
+            rows = Adjacency.build(arrays["train.triples"], len(entities), incoming)
+            arrays[f"{kind}.bounds"], arrays[f"{kind}.neighbours"] = rows.bounds, rows.neighbours
+            arrays[f"{kind}.relations"] = rows.relations
+        lines = None if aliases is None else [ALIAS_SEPARATOR.join(entity_aliases) for entity_aliases in aliases]
+        for kind, texts in (("labels", labels), ("aliases", lines), ("descriptions", descriptions)):
+            if texts is not None:
+                arrays[f"{kind}.letters"], arrays[f"{kind}.bounds"] = pack_texts(texts)
+        graph = cls(arrays, None)
+        graph.check()
+        return graph
+
+    @cached_property
+    def entities(self) -> Names:
+        """The names of entities, by number."""
+        return self._names("entities")
+
+    @cached_property
+    def relations(self) -> Names:
+        """The names of relations, by number."""
+        return self._names("relations")
+
+    def _names(self, kind: str) -> Names:
+        return Names(*(self._arrays[f"{kind}.{part}"] for part in ("letters", "bounds", "order")))
+
+    def triples(self, split: str = "train") -> np.ndarray:
+        """Return the triples of a split: head, relation, tail, (T, 3) int32."""
+        return self._arrays[f"{self._known(split)}.triples"]
+
+    def weights(self, split: str = "train") -> np.ndarray | None:
+        """Return a weight a triple, (T,) float32, where the source has them."""
+        return self._arrays.get(f"{self._known(split)}.weights")
+
+    def _known(self, split: str) -> str:
+        if split not in self.splits:
+            place = f"The graph {self._folder}" if self._folder else "The graph"
+            raise UserError(f"{place} has no split '{split}'. Splits: {', '.join(self.splits)}.")
+        return split
+
+    @cached_property
+    def outgoing(self) -> Adjacency:
+        """The train triples as rows of heads: tails and relations of each."""
+        return self._adjacency("outgoing")
+
+    @cached_property
+    def incoming(self) -> Adjacency:
+        """The train triples as rows of tails: heads and relations of each."""
+        return self._adjacency("incoming")
+
+    def _adjacency(self, kind: str) -> Adjacency:
+        return Adjacency(*(self._arrays[f"{kind}.{part}"] for part in ("bounds", "neighbours", "relations")))
+
+    def label(self, entity: int) -> str:
+        """Return what an entity is called in text; its name where the source has no label."""
+        return self._text("labels", entity) or self.entities[entity]
+
+    def aliases(self, entity: int) -> list[str]:
+        """Return other names of an entity in text; not its label."""
+        text = self._text("aliases", entity)
+        return text.split(ALIAS_SEPARATOR) if text else []
+
+    def description(self, entity: int) -> str:
+        """Return a text about an entity, or nothing."""
+        return self._text("descriptions", entity)
+
+    def _text(self, kind: str, entity: int) -> str:
+        texts = self._texts.get(kind)
+        return "" if texts is None else texts[entity]
+
+    @cached_property
+    def _texts(self) -> dict[str, Texts]:
+        kinds = [kind for kind in ("labels", "aliases", "descriptions") if f"{kind}.bounds" in self._arrays]
+        return {kind: Texts(self._arrays[f"{kind}.letters"], self._arrays[f"{kind}.bounds"]) for kind in kinds}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """One hash over all arrays; whatever depends on a graph stores it."""
+        return self._fingerprint or fingerprint_arrays({
+            name: hashlib.sha256(np.ascontiguousarray(self._arrays[name])).hexdigest() for name in self._arrays
+        })  # fmt: skip
+
+    def check(self) -> None:
+        """Check what hashes cannot: ids in range, bounds ascending, one text an entity."""
+        place = f"The graph {self._folder}" if self._folder else "The graph"
+        for split in self.splits:
+            triples = self.triples(split)
+            _check_ids(triples, len(self.entities), len(self.relations), f"{place} has {split} triples")
+            weights = self.weights(split)
+            if weights is not None and len(weights) != len(triples):
+                raise UserError(f"{place} has {len(weights)} weights for {len(triples)} {split} triples.")
+        for kind, texts in self._texts.items():
+            if len(texts) != len(self.entities):
+                raise UserError(f"{place} has {len(texts)} {kind} for {len(self.entities)} entities.")
+        for kind, rows in (("outgoing", self.outgoing), ("incoming", self.incoming)):
+            is_ascending = bool((rows.degrees() >= 0).all())
+            if len(rows.bounds) != len(self.entities) + 1 or not is_ascending or rows.bounds[-1] != len(rows.relations):
+                raise UserError(f"{place} has broken {kind} rows. Prepare the graph again.")
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(self.triples(split))} {split}" for split in self.splits)
+        return f"Graph({len(self.entities)} entities, {len(self.relations)} relations, triples: {counts})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._folder is not None:  # a loader in another process maps the files again
+            return Graph.open, (self._folder, False)
+        return Graph, (dict(self._arrays), None)
+
+
+def _check_ids(triples: np.ndarray, entities: int, relations: int, place: str) -> None:
+    """Raise UserError where a triple names an entity or a relation that is not there."""
+    for column, kind, count in ((0, "entities", entities), (1, "relations", relations), (2, "entities", entities)):
+        ids = triples[:, column]
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= count):
+            raise UserError(f"{place} with {kind} from {ids.min()} to {ids.max()}, but {count} {kind}.")
+
+
+def fingerprint_arrays(hashes: Mapping[str, str]) -> str:
+    """Return one hash over the names and SHA-256 of arrays."""
+    return hashlib.sha256(" ".join(f"{name} {hashes[name]}" for name in sorted(hashes)).encode()).hexdigest()
+
+
+def check_graph(graph: Graph, fingerprint: str, owner: str) -> None:
+    """Raise UserError where `owner` (such as "The run runs/transe") was made with another graph."""
+    if graph.fingerprint != fingerprint:
+        place = f"the graph {graph.folder}" if graph._folder else "this graph"
+        raise UserError(
+            f"{owner} was made with another graph than {place} (fingerprint {fingerprint[:12]}, not "
+            f"{graph.fingerprint[:12]}): its ids would name other entities. Give it the graph it was made with."
+        )
