@@ -23,6 +23,7 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.entities import restart_mentions
 from etude.text.corpus.manifest import MANIFEST, SPLITS, SplitEntry
 from etude.text.corpus.shard import Shard, choose_id_dtype
 from etude.text.corpus.split_writer import SplitWriter
@@ -59,7 +60,9 @@ def write_altered(source: Path, target: Path, changes: Alterations) -> None:
 
 def _write_split(corpus: Corpus, folder: Path, changes: Alterations, pairs: dict[int, int]) -> SplitEntry:
     vocab = corpus.tokenizer.vocab
-    writer = SplitWriter(folder, vocab, choose_id_dtype(vocab), surfaces=corpus.tokenizer.word_level)
+    writer = SplitWriter(
+        folder, vocab, choose_id_dtype(vocab), surfaces=corpus.tokenizer.word_level, entities=corpus.graph is not None
+    )
     for number in range(len(corpus.documents)):
         if fold("share", number) % 1000 >= 1000 * changes.share:
             continue
@@ -83,6 +86,8 @@ def _read_document(corpus: Corpus, number: int) -> Shard:
     document = Shard(corpus.tokens(start, stop), np.zeros(1, np.int64), sentences, words.astype(np.uint8))
     if corpus.tokenizer.word_level:
         _set_surfaces(document, corpus.surfaces(start, stop))
+    if corpus.graph is not None:
+        document.entities = corpus.entities(start, stop)
     return document
 
 
@@ -107,6 +112,8 @@ def _shuffle_words(document: Shard, number: int) -> Shard:
         letters = document.surfaces.tobytes()
         words = [letters[a:b] for a, b in zip(document.letters, ends, strict=True)]
         _set_surfaces(shuffled, [words[position] for position in source_positions])
+    if document.entities is not None:
+        shuffled.entities = restart_mentions(document.entities[source_positions], sentences)
     return shuffled
 
 

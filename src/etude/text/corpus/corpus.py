@@ -9,6 +9,7 @@ memory when first read:
     00000.sentences.u32          first token of each sentence; every document starts one
     00000.words.bits             one bit a token, lowest bit first: does a word start here?
     00000.surfaces.utf8, 00000.letters.u32   word-level tokenizers: the letters of each token, and where they start
+    00000.entities.i32           corpora with entities: the entity each token is a piece of a mention of (entities.py)
     counts.npy                   int64, how often each id occurs in the split
 
 The manifest has the length and SHA-256 of every file. Lengths are checked whenever a corpus is opened; hashes too
@@ -29,6 +30,7 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.text.corpus.bounds import BOUND, Bounds, group_by_shard
+from etude.text.corpus.entities import ENTITY, is_well_formed
 from etude.text.corpus.manifest import (
     COUNTS,
     FORMAT,
@@ -79,6 +81,11 @@ class Corpus:
         """The names of source and target where every document is a pair: two sentences (text/prepare/pairs.py)."""
         return corpus_pairs(self.manifest)
 
+    @property
+    def graph(self) -> str | None:
+        """The fingerprint of the graph whose entities the text mentions; None of a corpus without entities."""
+        return self.manifest["entities"]["graph"] if "entities" in self.manifest else None
+
     @classmethod
     def open(cls, folder: str | Path, split: str = "train", verify: bool | None = None) -> Self:
         """Open a split of a corpus folder and check the length of its files.
@@ -108,9 +115,13 @@ class Corpus:
 
     @classmethod
     def from_documents(
-        cls, documents: list[list[list[int]]], tokenizer: Tokenizer, word_starts: list[list[list[bool]]] | None = None
-    ) -> Self:
-        """Build a corpus in memory from documents of sentences of ids; by default every token starts a word."""
+        cls, documents: list[list[list[int]]], tokenizer: Tokenizer, word_starts: list[list[list[bool]]] | None = None,
+        entities: list[list[list[int]]] | None = None, graph: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Build a corpus in memory from documents of sentences of ids; by default every token starts a word.
+
+        `entities` has one number a token (entities.py), of the graph with the fingerprint `graph`.
+        """
         sentences = [sentence for document in documents for sentence in document]
         if not sentences or not all(sentences) or not all(documents):
             raise ValueError("every document needs a sentence, and every sentence a token")
@@ -131,6 +142,12 @@ class Corpus:
             letters = [tokenizer.token(id).encode() for id in tokens]
             shard.surfaces = np.frombuffer(b"".join(letters), np.uint8)
             shard.letters = (np.cumsum([len(word) for word in letters]) - [len(word) for word in letters]).astype(BOUND)
+        if (entities is None) != (graph is None):
+            raise ValueError("entities are numbers of a graph: give both, or neither")
+        if entities is not None:
+            shard.entities = np.concatenate([np.asarray(s, ENTITY) for document in entities for s in document])
+            if len(shard.entities) != len(tokens) or not is_well_formed(shard.entities, firsts):
+                raise ValueError("every token needs an entity or -1; later pieces follow their mention's first")
         size: ShardSize = {"tokens": len(tokens), "documents": len(documents), "sentences": len(sentences)}
         texts = [tokenizer.decode([id for sentence in document for id in sentence]) for document in documents]
         entry: SplitEntry = {
@@ -141,6 +158,8 @@ class Corpus:
             "format": FORMAT, "version": VERSION, "parts": {"train": entry},
             "tokenizer": {"kind": tokenizer.kind, "vocab": tokenizer.vocab, "fingerprint": tokenizer.fingerprint},
         }  # fmt: skip
+        if graph is not None:
+            manifest["entities"] = {"graph": graph}
         return cls([shard], [size], tokenizer, manifest, "train", None)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
@@ -154,6 +173,19 @@ class Corpus:
         for shard, a, b in self._spans(start, stop):
             packed = np.asarray(shard.words[a // 8 : (b + 7) // 8])
             pieces.append(np.unpackbits(packed, bitorder="little")[a % 8 : a % 8 + b - a].astype(bool))
+        return np.concatenate(pieces)
+
+    def entities(self, start: int, stop: int) -> np.ndarray:
+        """Return the entities of tokens start..stop, int32: -1 none, e a mention's first piece, -2 - e a later one."""
+        if self.graph is None:
+            raise UserError(
+                f"{self._folder or 'This corpus'} has no entities: it was not linked to a graph. "
+                "Prepare it with --link GRAPH, and with --anchors where the text has links."
+            )
+        pieces = [np.zeros(0, np.int32)]
+        for shard, a, b in self._spans(start, stop):
+            assert shard.entities is not None
+            pieces.append(shard.entities[a:b])
         return np.concatenate(pieces)
 
     def tokens_at(self, places: np.ndarray) -> np.ndarray:
@@ -202,7 +234,9 @@ class Corpus:
             hashes = [file["sha256"] for shard in entry["shards"] for file in shard["files"].values()]
         else:
             shard = self._shards[0]
-            arrays = (shard.tokens, shard.documents, shard.sentences, shard.words)
+            arrays = [shard.tokens, shard.documents, shard.sentences, shard.words]
+            if shard.entities is not None:
+                arrays.append(shard.entities)
             hashes = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
         return hashlib.sha256(" ".join([self.tokenizer.fingerprint, *hashes]).encode()).hexdigest()
 
@@ -235,6 +269,8 @@ class Corpus:
                 raise UserError(
                     f"{place} has ids beyond its vocabulary of {self.tokenizer.vocab}. Prepare the corpus again."
                 )
+            if shard.entities is not None and not is_well_formed(shard.entities, shard.sentences):
+                raise UserError(f"{place} has broken mentions of entities. Prepare the corpus again.")
 
     def __repr__(self) -> str:
         return f"Corpus({self.split}: {self.total} tokens, {len(self.documents)} documents, {self.tokenizer.kind})"

@@ -107,6 +107,13 @@ class Report(TypedDict):
     vocabulary_used: int
 
 
+class EntitiesEntry(TypedDict):
+    """What the entities of a corpus are numbers of, and where they come from."""
+
+    graph: str  # fingerprint of the graph
+    linker: NotRequired[str]  # fingerprint of what linked the text; none where documents came with their entities
+
+
 class Manifest(TypedDict):
     """The whole manifest. That of a corpus in memory has no settings, sources and report."""
 
@@ -117,6 +124,7 @@ class Manifest(TypedDict):
     settings: NotRequired[dict[str, object]]
     sources: NotRequired[list[SourceEntry]]
     report: NotRequired[Report]
+    entities: NotRequired[EntitiesEntry]
 
 
 def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:

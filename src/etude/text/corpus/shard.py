@@ -21,6 +21,7 @@ class Shard:
     words: np.ndarray  # (ceil(N / 8),) uint8, packed bits
     surfaces: np.ndarray | None = None  # (bytes,) uint8
     letters: np.ndarray | None = None  # (N,) uint32
+    entities: np.ndarray | None = None  # (N,) int32
 
 
 class MappedShards:
@@ -39,7 +40,7 @@ class MappedShards:
             arrays = {}
             for name in self.entries[number]["files"]:
                 _, array, suffix = name.split(".")
-                dtype = {"u16": "<u2", "u32": "<u4", "bits": "u1", "utf8": "u1"}[suffix]
+                dtype = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "bits": "u1", "utf8": "u1"}[suffix]
                 path = self.folder / name
                 # numpy cannot map an empty file; a shard of unknown-free, letterless tokens may have one
                 is_empty = self.entries[number]["files"][name]["bytes"] == 0

@@ -12,6 +12,7 @@ from typing import BinaryIO, TypedDict
 import numpy as np
 
 from etude.text.corpus.bounds import BOUND
+from etude.text.corpus.entities import ENTITY
 from etude.text.corpus.manifest import COUNTS, ShardEntry, SplitEntry, hash_file
 from etude.text.corpus.shard import Shard
 
@@ -32,12 +33,15 @@ class SplitWriter:
     """Appends documents to the shards of one split."""
 
     def __init__(
-        self, folder: Path, vocab: int, id_dtype: np.dtype, surfaces: bool, shard_tokens: int = SHARD_TOKENS
-    ) -> None:
+        self, folder: Path, vocab: int, id_dtype: np.dtype, surfaces: bool, shard_tokens: int = SHARD_TOKENS,
+        entities: bool = False,
+    ) -> None:  # fmt: skip
         self.folder, self.shard_tokens = folder, shard_tokens
         self.dtypes = {"tokens": id_dtype, "documents": BOUND, "sentences": BOUND, "words": np.dtype("u1")}
         if surfaces:
             self.dtypes |= {"surfaces": np.dtype("u1"), "letters": BOUND}
+        if entities:
+            self.dtypes["entities"] = ENTITY
         self.full_shards: list[ShardEntry] = []
         self.counts = np.zeros(vocab, np.int64)
         self.bytes = 0
@@ -51,7 +55,8 @@ class SplitWriter:
 
     def file_name(self, shard: int, array: str) -> str:
         """Return the name of an array's file, such as 00000.tokens.u16."""
-        suffix = {"words": "bits", "surfaces": "utf8"}.get(array) or f"u{8 * self.dtypes[array].itemsize}"
+        dtype = self.dtypes[array]
+        suffix = {"words": "bits", "surfaces": "utf8"}.get(array) or f"{dtype.kind}{8 * dtype.itemsize}"
         return f"{shard:05}.{array}.{suffix}"
 
     def _list_files(self) -> list[tuple[str, Path]]:
@@ -75,6 +80,8 @@ class SplitWriter:
             self._write("surfaces", documents.surfaces)
             self._write("letters", documents.letters + BOUND.type(self.size["surfaces"]))
             self.size["surfaces"] += len(documents.surfaces)
+        if documents.entities is not None:
+            self._write("entities", documents.entities)
         self.size["tokens"] += len(documents.tokens)
         self.size["documents"] += len(documents.documents)
         self.size["sentences"] += len(documents.sentences)
