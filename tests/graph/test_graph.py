@@ -72,7 +72,7 @@ def test_names_are_found(names: list[str], probe: str) -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(UserError, match="train triples with entities from 0 to 4, but 4 entities"):
+    with pytest.raises(UserError, match="train triples with entities from 4 to 4, but 4 entities"):
         Graph.from_triples([[0, 0, 4]], ENTITIES, RELATIONS)
     with pytest.raises(UserError, match="valid triples with relations from 2 to 2, but 2 relations"):
         Graph.from_triples(TRIPLES, ENTITIES, RELATIONS, valid=[[0, 2, 1]])

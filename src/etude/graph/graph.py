@@ -171,7 +171,7 @@ class Graph:
     def fingerprint(self) -> str:
         """One hash over all arrays; whatever depends on a graph stores it."""
         return self._fingerprint or fingerprint_arrays({
-            name: hashlib.sha256(np.ascontiguousarray(self._arrays[name])).hexdigest() for name in self._arrays
+            name: hashlib.sha256(self._arrays[name].tobytes()).hexdigest() for name in self._arrays
         })  # fmt: skip
 
     def check(self) -> None:
