@@ -40,8 +40,9 @@ import torch
 
 from etude.pretraining import pretrain as pretraining
 from etude.runs.model_card import describe_hardware, describe_versions
+from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import FORMAT, MANIFEST, VERSION
+from etude.text.corpus.manifest import FORMAT, VERSION
 from etude.text.corpus.shard import Shard
 from etude.text.corpus.split_writer import SplitWriter
 from etude.text.prepare.prepare import prepare

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
-from etude.errors import UserError
-from etude.text.corpus.manifest import MANIFEST, FileEntry, check_file
+from etude.text.checked_files import ALWAYS_HASHED, FileEntry, check_file, load_manifest
 
 FORMAT, VERSION = "etude graph", 1
-ALWAYS_HASHED = 1 << 25  # bytes of a graph, 32 MB: hashed in some hundredths of a second
 DTYPES = {"u8": "u1", "i32": "<i4", "i64": "<i8", "f32": "<f4"}
 SUFFIXES = {np.dtype(dtype): suffix for suffix, dtype in DTYPES.items()}
 
@@ -30,21 +27,7 @@ class GraphManifest(TypedDict):
 
 def read_manifest(folder: Path) -> GraphManifest:
     """Read and check the manifest of a graph folder."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise UserError(
-            f"{folder} is not a graph: {what}. Make one with 'etude prepare TRIPLES --graph -o {folder}'."
-        ) from None
-    except ValueError:
-        raise UserError(f"{path} is damaged: it is not JSON. Prepare the graph again.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{path} is not the manifest of a graph. Make one with 'etude prepare TRIPLES --graph'.")
-    if manifest.get("version") != VERSION:
-        raise UserError(f"{path} has format version {manifest.get('version')}; this version of etude reads {VERSION}.")
-    return cast("GraphManifest", manifest)
+    return cast("GraphManifest", load_manifest(folder, "graph", VERSION, "etude prepare TRIPLES --graph"))
 
 
 class MappedArrays(Mapping[str, np.ndarray]):
@@ -56,7 +39,7 @@ class MappedArrays(Mapping[str, np.ndarray]):
         entries = manifest["files"]
         hashing = verify if verify is not None else sum(entry["bytes"] for entry in entries.values()) <= ALWAYS_HASHED
         for name, entry in entries.items():
-            check_file(folder / name, entry, hashing)
+            check_file(folder / name, entry, hashing, "graph")
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = self.arrays.get(name)

@@ -19,8 +19,8 @@ from etude.pick.text_pile import TextPile, check_text
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.base import TaskKind
+from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import MANIFEST
 
 MIN_EXAMPLES = 10  # distinct inputs to learn from: two in each of five folds
 MIN_WITH_TEST = 20  # where the examples to report on are taken from the same file

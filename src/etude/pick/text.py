@@ -11,8 +11,8 @@ from pathlib import Path
 from etude.pick.text_pile import TextPile
 from etude.study import cell_code
 from etude.study.text_source import hash_json
+from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import MANIFEST
 from etude.text.prepare.prepare import prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 

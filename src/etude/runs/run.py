@@ -27,8 +27,8 @@ from typing import Any
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
 from etude.runs.staging import staged_folder
+from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import MANIFEST
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.train.metrics_log import read_metrics

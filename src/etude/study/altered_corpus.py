@@ -22,9 +22,10 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
+from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.entities import restart_mentions
-from etude.text.corpus.manifest import MANIFEST, SPLITS, SplitEntry
+from etude.text.corpus.manifest import SPLITS, SplitEntry
 from etude.text.corpus.shard import Shard, choose_id_dtype
 from etude.text.corpus.split_writer import SplitWriter
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE

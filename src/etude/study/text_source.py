@@ -19,8 +19,8 @@ from etude.errors import UserError
 from etude.study import cell_code
 from etude.study.altered_corpus import Alterations, choose_pseudo_words, label_senses, write_altered
 from etude.study.settings import Text
+from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import MANIFEST
 from etude.text.prepare.prepare import prepare
 from etude.text.prepare.sources import find_sources
 from etude.world import World

@@ -29,6 +29,7 @@ from typing import Self
 import numpy as np
 
 from etude.errors import UserError
+from etude.text.checked_files import ALWAYS_HASHED, check_file
 from etude.text.corpus.bounds import BOUND, Bounds, group_by_shard
 from etude.text.corpus.entities import ENTITY, is_well_formed
 from etude.text.corpus.manifest import (
@@ -39,14 +40,11 @@ from etude.text.corpus.manifest import (
     Manifest,
     ShardSize,
     SplitEntry,
-    check_file,
     corpus_pairs,
     read_manifest,
 )  # fmt: skip
 from etude.text.corpus.shard import MappedShards, Shard, Shards, choose_id_dtype
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
-
-ALWAYS_HASHED = 1 << 25  # bytes of a split, 32 MB: hashed in some hundredths of a second
 
 
 class Corpus:
@@ -106,7 +104,7 @@ class Corpus:
         files[COUNTS] = entry["counts"]
         hashing = verify if verify is not None else sum(file["bytes"] for file in files.values()) <= ALWAYS_HASHED
         for name, file in files.items():
-            check_file(folder / split / name, file, hashing)
+            check_file(folder / split / name, file, hashing, "corpus")
         tokenizer = Tokenizer(_read_tokenizer(folder, manifest))
         corpus = cls(MappedShards(folder / split, shards), shards, tokenizer, manifest, split, folder)
         if verify:

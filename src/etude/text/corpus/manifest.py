@@ -5,25 +5,16 @@ The names of the keys are the format on disk: "parts" are the splits of the corp
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict, cast
 
-from etude.errors import UserError
+from etude.text.checked_files import FileEntry, load_manifest
 
-MANIFEST, COUNTS = "manifest.json", "counts.npy"
+COUNTS = "counts.npy"
 FORMAT, VERSION = "etude corpus", 1
 SPLITS = ("train", "valid")
 
 Count = Literal["tokens", "documents", "sentences"]
-
-
-class FileEntry(TypedDict):
-    """A file of a split."""
-
-    bytes: int
-    sha256: NotRequired[str]  # not while the corpus is being written
 
 
 class ShardSize(TypedDict):
@@ -136,37 +127,4 @@ def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a corpus folder."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise UserError(f"{folder} is not a corpus: {what}. Make one with 'etude prepare TEXT -o {folder}'.") from None
-    except ValueError:
-        raise UserError(f"{path} is damaged: it is not JSON. Prepare the corpus again.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{path} is not the manifest of a corpus. Make one with 'etude prepare'.")
-    if manifest.get("version") != VERSION:
-        raise UserError(f"{path} has format version {manifest.get('version')}; this version of etude reads {VERSION}.")
-    return cast("Manifest", manifest)
-
-
-def check_file(path: Path, entry: FileEntry, hashing: bool) -> None:
-    """Check that a file has the length, and with `hashing` the SHA-256, that the manifest says."""
-    try:
-        length = path.stat().st_size
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing from the corpus. Prepare the corpus again.") from None
-    if length != entry["bytes"]:
-        kind = "truncated" if length < entry["bytes"] else "altered"
-        raise UserError(
-            f"{path} is {kind}: {length} bytes, the manifest says {entry['bytes']}. Prepare the corpus again."
-        )
-    if hashing and hash_file(path) != entry["sha256"]:
-        raise UserError(f"{path} was altered: its SHA-256 is not the one in the manifest. Prepare the corpus again.")
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return cast("Manifest", load_manifest(folder, "corpus", VERSION, "etude prepare TEXT"))

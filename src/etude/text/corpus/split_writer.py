@@ -11,9 +11,10 @@ from typing import BinaryIO, TypedDict
 
 import numpy as np
 
+from etude.text.checked_files import hash_file
 from etude.text.corpus.bounds import BOUND
 from etude.text.corpus.entities import ENTITY
-from etude.text.corpus.manifest import COUNTS, ShardEntry, SplitEntry, hash_file
+from etude.text.corpus.manifest import COUNTS, ShardEntry, SplitEntry
 from etude.text.corpus.shard import Shard
 
 SHARD_TOKENS = 1 << 26  # 128 MB of 16-bit ids: few files even for large corpora, each quick to hash

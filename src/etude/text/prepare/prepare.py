@@ -29,7 +29,7 @@ from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
-from etude.text.prepare.work_folder import WorkFolder, write_atomically
+from etude.text.prepare.work_folder import WorkFolder, refuse_existing, write_atomically
 from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer import training
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -106,8 +106,7 @@ def prepare(
     given_tokenizer = _open_given_tokenizer(tokenizer)
     vocab = given_tokenizer.vocab if given_tokenizer else training.parse_spec(str(tokenizer)).size or 0
     id_dtype = _parse_id_dtype(ids, vocab)
-    if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
+    refuse_existing(out, force)
     read_settings = ReadSettings(text_field, record_filter.fields if record_filter else (), one_document, errors, sides)
     settings = {
         "version": VERSION, "reading": asdict(read_settings), "where": where, "seed": seed, "valid": valid,

@@ -7,10 +7,11 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from etude.errors import UserError
-from etude.text.corpus.manifest import MANIFEST, Manifest
+from etude.text.checked_files import MANIFEST
 
 SETTINGS, STATE, LOCK, CORPUS = "settings.json", "state.json", "lock", "corpus"
 
@@ -61,8 +62,8 @@ class WorkFolder:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def publish(self, manifest: Manifest) -> None:
-        """Write the manifest and move the corpus to its place by a rename."""
+    def publish(self, manifest: Mapping[str, object]) -> None:
+        """Write the manifest and move the folder CORPUS to its place by a rename."""
         corpus = self.folder / CORPUS
         # without a state, what a process that dies in the next lines leaves is not continued
         (self.folder / STATE).unlink(missing_ok=True)
@@ -73,6 +74,12 @@ class WorkFolder:
         corpus.rename(self.out)
         _sync_folder(self.out.absolute().parent)
         shutil.rmtree(self.folder)
+
+
+def refuse_existing(out: Path, force: bool) -> None:
+    """Raise UserError if something is at `out` that only --force may replace."""
+    if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -1,0 +1,58 @@
+"""Files that a manifest vouches for: their length and SHA-256, and the manifest itself. Of corpora and of graphs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import NotRequired, TypedDict, cast
+
+from etude.errors import UserError
+
+MANIFEST = "manifest.json"
+ALWAYS_HASHED = 1 << 25  # bytes, 32 MB: hashed in some hundredths of a second, so whenever they are opened
+
+
+class FileEntry(TypedDict):
+    """A file in a manifest."""
+
+    bytes: int
+    sha256: NotRequired[str]  # not while the file is being written
+
+
+def load_manifest(folder: Path, noun: str, version: int, command: str) -> dict[str, object]:
+    """Read the manifest of a folder that holds a `noun` ("corpus", "graph"); `command` is what makes one."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
+        raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {folder}'.") from None
+    except ValueError:
+        raise UserError(f"{path} is damaged: it is not JSON. Prepare the {noun} again.") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != f"etude {noun}":
+        raise UserError(f"{path} is not the manifest of a {noun}. Make one with '{command}'.")
+    if manifest.get("version") != version:
+        raise UserError(f"{path} has format version {manifest.get('version')}; this version of etude reads {version}.")
+    return cast("dict[str, object]", manifest)
+
+
+def check_file(path: Path, entry: FileEntry, hashing: bool, noun: str) -> None:
+    """Check that a file has the length, and with `hashing` the SHA-256, that the manifest says."""
+    try:
+        length = path.stat().st_size
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing from the {noun}. Prepare the {noun} again.") from None
+    if length != entry["bytes"]:
+        kind = "truncated" if length < entry["bytes"] else "altered"
+        raise UserError(
+            f"{path} is {kind}: {length} bytes, the manifest says {entry['bytes']}. Prepare the {noun} again."
+        )
+    if hashing and hash_file(path) != entry["sha256"]:
+        raise UserError(f"{path} was altered: its SHA-256 is not the one in the manifest. Prepare the {noun} again.")
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
