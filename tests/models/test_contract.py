@@ -44,6 +44,10 @@ SHAPES: dict[str, dict[str, dict[str, object]]] = {
         "causal": TOWERS | {"direction": "causal"},
         "shared": TOWERS | {"share": "all", "norm": "post", "embedding_width": 8},
     },
+    "ernie": {
+        "fused": TOWERS
+        | {"norm": "post", "pooler": True, "layer_kinds": ["mix", "norm"], "entity_width": 8, "entity_heads": 2},
+    },
     "encoder_decoder": {
         "post": TOWERS,
         "separate": TOWERS | {"norm": "pre", "tables": "separate", "positions": "learned"},

@@ -63,6 +63,8 @@ class Packed:
     positions: Tensor  # (N,) int64, from 0 in each sequence
     segments: Tensor | None  # (N,) int64, 0 or 1
     layout: Layout
+    # the entities of some tokens, for a model that reads a knowledge graph beside the text; others pass them over
+    entities: EntityStream | None = field(default=None, kw_only=True)
 
     def to(self, device: torch.device | str) -> Self:
         """Move every tensor and layout to a device; arrays of the host stay there."""
@@ -82,6 +84,18 @@ class Packed:
             elif isinstance(value, (Layout, Packed)):
                 moved[entry.name] = nested(value)
         return replace(self, **moved)
+
+
+@dataclass
+class EntityStream(Packed):
+    """The entities of a packed batch, packed themselves: of each sequence its first token and those with an entity.
+
+    `tokens` (M,) are rows of an entity table, 0 for none; `positions` (M,) say which token of the batch each belongs
+    to; the layout has the same sequences, and sequences of padding behind them where shapes are static. Nothing else
+    of the text has a place here, so that no layer computes an entity state that nobody reads (nn/entity_fusion.py).
+    """
+
+    index: Tensor  # (N,) int64: where each token of the batch stands in this stream, or -1
 
 
 def positions_from_bounds(bounds: np.ndarray) -> np.ndarray:
