@@ -3,7 +3,7 @@
     python benchmarks/pick_tasks.py DATA --rivals                             # TF-IDF, fastText, MiniLM probe, CRF
     python benchmarks/pick_tasks.py DATA --mode text                          # six minutes on two cores, no start
     python benchmarks/pick_tasks.py DATA --mode start --parallel 8 --cores 2  # with MiniLM; eight at once on 16 cores
-    python benchmarks/pick_tasks.py DATA --mode gpu --limit-minutes 25        # ten minutes on the GPU
+    python benchmarks/pick_tasks.py DATA --mode gpu --limit-minutes 25        # ten minutes on the GPU, with all cores
     python benchmarks/pick_tasks.py --report                                  # the table of what there is so far
     python benchmarks/pick_tasks.py DATA --pack FOLDER                        # DATA for another machine, with MiniLM
 
@@ -23,6 +23,7 @@ sklearn-crfsuite` (with --no-deps for the first). Picks need none of these but t
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -43,6 +44,8 @@ WORK = Path(tempfile.gettempdir()) / "pick_tasks"
 def main() -> None:
     start_time = time.monotonic()
     options = parse_options()
+    usable = len(os.sched_getaffinity(0))
+    options.cores = options.cores or (usable // options.parallel if options.mode and "gpu" in options.mode else 2)
     store = ResultStore([options.results, *([options.write] if options.write else [])])
     if options.report:
         print(format_table(store.read()))
@@ -117,7 +120,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--draws", nargs="+", type=int, default=list(DRAWS))
     parser.add_argument("--minutes", type=float, help="of one pick, in place of the mode's")
     parser.add_argument("--parallel", type=int, default=1, help="picks at once, each on its own cores")
-    parser.add_argument("--cores", type=int, default=2, help="of one pick")
+    parser.add_argument("--cores", type=int, help="of one pick: 2, or on a GPU all that are there")
     parser.add_argument("--limit-minutes", type=float, help="begin no pick that would not end in time")
     parser.add_argument("--minilm", type=Path, help="folder of the weights; DATA/minilm or the package's if not given")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")

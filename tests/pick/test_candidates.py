@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.pick.candidates import CPU_CANDIDATES, GPU_CANDIDATES, VECTORS, parse_candidates, plan_rounds
+from etude.pick.candidates import (
+    CPU_CANDIDATES,
+    GPU_CANDIDATES,
+    VECTORS,
+    parse_candidates,
+    plan_rounds,
+    plan_shared_rounds,
+)
 from etude.recipes.schema import Recipe
 
 
@@ -30,6 +37,28 @@ def test_fewer_enter_where_the_time_is_short() -> None:
     assert plan_rounds(4, 130, 5, 25)[0] == 2
     assert plan_rounds(4, 40, 5, 25) == (1, [plan_rounds(1, 40, 5, 25)[1][0]])
     assert plan_rounds(4, 20, 5, 25) == (0, [])
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.floats(1, 10_000), st.floats(0, 60), st.floats(1, 60))
+def test_shared_rounds_grow_and_fit(count: int, slots: int, seconds: float, overhead: float, minimum: float) -> None:
+    entering, rounds = plan_shared_rounds(count, slots, seconds, overhead, minimum)
+    if not entering:
+        assert not rounds and seconds - overhead < minimum
+        return
+    assert rounds[0].seconds >= minimum and rounds[-1].survivors <= 2
+    assert all(later.seconds > earlier.seconds for earlier, later in pairwise(rounds))
+    sizes = [entering, *(each.survivors for each in rounds[:-1])]
+    total = sum(
+        size * each.seconds + overhead * -(-size // slots) for size, each in zip(sizes, rounds, strict=True)
+    )  # seconds of a round: those of the card for each of its candidates
+    assert total == pytest.approx(seconds)
+
+
+def test_a_warm_up_is_a_share_of_the_run() -> None:
+    """Published warm-ups of 10,000 steps would never end in a run of minutes."""
+    for candidate in (*CPU_CANDIDATES, *GPU_CANDIDATES):
+        recipe = Recipe.load(candidate.recipe, {**candidate.changes, "train.minutes": 1.0})
+        assert recipe.train.warmup < 1, candidate.name
 
 
 @pytest.mark.parametrize("candidate", [*CPU_CANDIDATES, *GPU_CANDIDATES, VECTORS], ids=lambda one: one.name)

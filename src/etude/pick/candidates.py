@@ -4,6 +4,9 @@ Successive halving (Jamieson and Talwalkar 2016): all candidates pre-train for a
 with twice as much, and so on until one is left, so the winner has had the longest pre-training. Rounds start afresh,
 because a schedule of the learning rate belongs to its length. Where the minutes are too few for all candidates, the
 first of the list enter; where they are too few for one, nothing is pre-trained, and the pick says so.
+
+A GPU is shared: the candidates of a round run at once, as many as there are slots, and halving ends with two of them,
+since one small model alone leaves most of the card idle.
 """
 
 from __future__ import annotations
@@ -37,21 +40,28 @@ CPU_CANDIDATES = (
     Candidate("gpt", {"en": "GPT", "ko": "GPT"}, "gpt1-toy", {**_CPU, "train.lr": 2e-3}),
 )  # fmt: skip
 
-_GPU = {"tokenizer": "wordpiece:16000,lower", "objective.length": 128, "train.micro_tokens": None}
+# Published warm-ups count steps of runs of days: here they are a share of the run.
+_GPU = {
+    "tokenizer": "wordpiece:16000,lower",
+    "objective.length": 128,
+    "train.batch_tokens": 32_768,
+    "train.micro_tokens": None,
+    "train.warmup": 0.06,
+}
+_TABLE_POSITIONS = {"model.context": 128}  # learnt positions: those that no pre-training saw would be noise
 GPU_CANDIDATES = (
     Candidate("encoder", {"en": "modern encoder", "ko": "현대식 인코더"}, "encoder-modern",
               {**_GPU, "model.layers": 8, "model.width": 512, "model.heads": 8, "model.feedforward": 768,
-               "model.window": None, "model.context": 512, "train.batch_tokens": 65_536, "train.batch_ramp": None,
-               "train.lr": 1.5e-3}),
+               "model.window": None, "model.context": 512, "train.batch_ramp": None, "train.lr": 1.5e-3}),
     Candidate("electra", {"en": "ELECTRA", "ko": "ELECTRA"}, "electra-small",
-              {**_GPU, "train.batch_tokens": 65_536, "train.lr": 1e-3}),
+              {**_GPU, **_TABLE_POSITIONS, "train.lr": 7e-4}),
     Candidate("bert", {"en": "BERT", "ko": "BERT"}, "bert-small",
-              {**_GPU, "train.batch_tokens": 65_536, "train.lr": 1e-3}),
+              {**_GPU, **_TABLE_POSITIONS, "objective.sentence": "none", "train.lr": 7e-4}),
     Candidate("gpt", {"en": "GPT", "ko": "GPT"}, "gpt1",
-              {**_GPU, "model.layers": 6, "model.width": 512, "model.heads": 8, "train.batch_tokens": 65_536,
-               "train.lr": 1e-3}),
+              {**_GPU, **_TABLE_POSITIONS, "model.layers": 6, "model.width": 512, "model.heads": 8, "train.lr": 6e-4}),
 )  # fmt: skip
-FIRST_ROUND_SECONDS = {"cpu": 25.0, "cuda": 30.0}  # below it a pre-training has not left the word frequencies
+# below it a pre-training has not left the word frequencies; of a GPU that others share, its share of the seconds
+FIRST_ROUND_SECONDS = {"cpu": 25.0, "cuda": 10.0}
 
 
 @dataclass(frozen=True)
@@ -87,5 +97,26 @@ def plan_rounds(count: int, seconds: float, overhead: float, minimum: float) -> 
         first = (seconds - overhead * sum(sizes)) / units
         if first >= minimum:
             survivors = [*sizes[1:], 1]
+            return entering, [Round(first * 2**number, left) for number, left in enumerate(survivors)]
+    return 0, []
+
+
+def plan_shared_rounds(
+    count: int, slots: int, seconds: float, overhead: float, minimum: float
+) -> tuple[int, list[Round]]:
+    """Return how many candidates enter, and the rounds of a device that `slots` candidates share at once.
+
+    `seconds` of a round are those of the device for each candidate: those that run at once take as many times longer.
+    `overhead` goes with each start of as many as there are slots.
+    """
+    for entering in range(count, 0, -1):
+        sizes = [entering]
+        while sizes[-1] > min(2, slots):
+            sizes.append(-(-sizes[-1] // 2))
+        units = sum(size * 2**number for number, size in enumerate(sizes))
+        starts = sum(-(-size // slots) for size in sizes)
+        first = (seconds - overhead * starts) / units
+        if first >= minimum:
+            survivors = [*sizes[1:], sizes[-1]]
             return entering, [Round(first * 2**number, left) for number, left in enumerate(survivors)]
     return 0, []

@@ -24,6 +24,7 @@ from etude.hub.vector_runs import open_vectors
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
 from etude.kinds import find_module
+from etude.pick import tuning
 from etude.pick.clock import OutOfTime, check_deadline
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
@@ -31,11 +32,13 @@ from etude.runs.task_plan import task_module
 from etude.study.code_hash import fingerprint as code_fingerprint
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
-from etude.transfer import few_labels, finetune, probe, temperature
+from etude.transfer import few_labels, probe, temperature
 
 Label = dict[str, str]  # by language of the report
 BACKWARD = 3  # forward and backward cost three times the forward pass
 STARTUP_SECONDS = 2.0  # of a fine-tuning: opening the model, the first step, writing
+GPU_STEP_SECONDS = 0.04  # of a small batch on a GPU, which waits for its launches
+WARM_UP_EXAMPLES = 32
 
 
 class Answerer(ABC):
@@ -58,6 +61,10 @@ class Answerer(ABC):
         self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
     ) -> list[Answer]:
         """Learn from the examples `train` and answer for `valid`; raises OutOfTime at the deadline."""
+
+    def seconds_before(self, work: Path) -> float:
+        """Seconds that went into a trial's folder before `answer`: by another process, or before a kill."""
+        return 0.0
 
     def estimate(self, data: PickData, seconds: float) -> float:
         """Estimate the seconds of a fit on all labels from those of a fold."""
@@ -151,8 +158,10 @@ class ProbeContender(Contender):
             return
         start_model = open_pretrained(self.encoder.folder)
         self._probe = probe.Probe(start_model, data.labelled.kind, data.settings, data.facts, self.device)
-        start = time.monotonic()
         try:
+            if self.device != "cpu":  # libraries and kernels load at the first pass, which says nothing of the next
+                self._probe.features(data.examples(range(min(WARM_UP_EXAMPLES, len(data.labelled)))), deadline)
+            start = time.monotonic()
             self._features = self._probe.features(data.labelled.examples, deadline)
         except TimeoutError:
             raise OutOfTime from None
@@ -193,31 +202,40 @@ class TunedContender(Contender):
             code_fingerprint("etude.transfer.finetune", "etude.transfer.few_labels"),
         ])  # fmt: skip
 
-    def _train(self, data: PickData, numbers: np.ndarray, folder: Path, examples: Path, deadline: float | None) -> None:
+    def _overrides(self, data: PickData, count: int) -> dict[str, object]:
+        """The settings of a fine-tuning on so many examples."""
         start = open_pretrained(self.encoder.folder)
-        overrides = {
-            **_task_overrides(data), **few_labels.finetuning_overrides(start, data.settings, len(numbers)),
+        return {
+            **_task_overrides(data), **few_labels.finetuning_overrides(start, data.settings, count),
             **self.settings, "train.seed": self.seed, "train.device": self.device,
+            **({} if self.device == "cpu" else {"train.workers": 1}),
         }  # fmt: skip
-        if (folder / "recipe.yaml").is_file():
-            run = finetune.resume(folder, quiet=True, deadline=deadline)
-        else:
-            run = finetune.finetune(
-                self.encoder.folder, data.labelled.kind, examples, folder, columns=data.labelled.columns,
-                overrides=overrides, quiet=True, deadline=deadline,
-            )  # fmt: skip
-        if not run.finished:
-            raise OutOfTime
+
+    def plan(self, data: PickData, train: np.ndarray, key: str, work: Path) -> tuning.Tuning:
+        """The fine-tuning of a trial, for a process of its own; its examples are written to the trial's folder."""
+        examples, overrides = data.write(train, work), self._overrides(data, len(train))
+        return tuning.Tuning(
+            key, str(self.encoder.folder), data.labelled.kind, str(examples), dict(data.labelled.columns), overrides
+        )
+
+    def _train(self, data: PickData, numbers: np.ndarray, folder: Path, examples: Path, deadline: float | None) -> None:
+        tuning.tune(
+            self.encoder.folder, data.labelled.kind, examples, folder, data.labelled.columns,
+            self._overrides(data, len(numbers)), deadline,
+        )  # fmt: skip
 
     def answer(
         self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
     ) -> list[Answer]:
         check_deadline(deadline)
-        self._train(data, train, work / "run", data.write(train, work), deadline)
-        tuned = TaskModel.open(work / "run", device=self.device)
+        self._train(data, train, work / tuning.RUN, data.write(train, work), deadline)
+        tuned = TaskModel.open(work / tuning.RUN, device=self.device)
         answers = tuned.task.predict(tuned.model, data.examples(valid))
-        shutil.rmtree(work / "run")  # its answers are what a trial keeps
+        shutil.rmtree(work / tuning.RUN)  # its answers are what a trial keeps
         return answers
+
+    def seconds_before(self, work: Path) -> float:
+        return tuning.read_seconds(work)
 
     def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
         self._train(data, data.refit_on, out, data.write(data.refit_on, out.parent / "labels"), deadline)
@@ -234,7 +252,8 @@ class TunedContender(Contender):
         overrides = few_labels.finetuning_overrides(open_pretrained(self.encoder.folder), data.settings, train)
         updates, batch = overrides["train.steps"], overrides["train.batch_examples"]
         assert isinstance(updates, int) and isinstance(batch, int)
-        return STARTUP_SECONDS + BACKWARD * updates * batch * feature_seconds / len(data.labelled)
+        least = updates * GPU_STEP_SECONDS if self.device != "cpu" else 0.0
+        return STARTUP_SECONDS + max(least, BACKWARD * updates * batch * feature_seconds / len(data.labelled))
 
 
 def _task_overrides(data: PickData) -> dict[str, object]:

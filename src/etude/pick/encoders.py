@@ -1,7 +1,11 @@
 """Encoders of a pick: models that were given, pre-trained on the user's text, or given and trained on.
 
 A pre-training is stored under a key of the recipe, the text and its minutes, not of the labels: where only labels
-change, it is there already. At its deadline it stops with a checkpoint and is used as far as it came.
+change, it is there already. One that is slower than planned is shortened, so that its learning rate comes to its end
+before the deadline; one that did not get there is used as far as it came.
+
+What is to be computed (`Pretraining`) is JSON-ready and knows its key, so that a process of its own can do it and leave
+the result in the store (pick/worker_pool.py).
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,16 @@ from etude.study import cell_code
 from etude.study.cells import CellStore
 from etude.study.code_hash import fingerprint as code_fingerprint
 from etude.study.text_source import hash_json
+from etude.text.corpus.corpus import Corpus
 
 Label = dict[str, str]
+
+# Without a trial of its speed a pre-training is planned as long as the fastest would be, and shortened.
+FASTEST = 4e6  # tokens a second
+MOST_EPOCHS = 60  # of the text: repeating it pays less and less (Muennighoff et al. 2023)
+COMPILATION_PAYS = 240.0  # seconds of training from which on torch.compile, a minute or more, pays
+CONTINUED_BATCH_TOKENS = 16_384  # of a start that goes on, on a GPU
+LOADERS = 2  # processes that build batches for a model that shares a GPU: each builds a million tokens a second
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,22 @@ def _hash_files(folder: Path) -> list[tuple[str, str]]:
     return hashes
 
 
+@dataclass(frozen=True)
+class Pretraining:
+    """A pre-training that is to be done, JSON-ready."""
+
+    key: str
+    name: str
+    label: Label
+    recipe: str  # a recipe, or the folder that is gone on from
+    corpus: str
+    overrides: dict[str, Any]
+    minutes: float
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 def tokenizer_of(candidate: Candidate) -> str | Any:
     """Return the tokenizer that a candidate's corpus needs: a spec, or that of the start."""
     if candidate.is_start:
@@ -80,44 +108,75 @@ def tokenizer_of(candidate: Candidate) -> str | Any:
     return Recipe.load(candidate.recipe, dict(candidate.changes)).tokenizer
 
 
-def pretrain_candidate(
-    candidate: Candidate, text: PickText, share: float, minutes: float, store: CellStore, device: str, seed: int,
-    deadline: float, on_progress: Callable[[str], None],
-) -> Encoder:  # fmt: skip
-    """Pre-train a candidate for some minutes, or read it from the store; raises OutOfTime where it cannot begin."""
+def plan_pretraining(
+    candidate: Candidate, text: PickText, share: float, minutes: float, device: str, seed: int,
+    on_progress: Callable[[str], None], *, is_timed: bool = True,
+) -> Pretraining:  # fmt: skip
+    """Settle a pre-training of some minutes; the text is prepared here if it is not there yet.
+
+    One that is timed has a trial of its speed first. On a device that others share the trial would say nothing, and
+    it costs as much as the rest of a short run: then the run is planned too long, and shortened.
+    """
     corpus = text.open_corpus(tokenizer_of(candidate), share, on_progress)
-    overrides = {**candidate.changes, "train.minutes": minutes, "train.seed": seed, "train.device": device}
-    key = _encoder_key(candidate, corpus.fingerprint, overrides)
-    folder = store.result_folder(key) / "run"
+    overrides = {**candidate.changes, "train.seed": seed, "train.device": device}
+    overrides |= {"train.minutes": minutes} if is_timed else _untimed_overrides(candidate, corpus, 60 * minutes, device)
     label = {
         "en": f"{candidate.label['en']}, {_format_minutes(minutes, 'en')}",
         "ko": f"{candidate.label['ko']}, {_format_minutes(minutes, 'ko')}",
     }
-    if store.state(key) == "failed":
-        raise UserError(store.error(key))
-    if store.state(key) != "done":
-        if time.monotonic() > deadline:
+    return Pretraining(
+        _encoder_key(candidate, corpus.fingerprint, overrides), f"{candidate.name} {_format_minutes(minutes, 'en')}",
+        label, str(candidate.recipe), str(corpus.folder), overrides, minutes,
+    )  # fmt: skip
+
+
+def _untimed_overrides(candidate: Candidate, corpus: Corpus, seconds: float, device: str) -> dict[str, Any]:
+    """The length of a pre-training, as many steps as could be; on a GPU also whether it is worth compiling."""
+    overrides: dict[str, Any] = {"train.workers": LOADERS} if device == "cuda" else {}
+    if device == "cuda" and seconds < COMPILATION_PAYS:
+        overrides["train.compile"] = False
+    if candidate.is_start:
+        batch_tokens = CONTINUED_BATCH_TOKENS
+        overrides["train.batch_tokens"] = batch_tokens
+    else:
+        batch_tokens = Recipe.load(candidate.recipe, dict(candidate.changes)).train.batch_tokens
+    tokens = min(FASTEST * seconds, MOST_EPOCHS * corpus.total)
+    return overrides | {"train.steps": max(1, int(tokens / batch_tokens))}
+
+
+def run_pretraining(store: CellStore, planned: Pretraining, deadline: float) -> None:
+    """Do a pre-training unless it is in the store; raises OutOfTime where it cannot begin."""
+    if store.state(planned.key) == "failed":
+        raise UserError(store.error(planned.key))
+    if store.state(planned.key) == "done":
+        return
+    if time.monotonic() > deadline:
+        raise OutOfTime
+    with store.lock(planned.key) as work:
+        folder, corpus = work / "run", Corpus.open(planned.corpus)
+        try:
+            if (folder / RECIPE).is_file():
+                run = pretraining.resume(folder, corpus=corpus.folder, quiet=True, deadline=deadline, shorten=True)
+            else:
+                run = pretraining.pretrain(
+                    planned.recipe, corpus, folder, quiet=True, overrides=planned.overrides, deadline=deadline,
+                    shorten=True,
+                )  # fmt: skip
+        except UserError as error:
+            store.fail(planned.key, str(error))
+            raise
+        lines = run.metrics()
+        if not lines:
             raise OutOfTime
-        with store.lock(key) as work:
-            run_folder = work / "run"
-            try:
-                if (run_folder / RECIPE).is_file():
-                    run = pretraining.resume(run_folder, corpus=corpus.folder, quiet=True, deadline=deadline)
-                else:
-                    run = pretraining.pretrain(
-                        candidate.recipe, corpus, run_folder, quiet=True, overrides=overrides, deadline=deadline
-                    )
-            except UserError as error:
-                store.fail(key, str(error))
-                raise
-            lines = run.metrics()
-            if not lines:
-                raise OutOfTime
-            last = lines[-1]
-            store.finish(key, {name: last[name] for name in ("step", "tokens", "flops", "seconds")})
-    result = store.result(key)
-    cost = {name: float(result[name]) for name in ("flops", "tokens", "seconds")}
-    return Encoder(f"{candidate.name} {_format_minutes(minutes, 'en')}", label, folder, key, minutes, dict(cost))
+        store.finish(planned.key, {name: lines[-1][name] for name in ("step", "tokens", "flops", "seconds")})
+
+
+def read_encoder(store: CellStore, planned: Pretraining) -> Encoder:
+    """The encoder of a pre-training that is done."""
+    result = store.result(planned.key)
+    cost: dict[str, float | None] = {name: float(result[name]) for name in ("flops", "tokens", "seconds")}
+    folder = store.result_folder(planned.key) / "run"
+    return Encoder(planned.name, planned.label, folder, planned.key, planned.minutes, cost)
 
 
 def _encoder_key(candidate: Candidate, corpus: str, overrides: Mapping[str, Any]) -> str:

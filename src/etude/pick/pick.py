@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +28,10 @@ from etude.pick.data import HELD_OUT, PickData
 from etude.pick.encoders import Candidate, Encoder, open_start
 from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, score_held_out, write_best
 from etude.pick.journal import Journal
-from etude.pick.race import Race, run_race
+from etude.pick.race import Race
+from etude.pick.stages import run_race
 from etude.pick.text import PickText
+from etude.pick.worker_pool import WorkerPool, count_slots
 from etude.recipes.document import parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import task_module
@@ -38,7 +41,7 @@ from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.train import checkpoint
-from etude.train.device import default_device
+from etude.train.device import default_device, resolve_device
 
 RESULTS, REPORT, BEST = "results.json", "report.html", "best"
 MIN_SECONDS = 20.0
@@ -117,7 +120,7 @@ def pick(
     if 60 * minutes < MIN_SECONDS:
         raise UserError(f"A pick takes at least {MIN_SECONDS:.0f} seconds: --minutes {minutes:g} is less.")
     begin = time.monotonic() if begin is None else begin
-    out, device = Path(out), device or default_device()
+    out, device = Path(out), _check_device(device)
     kind = task_module(task)
     task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
     checked = check_inputs(
@@ -144,7 +147,9 @@ def pick(
         on_progress("This pick is done already; nothing changed.")
         return finished
     journal.start(60 * minutes, time.monotonic() - begin)
-    race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress)
+    slots = count_slots(device)
+    pool = WorkerPool(slots, out) if slots > 1 else None
+    race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool)
     (out / "cells").mkdir(exist_ok=True)
     continued = [
         (encoder, Candidate(f"{encoder.name} continued",
@@ -152,7 +157,8 @@ def pick(
                             encoder.folder, {}, is_start=True))
         for encoder in start_encoders
     ]  # fmt: skip
-    run_race(race, pile, continued, scratch)
+    with closing(pool) if pool is not None else nullcontext():
+        run_race(race, pile, continued, scratch)
     winner = choose_winner(race)
     score = score_held_out(race, winner)
     scaling = calibrate(race, winner, accuracy)
@@ -164,6 +170,14 @@ def pick(
     checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
     journal.save()
     return PickResult(out, results)
+
+
+def _check_device(device: str | None) -> str:
+    if device is None:
+        return default_device()
+    if device not in ("cpu", "cuda"):
+        raise UserError(f"--device {device}: a pick runs on cpu or cuda. CUDA_VISIBLE_DEVICES says which GPU.")
+    return resolve_device(device).type
 
 
 def _task_values(settings: Mapping[str, object]) -> dict[str, Any]:

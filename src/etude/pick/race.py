@@ -1,16 +1,14 @@
-"""The race of a pick: who is tried, in which order, and how long.
+"""The race of a pick: contenders with their answers, who leads, and trials that end in time.
 
-Cheap contenders come first, so that there is something to return at any moment: baselines, then linear heads on the
-features of the starts. What is left of the time goes to word vectors of the text, to rounds of pre-training, and to
-fine-tuning the encoders whose features were best. Before each piece of work the time for refitting the present leader
-is set aside; work that cannot end before it is not begun, and work in flight stops there.
+Before each piece of work the time for refitting the present leader is set aside; work that cannot end before it is not
+begun, and work in flight stops there. Who is tried in which order: pick/stages.py.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,8 +17,6 @@ import numpy as np
 
 from etude.baselines import registry as baselines
 from etude.errors import UserError
-from etude.pick import candidates as candidate_list
-from etude.pick.candidates import plan_rounds
 from etude.pick.clock import OutOfTime
 from etude.pick.contenders import (
     Answerer,
@@ -32,10 +28,10 @@ from etude.pick.contenders import (
     task_code,
 )
 from etude.pick.data import PickData
-from etude.pick.encoders import Candidate, Encoder, pretrain_candidate
+from etude.pick.encoders import Encoder
 from etude.pick.journal import Journal
 from etude.pick.selection import Comparison, Standing, Trials
-from etude.pick.text import PickText
+from etude.pick.worker_pool import Job, WorkerPool
 from etude.study.cells import CellStore
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
@@ -47,11 +43,6 @@ FINISHING = 6.0  # seconds for calibration, export and report, and FINISHING_SHA
 FINISHING_SHARE = 0.02
 CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
 FIT_MARGIN = 1.5  # a refit may take so many times what its folds took
-VECTOR_SHARE = 0.1  # of the time for word vectors of the text
-PRETRAIN_SHARE = 0.6  # of the time left after the cheap contenders, for pre-training; the rest is for fine-tuning
-READ_SHARE = 0.08  # of the time for preparing one corpus
-BYTES_PER_SECOND = 1.5e6  # of text prepared by two cores, tokenizer included; measured on a slow one
-PRETRAIN_OVERHEAD = {"cpu": 6.0, "cuda": 45.0}  # seconds: opening, the trial of speed, compilation
 BASELINE_LABELS = {
     "tfidf": {"en": "TF-IDF, logistic regression", "ko": "TF-IDF, 로지스틱 회귀"},
     "ngrams": {"en": "bag of n-grams", "ko": "n-그램 가방"},
@@ -84,6 +75,7 @@ class Race:
     device: str
     seed: int
     on_progress: Callable[[str], None]
+    pool: WorkerPool | None = None  # processes that fine-tune at once, on a GPU
     entries: dict[str, Entry] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -127,6 +119,7 @@ class Race:
         name, number, allowed = entry.contender.name, 0, len(self.data.folds)
         while number < allowed:
             try:
+                self._fit_ahead(entry, range(number, allowed))
                 answers, seconds = self._trial(entry, number)
             except OutOfTime:
                 self.journal.values["decisions"][f"folds {name}"] = number
@@ -156,21 +149,42 @@ class Race:
         fold, contender = self.data.folds[number], entry.contender
         return self.run_trial(contender, fold.train, fold.valid, self.clock.deadline(self.reserve(entry)))
 
+    def _fit_ahead(self, entry: Entry, numbers: range) -> None:
+        """Fine-tune the next folds at once where there are processes for it: their trials then find what they need."""
+        contender, pool = entry.contender, self.pool
+        if pool is None or not isinstance(contender, TunedContender) or numbers[0] % pool.slots:
+            return
+        deadline, jobs = self.clock.deadline(self.reserve(entry)), []
+        for number in numbers[: pool.slots]:
+            fold = self.data.folds[number]
+            key = self._trial_key(contender, fold.train, fold.valid)
+            if self.store.state(key) in ("done", "failed"):
+                continue
+            with self.store.lock(key) as work:
+                planned = contender.plan(self.data, fold.train, key, work)
+            jobs.append(pool.submit(Job("finetune", planned.json(), self.store.folder, deadline)))
+        errors = {error for job in jobs if (error := job.result()) is not None}
+        if errors and time.monotonic() < deadline:
+            self.notes.append(f"{contender.label['en']}, in a process of its own: {'; '.join(sorted(errors))}")
+
+    def _trial_key(self, contender: Answerer, train: np.ndarray, valid: np.ndarray) -> str:
+        return hash_json([
+            "trial", contender.key, self.data.fingerprint, train.tolist(), valid.tolist(),
+            task_code(self.data.labelled.kind),
+        ])  # fmt: skip
+
     def run_trial(
         self, contender: Answerer, train: np.ndarray, valid: np.ndarray, deadline: float | None
     ) -> tuple[list[Answer], float]:
         """Return answers for `valid` after learning from `train`, and the seconds; stored under their key."""
-        key = hash_json([
-            "trial", contender.key, self.data.fingerprint, train.tolist(), valid.tolist(),
-            task_code(self.data.labelled.kind),
-        ])  # fmt: skip
+        key = self._trial_key(contender, train, valid)
         if self.store.state(key) == "failed":
             raise UserError(self.store.error(key))
         if self.store.state(key) != "done":
             with self.store.lock(key) as work:
                 try:
                     contender.prepare(self.data, deadline)  # what folds share is no cost of a refit
-                    start = time.monotonic()
+                    start = time.monotonic() - contender.seconds_before(work)
                     answers = contender.answer(self.data, train, valid, work, deadline)
                 except UserError as error:
                     self.store.fail(key, str(error))
@@ -187,7 +201,7 @@ class Race:
         name = entry.contender.label["en"]
         lead = "" if leader is None else "leads" if leader is entry else f"{leader.contender.label['en']} leads"
         self.on_progress(
-            f"{_format_seconds(self.clock.spent)} of {_format_seconds(self.clock.total)}  {name}: "
+            f"{format_seconds(self.clock.spent)} of {format_seconds(self.clock.total)}  {name}: "
             f"{100 * standing.score:.1f} ± {100 * standing.error:.1f}  ({lead})"
         )
 
@@ -232,93 +246,8 @@ class Race:
         if not entry.trials.answers:
             self.notes.append(f"{contender.label['en']}: {entry.note}")
 
-    def text_share(self, text: PickText) -> float:
-        """Share of the text that can be prepared in time; rounded, so that a corpus is found again."""
-        usable = READ_SHARE * self.clock.total * BYTES_PER_SECOND
-        share = min(1.0, usable / max(1, text.size))
-        return share if share == 1.0 else max(0.001, float(f"{share:.2g}"))
 
-    def run_vectors(self, text: PickText) -> None:
-        """Word vectors of the user's text, averaged over a text's words, alone and beside the words."""
-        if not any(baselines.needs_vectors(name) and baselines.supports(name, self.data.labelled.kind)
-                   for name in BASELINE_LABELS):  # fmt: skip
-            return
-        encoder = self._pretrain(candidate_list.VECTORS, text, VECTOR_SHARE * self.clock.total)
-        if encoder is not None:
-            self.run_baselines(encoder)
-
-    def run_rounds(self, stage: str, entering: Sequence[Candidate], text: PickText, share: float) -> None:
-        """Rounds of pre-training, each longer than the one before, ranked by the linear head on frozen features.
-
-        The last one is fine-tuned, too.
-        """
-        overhead = PRETRAIN_OVERHEAD[self.device] + READ_SHARE * self.clock.total / 3
-        seconds = self.journal.decide(f"pretrain {stage}", lambda: share * (self.clock.left - self.reserve()))
-        minimum = candidate_list.FIRST_ROUND_SECONDS[self.device]
-        count, rounds = plan_rounds(len(entering), seconds, overhead, minimum)
-        if not count:
-            needed, left = (overhead + minimum) / share, max(0.0, self.clock.left - self.reserve())
-            self.notes.append(f"no {stage}: it needs about {needed:.0f} seconds, and {left:.0f} were left")
-            return
-        alive = list(entering[:count])
-        results: list[tuple[Candidate, Entry]] = []
-        for planned in rounds:
-            results = []
-            for candidate in alive:
-                encoder = self._pretrain(candidate, text, planned.seconds)
-                entry = self.run_probe(encoder) if encoder is not None else None
-                if entry is not None:
-                    results.append((candidate, entry))
-            if not results:
-                return
-            order = [name for name in self.ranking() if name in {entry.contender.name for _, entry in results}]
-            results.sort(key=lambda pair: order.index(pair[1].contender.name))
-            alive = [candidate for candidate, _ in results[: planned.survivors]]
-            self.rounds.append({
-                "stage": stage, "seconds": planned.seconds, "survivors": [candidate.name for candidate in alive],
-                "scores": {entry.contender.name: self.standing(entry.contender.name).score for _, entry in results},
-            })  # fmt: skip
-        for _, entry in results:
-            self.run_tuned(entry)
-
-    def _pretrain(self, candidate: Candidate, text: PickText, seconds: float) -> Encoder | None:
-        minutes = float(f"{seconds / 60:.2g}")
-        self.on_progress(f"pre-training {candidate.label['en']} for {_format_seconds(60 * minutes)}")
-        deadline = self.clock.deadline(self.reserve(), 1.5 * seconds + 2 * PRETRAIN_OVERHEAD[self.device])
-        try:
-            encoder = pretrain_candidate(
-                candidate, text, self.text_share(text), minutes, self.store, self.device, self.seed, deadline,
-                self.on_progress,
-            )  # fmt: skip
-        except OutOfTime:
-            self.notes.append(f"{candidate.label['en']}: no time to pre-train it")
-            return None
-        except UserError as error:
-            self.notes.append(f"{candidate.label['en']}: {error}")
-            return None
-        finally:
-            self.journal.save()
-        return encoder
-
-
-def _format_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
+    """As in 1m05s."""
     whole = round(seconds)
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
-
-
-def run_race(
-    race: Race, text: PickText | None, starts: Sequence[tuple[Encoder, Candidate]], scratch: Sequence[Candidate]
-) -> None:
-    """All stages in their order."""
-    race.run_baselines()
-    probed = [entry for encoder, _ in starts if (entry := race.run_probe(encoder)) is not None]
-    if text is not None:
-        race.run_vectors(text)
-    order = race.ranking()
-    probed.sort(key=lambda entry: order.index(entry.contender.name))
-    for entry in probed:  # the best start first
-        race.run_tuned(entry)
-    if text is not None and starts:
-        race.run_rounds("continued pre-training", [candidate for _, candidate in starts], text, PRETRAIN_SHARE)
-    if text is not None:
-        race.run_rounds("pre-training from scratch", scratch, text, PRETRAIN_SHARE)

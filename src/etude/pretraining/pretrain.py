@@ -46,31 +46,40 @@ def pretrain(
     quiet: bool = False,
     overrides: Overrides = (),
     deadline: float | None = None,
+    shorten: bool = False,
 ) -> Run:
     """Pre-train `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
 
     A folder with a model in the place of the recipe goes on from its weights (pretraining/continued.py).
 
     Stopped by SIGTERM, Ctrl-C or `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run;
-    `resume` goes on.
+    `resume` goes on. With `shorten`, it becomes a shorter run that ends before the deadline (train/pace.py).
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     refuse_existing(Path(out))
     if isinstance(recipe, (str, Path)) and holds_model(recipe):
-        return _continue(read_start(recipe), corpus, out, quiet, overrides, deadline)
+        return _continue(read_start(recipe), corpus, out, quiet, overrides, deadline, shorten)
     resolved = resolve_recipe(recipe, corpus, overrides)
-    return start_run(resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet, deadline)
+    return start_run(
+        resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet, deadline, shorten
+    )
 
 
 def _continue(
-    start: StartWeights, corpus: Corpus, out: str | Path, quiet: bool, overrides: Overrides, deadline: float | None
+    start: StartWeights,
+    corpus: Corpus,
+    out: str | Path,
+    quiet: bool,
+    overrides: Overrides,
+    deadline: float | None,
+    shorten: bool,
 ) -> Run:
     recipe = resolve_recipe(continued_recipe(start, overrides), corpus, ())
 
     def build() -> tuple[Learner, dict[str, str]]:
         return build_continued(recipe, corpus, start), start_file(start, corpus)
 
-    return start_run(recipe, corpus, out, build, quiet, deadline)
+    return start_run(recipe, corpus, out, build, quiet, deadline, shorten)
 
 
 def start_run(
@@ -80,6 +89,7 @@ def start_run(
     build: Callable[[], tuple[Learner, dict[str, str]]],
     quiet: bool,
     deadline: float | None = None,
+    shorten: bool = False,
 ) -> Run:
     """Train a resolved recipe into a new folder; `build` gives model, objective and further files of the run."""
     device = resolve_device(recipe.train.device)
@@ -88,7 +98,7 @@ def start_run(
         recipe = fix_budget(recipe, corpus, learner[1], device)
         run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks):
-            return _train(run, corpus, learner, device, ranks, quiet, deadline)
+            return _train(run, corpus, learner, device, ranks, quiet, deadline, shorten)
 
 
 def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ranks: Ranks) -> Run:
@@ -98,7 +108,12 @@ def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ra
 
 
 def resume(
-    run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False, deadline: float | None = None
+    run: str | Path | Run,
+    *,
+    corpus: str | Path | None = None,
+    quiet: bool = False,
+    deadline: float | None = None,
+    shorten: bool = False,
 ) -> Run:
     """Go on from the last complete checkpoint, or from step 0 where there is none."""
     run = run if isinstance(run, Run) else Run.open(run)
@@ -109,7 +124,7 @@ def resume(
         text = run.corpus(corpus)
         start = read_start_file(run)
         learner = build_run_learner(run, text) if start is None else rebuild_continued(run, text, *start)
-        return _train(run, text, learner, device, ranks, quiet, deadline)
+        return _train(run, text, learner, device, ranks, quiet, deadline, shorten)
 
 
 def _train(
@@ -120,6 +135,7 @@ def _train(
     ranks: Ranks,
     quiet: bool,
     deadline: float | None,
+    shorten: bool,
 ) -> Run:
     settings = run.recipe.train
     make_deterministic(settings.deterministic)
@@ -127,7 +143,7 @@ def _train(
     def build(progress: Progress) -> Loop:
         return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress)
 
-    loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline)
+    loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline, shorten)
     model, objective = learner
     if outcome.finished and ranks.is_first:
         if settings.average > 1:

@@ -14,6 +14,7 @@ from etude.errors import UserError
 from etude.runs.run import METRICS, Run
 from etude.train import memory, peak
 from etude.train.loop import Loop
+from etude.train.pace import Pace
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.run_state import TrainResult
@@ -29,8 +30,12 @@ def train_loop(
     ranks: Ranks,
     quiet: bool,
     deadline: float | None = None,
+    shorten: bool = False,
 ) -> tuple[Trained, TrainResult]:
-    """Build a loop under a progress line and run it to its end, its deadline (time.monotonic) or its interruption."""
+    """Build a loop under a progress line and run it to its end, its deadline (time.monotonic) or its interruption.
+
+    With `shorten`, a run that would not end by the deadline becomes shorter, and its schedule with it (train/pace.py).
+    """
     assert settings.steps is not None  # a budget is turned into steps before a run is created
     quiet = quiet or not ranks.is_first
     flops_per_second = None
@@ -42,6 +47,8 @@ def train_loop(
     ) as progress:
         loop = build(progress)
         loop.deadline = deadline
+        if shorten and deadline is not None:
+            loop.pace = Pace(deadline, settings.steps)
         return loop, loop.run()
 
 

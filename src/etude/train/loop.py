@@ -34,6 +34,7 @@ from etude.train import checkpoint, compilation, evaluation, failures, malloc, m
 from etude.train.cpu_state import onednn_enabled
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog, Value
+from etude.train.pace import Pace
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.recorded_step import CudaGraphs, StepRecorder
@@ -119,6 +120,7 @@ class Loop:
         self.log = MetricsLog(folder / "metrics.jsonl", tensorboard) if self.ranks.is_first else None
         self.interrupted = False
         self.deadline: float | None = None  # of time.monotonic: training stops then as on SIGTERM
+        self.pace: Pace | None = None  # shortens a run that would not end in time, and its schedule with it
         self.saved_step: int | None = None
         self.started = time.perf_counter()
 
@@ -261,6 +263,8 @@ class Loop:
             state.counts[name] = state.counts.get(name, 0.0) + count
         if state.step % self.settings.log_every == 0 or state.step == self.total:
             self._log_train(lr)
+            if self.pace is not None:  # here, because the log has waited for the device
+                self.total = self.pace.limit_steps(state.step, time.monotonic())
         self.progress.update(state.step, state.tokens, state.flops, state.seconds)
 
     def _optimize(self, step: Step, totals: dict[str, float], lr: float) -> dict[str, Tensor]:
