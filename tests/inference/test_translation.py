@@ -22,7 +22,7 @@ from etude.objectives import translate as objective_kind
 from etude.world import World
 from tests.objectives.small_corpus import tokenizer
 
-VOCAB, CONTEXT, END, START = 9, 5, 5, 2
+VOCAB, CONTEXT, END, START, PAD = 9, 5, 5, 2, 0
 TEXTS = ["w6 w7", "w8", "w7 w7 w6 w8"]
 
 
@@ -54,7 +54,7 @@ def log_probs(loaded: LoadedModel, text: str, targets: list[tuple[int, ...]]) ->
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_wide_beam_is_an_exhaustive_search(penalty: float, seed: int) -> None:
     loaded = make(seed)
-    words = [token for token in range(VOCAB) if token != END]
+    words = [token for token in range(VOCAB) if token not in (END, PAD)]
     targets = [target for length in range(CONTEXT) for target in itertools.product(words, repeat=length)]
     for text in TEXTS[:2]:
         scores = log_probs(loaded, text, targets) / [((6 + len(target)) / 6) ** penalty for target in targets]
@@ -74,7 +74,8 @@ def test_one_beam_takes_the_likeliest_token_each_time() -> None:
         with torch.no_grad():
             while len(ids) < 12:
                 last = model(pack([[START, *ids]]), source=source).last[-1:]
-                token = int(objective.decoder_logits(model, last).argmax())
+                logits = objective.decoder_logits(model, last)[0]
+                token = int(logits[1:].argmax()) + 1  # padding is never written
                 if token == END:
                     break
                 ids.append(token)
@@ -104,9 +105,12 @@ def test_the_best_come_first_and_scores_are_those_of_whole_passes() -> None:
 
 def test_coverage_is_the_sum_over_source_tokens() -> None:
     search = Search(penalty=0.0, coverage=0.5)
-    attended = np.array([0.2, 1.7, 0.5])
-    assert search.score(-3.0, 4, attended) == pytest.approx(-3.0 + 0.5 * (np.log(0.2) + np.log(0.5)))
-    assert Search(penalty=0.6).score(-3.0, 4, None) == pytest.approx(-3.0 / 1.5**0.6)
+    attended = torch.tensor([[0.2, 1.7, 0.5], [1.0, 1.0, 1.0]])
+    scores = search.score(torch.tensor([-3.0, -2.0]), 4, attended)
+    assert scores.tolist() == pytest.approx([-3.0 + 0.5 * (np.log(0.2) + np.log(0.5)), -2.0])
+    assert float(Search(penalty=0.6).score(torch.tensor(-3.0), 4, None)) == pytest.approx(-3.0 / 1.5**0.6)
+    generate = Search(penalty=0.6, convention="generate")
+    assert float(generate.score(torch.tensor(-3.0), 4, None)) == pytest.approx(-3.0 / 4**0.6)
 
 
 def test_mistakes_are_told() -> None:
@@ -120,6 +124,8 @@ def test_mistakes_are_told() -> None:
     for wrong in ({"beams": 0}, {"penalty": -1.0}, {"coverage": -0.1}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             Search(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="coverage belongs to the convention wu"):
+        Search(coverage=0.1, convention="generate")
     with pytest.raises(UserError, match="use translate"):
         loaded.logits([[6]])
 

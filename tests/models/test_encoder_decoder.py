@@ -130,17 +130,17 @@ def test_decoding_step_by_step_gives_the_states_of_the_whole() -> None:
     """Hypotheses are reordered and doubled on the way, as a beam search does."""
     model = make(norm="pre")
     whole = model(pack(TARGETS), source=pack(SOURCES), weights=True)
-    decoding = model.start_decoding(pack(SOURCES))
-    decoding.select(np.array([1, 0, 0]))
-    first = decoding.step(torch.tensor([2, 2, 2]))
-    torch.testing.assert_close(first, whole.last[[3, 0, 0]], atol=1e-5, rtol=1e-5)
-    decoding.select(np.array([2, 0]))
-    second = decoding.step(torch.tensor([15, 17]))
-    torch.testing.assert_close(second, whole.last[[1, 4]], atol=1e-5, rtol=1e-5)
+    decoding = model.start_decoding(pack(SOURCES), beams=2, weights=True)
+    first = decoding.step(torch.full((6,), 2))
+    torch.testing.assert_close(first, whole.last[[0, 0, 3, 3, 8, 8]], atol=1e-5, rtol=1e-5)
+    decoding.select(torch.tensor([3, 2, 0, 0]), torch.tensor([1, 0]))
+    second = decoding.step(torch.tensor([17, 3, 4, 15]))
+    torch.testing.assert_close(second[[0, 3]], whole.last[[4, 1]], atol=1e-5, rtol=1e-5)
     assert whole.weights is not None
     expected = torch.zeros(2, 6)
-    expected[0, :4], expected[1, :3] = whole.weights[-1][0][:, 1].mean(0), whole.weights[-1][1][:, 1].mean(0)
-    torch.testing.assert_close(decoding.attention, expected, atol=1e-5, rtol=1e-5)
+    expected[0, :3], expected[1, :4] = whole.weights[-1][1][:, 1].mean(0), whole.weights[-1][0][:, 1].mean(0)
+    assert decoding.attention is not None
+    torch.testing.assert_close(decoding.attention[[0, 3]], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_flops_are_those_that_torch_counts() -> None:

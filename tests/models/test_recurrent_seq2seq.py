@@ -51,18 +51,19 @@ def test_no_pair_sees_another_and_no_token_its_future(case: str) -> None:
 def test_decoding_step_by_step_gives_the_states_of_the_whole(case: str) -> None:
     model = make(case)
     whole = model(pack(TARGETS), source=pack(SOURCES), weights=True)
-    decoding = model.start_decoding(pack(SOURCES))
-    decoding.select(np.array([1, 0, 0]))
-    torch.testing.assert_close(decoding.step(torch.tensor([2, 2, 2])), whole.last[[3, 0, 0]], atol=1e-6, rtol=1e-5)
-    decoding.select(np.array([2, 0]))
-    torch.testing.assert_close(decoding.step(torch.tensor([15, 17])), whole.last[[1, 4]], atol=1e-6, rtol=1e-5)
+    decoding = model.start_decoding(pack(SOURCES), beams=2, weights=True)
+    first = decoding.step(torch.full((6,), 2))
+    torch.testing.assert_close(first, whole.last[[0, 0, 3, 3, 8, 8]], atol=1e-6, rtol=1e-5)
+    decoding.select(torch.tensor([3, 2, 0, 0]), torch.tensor([1, 0]))
+    second = decoding.step(torch.tensor([17, 3, 4, 15]))
+    torch.testing.assert_close(second[[0, 3]], whole.last[[4, 1]], atol=1e-6, rtol=1e-5)
     if CASES[case].get("attention") is None:
         assert decoding.attention is None and model.alignments(pack(TARGETS), pack(SOURCES)) == []
         return
     [maps] = model.alignments(pack(TARGETS), pack(SOURCES))
     assert [tuple(pair.shape) for pair in maps] == [(1, 3, 4), (1, 5, 3), (1, 2, 6)]
     assert decoding.attention is not None
-    torch.testing.assert_close(decoding.attention[0, :4], maps[0][0, 1], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(decoding.attention[3, :4], maps[0][0, 1], atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()

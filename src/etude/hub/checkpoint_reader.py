@@ -14,9 +14,10 @@ from etude.hub import elmo_files as elmo
 from etude.hub import mapping
 from etude.hub import openai_gpt as openai
 from etude.hub.checkpoint_writer import GENERATOR, compute_shapes, read_generator, trim_vocab
-from etude.hub.families import electra, match_config
+from etude.hub.families import electra, marian, match_config
 from etude.hub.family import ACTIVATIONS, Family
 from etude.hub.tokenizer_files import find_prefix_tokens, open_tokenizer
+from etude.hub.translator_files import read_translator
 from etude.hub.weights import locate_folder, read_config, read_tensors
 from etude.models.transformer import Settings
 from etude.recipes.document import Document
@@ -49,11 +50,15 @@ def read_checkpoint(source: str | Path) -> ImportedModel:
     if elmo.is_release(folder):
         return _read_elmo(folder)
     is_openai_release = openai.is_release(folder)
+    source_name = str(folder)
     if is_openai_release:
         config, tensors, tokenizer = openai.read_release(folder)
     else:
-        config, tensors, tokenizer = read_config(folder), read_tensors(folder), open_tokenizer(folder)
-    source_name = str(folder)
+        config = read_config(folder)
+        translator = marian.find_family(config, source_name)
+        tensors, tokenizer = read_tensors(folder), open_tokenizer(folder)
+        if translator is not None:
+            return _read_translator(translator, config, tensors, tokenizer, folder)
     if str(config.get("model_type", "")).startswith("etude-"):
         raise UserError(f"{folder} holds a model under etude's own names: open it as a run, with its recipe.yaml.")
     family = match_config(config, tensors, source_name)
@@ -73,11 +78,7 @@ def read_checkpoint(source: str | Path) -> ImportedModel:
     untrained = frozenset(set(shapes) - set(own))
     notes = [f"has no weights for {', '.join(sorted(untrained))}: they start fresh"] if untrained else []
     assert model.vocab is not None
-    if tokenizer.vocab > model.vocab:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokenizer.vocab} tokens, and the model has rows for {model.vocab}. "
-            "The two do not belong together: use the tokenizer that the model was trained with."
-        )
+    _check_vocab(tokenizer, model.vocab, folder)
     if tokenizer.vocab < model.vocab:
         own, trim_notes = trim_vocab(own, tokenizer.vocab)
         notes += trim_notes
@@ -91,6 +92,29 @@ def read_checkpoint(source: str | Path) -> ImportedModel:
         tokenizer=tokenizer,
         notes=tuple(notes),
     )
+
+
+def _check_vocab(tokenizer: Tokenizer, vocab: int, folder: Path) -> None:
+    """Raise UserError where a tokenizer has more tokens than the model has rows."""
+    if tokenizer.vocab > vocab:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocab} tokens, and the model has rows for {vocab}. "
+            "The two do not belong together: use the tokenizer that the model was trained with."
+        )
+
+
+def _read_translator(
+    family: marian.Seq2SeqFamily,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    folder: Path,
+) -> ImportedModel:
+    recipe, own = read_translator(family, config, tensors, tokenizer, folder)
+    assert recipe.model.vocab is not None
+    _check_vocab(tokenizer, recipe.model.vocab, folder)
+    own = {name: tensor.contiguous() for name, tensor in own.items()}
+    return ImportedModel(family.model_type, family.architecture, recipe, own, frozenset(), tokenizer, ())
 
 
 def _read_elmo(folder: Path) -> ImportedModel:

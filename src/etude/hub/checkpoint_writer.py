@@ -35,6 +35,8 @@ AUTO_CLASSES = {
     "ForTokenClassification": "AutoModelForTokenClassification",
     "ForQuestionAnswering": "AutoModelForQuestionAnswering",
     "ForMultipleChoice": "AutoModelForMultipleChoice",
+    "MTModel": "AutoModelForSeq2SeqLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
     "Model": "AutoModel",
 }  # the suffix of an architecture -> the class that opens it
 GENERATOR = "generator"  # the folder, and the prefix of our names: objective.generator.*

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.hub import elmo_files as elmo
+from etude.hub import translator_files
 from etude.hub.checkpoint_writer import (
     PublishedModel,
     describe_mismatch,
@@ -45,9 +46,18 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     tensors, _ = read_run_tensors(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
         return _export_elmo(run, tensors, folder)
-    reason = describe_mismatch(recipe, tensors)
+    is_translator = recipe.objective_kind == "translate"
+    if is_translator:
+        reason = translator_files.describe_mismatch(recipe, run.tokenizer.special)
+    else:
+        reason = describe_mismatch(recipe, tensors)
     if reason:
         raise UserError(f"{run.folder} cannot be exported to transformers: {reason}.")
+    if is_translator:
+        translator = translator_files.to_published(recipe, tensors, run.tokenizer)
+        with _exported_folder(folder, run) as staging:
+            write_published(translator, staging)
+        return translator
     tokenizer = _add_framing(recipe, run.tokenizer)
     published = to_published(recipe, tensors, tokenizer, trim=True)
     assert published is not None  # as describe_mismatch is empty

@@ -89,6 +89,18 @@ class FixedTensor:
 
 
 @dataclass(frozen=True)
+class ResolvedTable:
+    """The rules of one model, each for single tensors."""
+
+    prefix: str
+    rules: tuple[Rule, ...]
+    copies: tuple[TiedCopy, ...] = ()
+    constants: tuple[ConstantBuffer, ...] = ()
+    fixed: Mapping[str, Tensor] = field(default_factory=dict)
+    old_suffixes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Table:
     """The rules of one family."""
 
@@ -98,6 +110,12 @@ class Table:
     constants: tuple[ConstantBuffer, ...] = ()
     fixed: tuple[FixedTensor, ...] = ()
     old_suffixes: Mapping[str, str] = field(default_factory=dict)  # of names in old files -> the current ones
+
+    def resolve(self, settings: Settings) -> ResolvedTable:
+        """Return the table of one model: rules of single layers, and nothing that depends on settings."""
+        fixed = {entry.name: entry.value(settings) for entry in self.fixed if CONDITIONS[entry.when](settings)}
+        rules = tuple(self.expand(settings))
+        return ResolvedTable(self.prefix, rules, self.copies, self.constants, fixed, self.old_suffixes)
 
     def expand(self, settings: Settings) -> list[Rule]:
         """Return the rules that apply to a model of these settings, one for each layer."""
@@ -161,12 +179,18 @@ def to_own_names(
     `shapes` are those of our tensors; `tied` False says that the file's output layer has a table of its own. `source`
     names the file in errors.
     """
-    rules = table.expand(settings)
-    names = _current_names(table, rules, tensors)
+    return rename_to_own(table.resolve(settings), tensors, shapes, source, tied)
+
+
+def rename_to_own(
+    table: ResolvedTable, tensors: Mapping[str, Tensor], shapes: Shapes, source: str, tied: bool = True
+) -> dict[str, Tensor]:
+    """Return published tensors under our names; as `to_own_names`, by the rules of one model."""
+    names = _current_names(table, tensors)
     published = dict(zip(names, tensors.values(), strict=True))
-    used, problems = _select_rules(rules, published, lambda rule: rule.published)
+    used, problems = _select_rules(table.rules, published, lambda rule: rule.published)
     problems += [f"{name} is there under two names" for name, count in Counter(names).items() if count > 1]
-    problems += _check_unused(table, settings, used, published, tied)
+    problems += _check_unused(table, used, published, tied)
     problems += [
         f"{name} has the shape {tuple(published[name].shape)}, and {shape} is expected"
         for rule in used
@@ -186,7 +210,12 @@ def to_published_names(
     table: Table, settings: Settings, tensors: Mapping[str, Tensor], source: str
 ) -> dict[str, Tensor]:
     """Return our tensors under the published names, without second names of tied ones."""
-    used, problems = _select_rules(table.expand(settings), tensors, lambda rule: rule.own)
+    return rename_to_published(table.resolve(settings), tensors, source)
+
+
+def rename_to_published(table: ResolvedTable, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Return our tensors under the published names; as `to_published_names`, by the rules of one model."""
+    used, problems = _select_rules(table.rules, tensors, lambda rule: rule.own)
     known = {name for rule in used for name in rule.own}
     problems += [f"{name} has no place in the published form" for name in tensors if name not in known]
     _raise_problems(problems, source)
@@ -196,19 +225,19 @@ def to_published_names(
         stacked = torch.cat(parts) if len(parts) > 1 else parts[0]
         pieces = _split(stacked, len(rule.published))
         published.update(zip(rule.published, [p.t() if rule.transposed else p for p in pieces], strict=True))
-    published.update({fixed.name: fixed.value(settings) for fixed in _fixed_tensors(table, settings)})
+    published.update(table.fixed)
     return {name: piece.contiguous() for name, piece in published.items()}
 
 
 def find_parts(table: Table, settings: Settings, tensors: Iterable[str]) -> set[str]:
     """Return the parts to which some of the published names belong."""
-    rules = table.expand(settings)
-    names = set(_current_names(table, rules, tensors))
-    return {rule.part for rule in rules if rule.part and names.intersection(rule.published)}
+    resolved = table.resolve(settings)
+    names = set(_current_names(resolved, tensors))
+    return {rule.part for rule in resolved.rules if rule.part and names.intersection(rule.published)}
 
 
 def _select_rules(
-    rules: list[Rule], tensors: Mapping[str, Tensor], side: Callable[[Rule], tuple[str, ...]]
+    rules: tuple[Rule, ...], tensors: Mapping[str, Tensor], side: Callable[[Rule], tuple[str, ...]]
 ) -> tuple[list[Rule], list[str]]:
     """Return the rules whose parts are present, and the tensors that these rules miss."""
     parts = {""} | {rule.part for rule in rules if any(name in tensors for name in side(rule))}
@@ -216,9 +245,7 @@ def _select_rules(
     return used, [f"{name} is missing" for rule in used for name in side(rule) if name not in tensors]
 
 
-def _check_unused(
-    table: Table, settings: Settings, used: list[Rule], published: Mapping[str, Tensor], tied: bool
-) -> list[str]:
+def _check_unused(table: ResolvedTable, used: list[Rule], published: Mapping[str, Tensor], tied: bool) -> list[str]:
     """Return the problems of the tensors that no rule uses."""
     problems = []
     parts = {rule.part for rule in used}
@@ -230,13 +257,12 @@ def _check_unused(
                 problems.append(f"{copy.name} differs from {copy.source}: an output layer must be tied to it here")
         elif not tied and copy.part in parts and copy.name not in published:
             problems.append(f"{copy.name} is missing, and config.json says that it is not tied to {copy.source}")
-    for fixed in _fixed_tensors(table, settings):
-        value = fixed.value(settings)
-        if fixed.name not in rest:
-            problems.append(f"{fixed.name} is missing")
-        elif published[fixed.name].shape != value.shape or not torch.equal(published[fixed.name].float(), value):
-            problems.append(f"{fixed.name} has other values than those at which it does nothing: it has no place here")
-        rest.discard(fixed.name)
+    for name, value in table.fixed.items():
+        if name not in rest:
+            problems.append(f"{name} is missing")
+        elif published[name].shape != value.shape or not torch.equal(published[name].float(), value):
+            problems.append(f"{name} has other values than those at which it does nothing: it has no place here")
+        rest.discard(name)
     for name in sorted(rest):
         constant = next((c for c in table.constants if _matches(c.name, name)), None)
         if constant is None:
@@ -246,11 +272,7 @@ def _check_unused(
     return problems
 
 
-def _fixed_tensors(table: Table, settings: Settings) -> list[FixedTensor]:
-    return [fixed for fixed in table.fixed if CONDITIONS[fixed.when](settings)]
-
-
-def _current_names(table: Table, rules: list[Rule], names: Iterable[str]) -> list[str]:
+def _current_names(table: ResolvedTable, names: Iterable[str]) -> list[str]:
     """Return the current full names: old suffixes replaced, and the prefix added to those of a bare encoder."""
     renamed = []
     for name in names:
@@ -258,8 +280,8 @@ def _current_names(table: Table, rules: list[Rule], names: Iterable[str]) -> lis
         renamed.append(name.removesuffix(suffix) + table.old_suffixes.get(suffix, ""))
     if any(name.startswith(table.prefix) for name in renamed):
         return renamed
-    known = {name for rule in rules for name in rule.published}
-    known |= {copy.name for copy in table.copies} | {fixed.name for fixed in table.fixed}
+    known = {name for rule in table.rules for name in rule.published}
+    known |= {copy.name for copy in table.copies} | set(table.fixed)
     outside = {name for name in known if not name.startswith(table.prefix)}
     buffers = [c.name for c in table.constants if c.name.startswith(table.prefix)]
     return [

@@ -19,6 +19,7 @@ from etude.inference.opening import open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import Search, Translation
+from etude.inference.translation_search import Convention
 from etude.runs.run import TASK
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
@@ -93,11 +94,12 @@ class LoadedModel(InferenceModel):
         penalty: float = 0.6,
         coverage: float = 0.0,
         best: int = 1,
+        convention: Convention = "wu",
     ) -> list[list[Translation]]:
         """Return the `best` translations of each text; one beam is greedy. See etude.inference.translation."""
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text]).")
-        return translation.translate(self, texts, Search(beams, penalty, coverage, best))
+        return translation.translate(self, texts, Search(beams, penalty, coverage, best, convention))
 
     def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:
         """Measure the perplexity of a text or a part of a corpus. See etude.inference.perplexity."""

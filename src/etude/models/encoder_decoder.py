@@ -4,9 +4,10 @@
     norm        post: as the paper; pre, with a final norm on both stacks: the later order, which needs less warm-up
     positions   sinusoidal: section 3.5; learned: table 3, row E
 
-Vectors are multiplied by sqrt(width) (section 3.4) and start at a deviation of 1/sqrt(width), so that they begin at the
-size of the positions; the other matrices start by Glorot's rule, as in the released code. Biases are on every
-projection, as in that code; the paper states them for the feed-forward layers alone.
+Vectors are multiplied by sqrt(width) (section 3.4; `scaled` False is for published models without it) and start at a
+deviation of 1/sqrt(width), so that they begin at the size of the positions; the other matrices start by Glorot's rule,
+as in the released code. Biases are on every projection, as in that code; the paper states them for the feed-forward
+layers alone.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from etude.models.framing import Framing
 from etude.models.seq2seq import Decoding, Seq2Seq
 from etude.nn import residual
 from etude.nn.activations import Activation
-from etude.nn.attention.kv_cache import KVCache
+from etude.nn.attention.kv_cache import KVCache, LockstepCache
 from etude.nn.block import AttentionBranch, FeedForwardBranch
 from etude.nn.cross_attention import CrossAttentionBranch, EncodedSource
 from etude.nn.embedding import Embedding
 from etude.nn.initialization import draw_key, fill_normal
 from etude.nn.norm import Norm
-from etude.nn.packed import Packed
+from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
@@ -47,6 +48,7 @@ class Settings(ModelSettings):
     context: int = Field(ge=1, description="the longest source and the longest target")
     tables: Literal["shared", "separate"] = Field(default="shared", description="vectors of source and target")
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    scaled: bool = Field(default=True, description="vectors times sqrt(width)")
     norm: residual.Placement = "post"
     epsilon: float = Field(default=1e-5, gt=0)
     activation: Activation = "relu"
@@ -87,7 +89,7 @@ class EncoderDecoder(Seq2Seq):
         settings = self.settings
         return Embedding(
             self.vocab, settings.width, context=settings.context, positions=settings.positions,
-            dropout=settings.dropout, scale=settings.width**0.5,
+            dropout=settings.dropout, scale=settings.width**0.5 if settings.scaled else 1.0,
         )  # fmt: skip
 
     def _norm(self) -> Norm:
@@ -160,7 +162,7 @@ class EncoderDecoder(Seq2Seq):
         cache: KVCache | None = None,
     ) -> States:
         """The decoder's states of packed targets; with `cache`, of the next token of each hypothesis."""
-        self.check_length(packed.layout, cache.lengths if cache is not None and cache.keys else 0)
+        self.check_length(packed.layout, 0 if cache is None else cache.longest)
         if cache is not None:
             cache.start_step(packed.layout, self.path)
         words = self.embedding if self.target_embedding is None else self.target_embedding
@@ -183,8 +185,8 @@ class EncoderDecoder(Seq2Seq):
             last=hidden[-1], layers=hidden if layers else None, table=table, weights=maps if weights else None
         )
 
-    def start_decoding(self, source: Packed) -> Decoding:
-        return TransformerDecoding(self, source)
+    def start_decoding(self, source: Packed, beams: int = 1, weights: bool = False) -> Decoding:
+        return TransformerDecoding(self, source, beams, weights)
 
     def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
         weights = self.encode(packed, weights=True).weights
@@ -244,22 +246,26 @@ class EncoderDecoder(Seq2Seq):
 class TransformerDecoding(Decoding):
     """Cached keys and values of the target, and of the source."""
 
-    def __init__(self, model: EncoderDecoder, source: Packed) -> None:
-        self.model, self.cache = model, KVCache()
-        self.source = EncodedSource(model.encode(source).last, source.layout)
+    def __init__(self, model: EncoderDecoder, source: Packed, beams: int, weights: bool) -> None:
+        self.model, self.cache, self.weights = model, LockstepCache(), weights
+        self.source = EncodedSource(model.encode(source).last, source.layout, beams)
+        self.layout: Layout | None = None  # of one token a hypothesis
         self._attention: Tensor | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
-        packed = self.cache.pack([[token] for token in tokens.tolist()]).to(tokens.device)
-        states = self.model.decode(packed, self.source, weights=True, cache=self.cache)
-        assert states.weights is not None
-        self._attention = torch.stack(states.weights[-1]).mean(1)  # over heads
+        if self.layout is None or self.layout.total != len(tokens):
+            self.layout = Layout.from_bounds(np.arange(len(tokens) + 1), 1).to(tokens.device)
+        positions = torch.full_like(tokens, self.cache.length)
+        packed = Packed(tokens, positions, None, self.layout)
+        states = self.model.decode(packed, self.source, weights=self.weights, cache=self.cache)
+        if states.weights is not None:
+            self._attention = torch.stack(states.weights[-1]).mean(1)  # over heads
         return states.last
 
-    def select(self, rows: np.ndarray) -> None:
-        if self.cache.keys:
-            self.cache.select(rows)
-        self.source.select(rows)
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        self.cache.reorder(rows)
+        if sources is not None:
+            self.source.select(sources)
 
     @property
     def attention(self) -> Tensor | None:

@@ -226,8 +226,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         """Vectors of target tokens."""
         return F.embedding(tokens, self.target_table)
 
-    def start_decoding(self, source: Packed) -> Decoding:
-        return RecurrentDecoding(self, source)
+    def start_decoding(self, source: Packed, beams: int = 1, weights: bool = False) -> Decoding:
+        return RecurrentDecoding(self, source, beams)
 
     # --- cost ---------------------------------------------------------------------------------------
 
@@ -279,19 +279,22 @@ def _split_maps(maps: list[Tensor], packed: Packed, source: Packed, schedule: Sc
 class RecurrentDecoding(Decoding):
     """The states of all hypotheses, and the sources they attend to."""
 
-    def __init__(self, model: RecurrentSeq2Seq, source: Packed) -> None:
-        self.model = model
-        self.keys, self.state = model.read_source(source)
+    def __init__(self, model: RecurrentSeq2Seq, source: Packed, beams: int) -> None:
+        self.model, self.beams = model, beams
+        keys, state = model.read_source(source)
+        rows = torch.arange(beams * (len(source.layout.host) - 1), device=source.tokens.device) // beams
+        self.keys, self.state = None if keys is None else keys.select(rows), state.select(rows)
         self._attention: Tensor | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
         output, self.state, self._attention = self.model.step(self.model.word_table(tokens), self.state, self.keys)
         return output
 
-    def select(self, rows: np.ndarray) -> None:
-        index = torch.from_numpy(np.asarray(rows, np.int64)).to(self.state.layers[0][0].device)
-        self.state = self.state.select(index)
-        self.keys = None if self.keys is None else self.keys.select(index)
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        self.state = self.state.select(rows)
+        if sources is not None and self.keys is not None:
+            beams = torch.arange(self.beams, device=rows.device)
+            self.keys = self.keys.select((sources[:, None] * self.beams + beams).flatten())
 
     @property
     def attention(self) -> Tensor | None:

@@ -18,15 +18,18 @@ from etude.nn.states import States
 
 
 class Decoding(ABC):
-    """The translation of some sources in progress: one or more hypotheses for each, row by row."""
+    """The translation of some sources in progress: `beams` hypotheses of each, side by side, all of one length."""
 
     @abstractmethod
     def step(self, tokens: Tensor) -> Tensor:
         """Read the next token of every hypothesis, (S,), and return its state, (S, D)."""
 
     @abstractmethod
-    def select(self, rows: np.ndarray) -> None:
-        """Keep only these hypotheses, in this order; one may be named twice (beam search)."""
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Keep only these hypotheses, (S,), in this order; one may be named twice (beam search).
+
+        `sources` are the sources that stay, in this order, each with `beams` hypotheses of its own; all, if None.
+        """
 
     @property
     @abstractmethod
@@ -47,8 +50,11 @@ class Seq2Seq(Model):
         """
 
     @abstractmethod
-    def start_decoding(self, source: Packed) -> Decoding:
-        """Encode the sources; the decoding has one hypothesis for each, without a token."""
+    def start_decoding(self, source: Packed, beams: int = 1, weights: bool = False) -> Decoding:
+        """Encode the sources; the decoding has `beams` hypotheses of each, without a token.
+
+        With `weights`, its `attention` is recorded.
+        """
 
     @abstractmethod
     def pair_flops(self, source: np.ndarray, target: np.ndarray) -> int:

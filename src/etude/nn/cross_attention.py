@@ -5,60 +5,71 @@ Vaswani et al. 2017, section 3.2.3: queries come from the target, keys and value
 
 from __future__ import annotations
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.nn import norm as norms
 from etude.nn import residual
+from etude.nn.alignment import pad_sources
 from etude.nn.attention.cross import attend_cross, attend_cross_reference
 from etude.nn.packed import Layout
 from etude.nn.residual import Placement, Stream
 
 
 class EncodedSource:
-    """Sources that are being translated: their encoded states, and who attends to which.
+    """Sources that are being translated: their encoded states, and keys and values of each layer, projected once.
 
-    A decoding has hypotheses, several for each source; `owners` (S,) names the source of each. Keys and values of a
-    layer are projected once, and kept as a dense batch of sources: a step has one query for each hypothesis.
+    A decoding has `beams` hypotheses of each source, side by side. A step has one query for each, so those of a source
+    are the rows of one product with its keys: nothing is copied for single hypotheses.
     """
 
-    def __init__(self, states: Tensor, layout: Layout) -> None:
-        self.states, self.layout = states, layout
-        self.owners = np.arange(len(layout.host) - 1)
-        self._keys_values: dict[int, tuple[Tensor, Tensor]] = {}
-        self._visible: Tensor | None = None
+    def __init__(self, states: Tensor, layout: Layout, beams: int = 1) -> None:
+        self.states, self.layout, self.beams = states, layout, beams
+        self._keys_values: dict[int, tuple[Tensor, Tensor]] = {}  # (G, H, longest, d) each
+        self._mask: Tensor | None = None  # (G, 1, 1, longest), added to scores
+        self._numbers: Tensor | None = None  # (G,) of the sources that are left, among all
 
-    def select(self, rows: np.ndarray) -> None:
-        """Keep only these hypotheses, in this order; one may be named twice."""
-        self.owners = self.owners[rows]
+    def select(self, sources: Tensor) -> None:
+        """Keep only these sources, (G,), in this order."""
+        self._keys_values = {
+            layer: (key.index_select(0, sources), value.index_select(0, sources))
+            for layer, (key, value) in self._keys_values.items()
+        }
+        self._mask = None if self._mask is None else self._mask.index_select(0, sources)
+        self._numbers = sources if self._numbers is None else self._numbers.index_select(0, sources)
 
-    def dense(self, values: Tensor) -> Tensor:
-        """(M, ...) -> (sources, longest, ...), zeros at padding."""
-        lengths = self.layout.lengths
-        longest = int(lengths.max(initial=0))
-        slots = torch.from_numpy(np.flatnonzero(np.arange(longest)[None, :] < lengths[:, None])).to(values.device)
-        flat = values.new_zeros(len(lengths) * longest, *values.shape[1:]).index_copy(0, slots, values)
-        return flat.view(len(lengths), longest, *values.shape[1:])
+    def _pad(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """(M, ...) -> (G, longest, ...) of the sources that are left, and where tokens are, (G, longest)."""
+        dense, visible = pad_sources(values, self.layout)
+        return (dense, visible) if self._numbers is None else (dense[self._numbers], visible[self._numbers])
 
-    @property
-    def visible(self) -> Tensor:
-        """(sources, longest) bool: is this place a token of the source?"""
-        if self._visible is None:
-            self._visible = self.dense(torch.ones(self.states.shape[0], dtype=torch.bool, device=self.states.device))
-        return self._visible
+    def _project(self, branch: CrossAttentionBranch) -> tuple[Tensor, Tensor]:
+        key, value = (self._pad(part)[0].transpose(1, 2).contiguous() for part in branch.project_source(self.states))
+        return key, value
 
-    def attend(self, layer: int, query: Tensor, branch: CrossAttentionBranch) -> tuple[Tensor, Tensor]:
-        """Attend with one query a hypothesis, (S, H, d) -> (S, H, d), and the weights (S, H, longest)."""
+    def _get_mask(self, like: Tensor) -> Tensor:
+        if self._mask is None:
+            _, visible = self._pad(self.states[:, 0])
+            mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+            self._mask = mask.masked_fill(~visible, torch.finfo(like.dtype).min)[:, None, None]
+        return self._mask
+
+    def attend(
+        self, layer: int, query: Tensor, branch: CrossAttentionBranch, weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with one query a hypothesis, (S, H, d) -> (S, H, d); on request the weights, (S, H, longest)."""
         if layer not in self._keys_values:
-            key, value = branch.project_source(self.states)
-            self._keys_values[layer] = self.dense(key), self.dense(value)
-        key, value = self._keys_values[layer]  # (sources, longest, H, d)
-        owners = torch.from_numpy(self.owners).to(query.device)
-        key, value, visible = key[owners], value[owners], self.visible[owners]
-        scores = torch.einsum("shd,slhd->shl", query, key) * query.shape[-1] ** -0.5
-        weights = scores.masked_fill(~visible[:, None], torch.finfo(scores.dtype).min).softmax(-1)
-        return torch.einsum("shl,slhd->shd", weights, value), weights
+            self._keys_values[layer] = self._project(branch)
+        key, value = self._keys_values[layer]
+        queries = query.unflatten(0, (-1, self.beams)).transpose(1, 2)  # (G, H, beams, d)
+        mask = self._get_mask(query)
+        if not weights:
+            mixed = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask)
+            return mixed.transpose(1, 2).flatten(0, 1), None
+        scores = (queries @ key.transpose(2, 3)) * query.shape[-1] ** -0.5 + mask
+        shares = scores.softmax(-1)  # (G, H, beams, longest)
+        return (shares @ value).transpose(1, 2).flatten(0, 1), shares.transpose(1, 2).flatten(0, 1)
 
 
 class CrossAttentionBranch(nn.Module):
@@ -109,8 +120,8 @@ class CrossAttentionBranch(nn.Module):
         query = self.query(normed).view(-1, self.heads, self.size)
         dropout = self.attention_dropout if self.training else 0.0
         if decoding is not None:
-            mixed, weights = decoding.attend(layer, query, self)
-            if record_weights is not None:
+            mixed, weights = decoding.attend(layer, query, self, record_weights is not None)
+            if record_weights is not None and weights is not None:
                 record_weights.append(list(weights))
         elif record_weights is not None:
             key, value = self.project_source(states)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -45,6 +46,9 @@ class Settings(Strict):
     smoothing: float = Field(default=0.1, ge=0, lt=1, description="share of the labels spread over the vocabulary")
     tied: bool = Field(default=True, description="the output layer is the table of target vectors")
     bias: bool = Field(default=False, description="a bias a token on the logits")
+    start: Literal["start", "end", "pad"] | None = Field(
+        default=None, description="token before a target; start if None, or end where the tokenizer has no start"
+    )
 
 
 @dataclass(kw_only=True)
@@ -68,8 +72,8 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
         if special.end is None:
             raise UserError("Translation needs an end token, and this tokenizer has none.")
         self.end = int(special.end)
-        # without a start token a target begins behind an end, as in fairseq
-        self.start_token = self.end if special.start is None else int(special.start)
+        self.pad = special.pad  # never a word of a translation
+        self.start_token = find_start(settings.start, special)
         self.length = sequence_length(settings.length, model.context)
         self.row_tokens = row_size(settings.row_tokens, self.length)
         self.smoothing = settings.smoothing
@@ -156,6 +160,16 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
     def flops(self, model: Seq2Seq, batch: TranslationBatch) -> int:
         head = 2 * batch.counts["loss"] * model.target_width * model.vocab
         return 3 * (model.pair_flops(batch.source.layout.lengths, batch.layout.lengths) + head)
+
+
+def find_start(role: str | None, special: Specials) -> int:
+    """The token before a target; without a start token it is the end, as in fairseq, and in Marian it is padding."""
+    token = {"start": special.start, "end": special.end, "pad": special.pad}[role or "start"]
+    if token is None and role is None:
+        token = special.end
+    if token is None:
+        raise UserError(f"objective.start={role}: this tokenizer has no such token.")
+    return int(token)
 
 
 def _starts(rows: Sequence[Row]) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from etude.errors import UserError, suggest_name
-from etude.hub.families import albert, bert, distilbert, electra, gpt, modern
+from etude.hub.families import albert, bert, distilbert, electra, gpt, marian, modern
 from etude.hub.family import Config, Family
 from etude.models import transformer
 from etude.recipes.schema import Recipe
@@ -68,7 +68,7 @@ def match_config(config: Config, tensors: Iterable[str], source: str) -> Family:
     model_type = config.get("model_type")
     candidates = [family for family in FAMILIES if family.model_type == model_type]
     if not candidates:
-        types = {family.model_type for family in FAMILIES}
+        types = {family.model_type for family in FAMILIES} | {family.model_type for family in marian.FAMILIES}
         hint = suggest_name(str(model_type), types) if model_type else f" Known: {', '.join(sorted(types))}."
         raise UserError(f"{source}: models of the type {model_type!r} are not supported.{hint}")
     is_discriminator = any(name.startswith("discriminator_predictions.") for name in tensors)

@@ -34,6 +34,11 @@ class KVCache:
         self.values: list[Tensor] = []
         self._step: _Step | None = None
 
+    @property
+    def longest(self) -> int:
+        """Tokens kept of the longest sequence."""
+        return int(self.lengths.max(initial=0)) if self.keys else 0
+
     def pack(self, tokens: list[list[int]]) -> Packed:
         """Pack new tokens of every sequence, at the positions that follow the cached ones."""
         if self.keys and len(tokens) != len(self.lengths):
@@ -84,6 +89,52 @@ class KVCache:
         """Restart these sequences at position 0; their cached tokens are overwritten."""
         self.lengths = self.lengths.copy()
         self.lengths[rows] = 0
+
+
+class LockstepCache(KVCache):
+    """A cache of sequences of one length, each with one new token a step: nothing to mask, nothing to place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0  # tokens kept of every sequence
+
+    @property
+    def longest(self) -> int:
+        return self.length
+
+    def start_step(self, layout: Layout, path: str | None = None) -> None:
+        if not layout.equal or layout.longest != 1:
+            raise ValueError("a step of this cache has one token of every sequence")
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+        if window is not None:
+            raise ValueError("a cache of one length has no windows")
+        if layer == len(self.keys):
+            self.keys.append(key.new_zeros(len(key), 0, *key.shape[1:]))
+            self.values.append(value.new_zeros(len(value), 0, *value.shape[1:]))
+        stop = self.length + 1
+        for buffers, new in ((self.keys, key), (self.values, value)):
+            buffers[layer] = _grow(buffers[layer], stop)
+            buffers[layer][:, self.length] = new.detach()
+        if stop == 1:
+            return value  # the only token sees itself
+        return F.scaled_dot_product_attention(
+            query[:, :, None],
+            self.keys[layer][:, :stop].transpose(1, 2),
+            self.values[layer][:, :stop].transpose(1, 2),
+        )[:, :, 0]  # (S, H, d)
+
+    def finish_step(self) -> None:
+        self.length += 1
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep only these sequences, (S,), in this order; one may be named twice."""
+        for buffers in (self.keys, self.values):
+            for layer, buffer in enumerate(buffers):
+                kept = buffer.new_empty(len(rows), *buffer.shape[1:])
+                # what lies beyond the tokens is never read
+                torch.index_select(buffer[:, : self.length], 0, rows, out=kept[:, : self.length])
+                buffers[layer] = kept
 
 
 class _Step:
