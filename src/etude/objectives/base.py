@@ -164,6 +164,7 @@ class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
     """What training needs. Heads are sub-modules; a tied table is used from the model, never copied."""
 
     pads_batches = False  # True where no loss reads sequences of padding, so that batches may have static shapes
+    couples_rows = False  # True where a row's loss depends on the others of its micro-batch: candidates of a batch
     updates_itself = False  # True where `update` takes the place of gradients and optimiser
     training_state: tuple[str, ...] = ()  # beginnings of names in checkpoints that a model in use does not have
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte

@@ -98,7 +98,12 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
         return self.corruption.frame(ids, context)
 
     def loss(self, model: Transformer, batch: MaskedBatch) -> dict[str, Term]:
-        states = self._states(model, batch)
+        return self._terms(model, self._states(model, batch), batch)
+
+    def metrics(self, model: Transformer, batch: MaskedBatch) -> dict[str, Stat]:
+        return self._stats(model, self._states(model, batch), batch)
+
+    def _terms(self, model: Transformer, states: States, batch: MaskedBatch) -> dict[str, Term]:
         hidden, table = self._hidden(model, states, batch)
         terms = {"mlm": Term(linear_cross_entropy(hidden, table, self.head.bias, batch.targets), batch.counts["mlm"])}
         if self.sentence is not None:
@@ -106,8 +111,7 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
             terms["sentence"] = Term(total, batch.counts["sentence"])
         return terms
 
-    def metrics(self, model: Transformer, batch: MaskedBatch) -> dict[str, Stat]:
-        states = self._states(model, batch)
+    def _stats(self, model: Transformer, states: States, batch: MaskedBatch) -> dict[str, Stat]:
         hidden, table = self._hidden(model, states, batch)
         losses, likeliest = linear_losses_and_argmax(hidden, table, self.head.bias, batch.targets)
         count = batch.counts["mlm"]
@@ -125,12 +129,14 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
         return F.linear(self.head(states.last), token_table(model, states), self.head.bias)  # (N, V)
 
     def _states(self, model: Transformer, batch: MaskedBatch) -> States:
-        """Of the slots (M, D), and behind them of the first tokens (S, D) where a sentence task reads those."""
-        only = batch.index
-        if self.sentence is not None:
-            only = torch.cat([only, first_token_indices(batch.layout, len(batch.tokens))])
-        states: States = model(batch, only=only)
+        states: States = model(batch, only=self._places(batch))
         return states
+
+    def _places(self, batch: MaskedBatch) -> Tensor:
+        """Where states are read: the slots (M,), and behind them the first tokens (S,) for a sentence task."""
+        if self.sentence is None:
+            return batch.index
+        return torch.cat([batch.index, first_token_indices(batch.layout, len(batch.tokens))])
 
     def _hidden(self, model: Transformer, states: States, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
         """(M, E) and (V, E): their product, and a bias, are the logits of the slots."""
@@ -138,7 +144,8 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
 
     def _sentence(self, model: Transformer, states: States, batch: MaskedBatch) -> Tensor:
         assert self.sentence is not None
-        return self.sentence(model.pool_of(states.last[len(batch.index) :]))  # (S, 2)
+        first = states.last[len(batch.index) : len(batch.index) + len(batch.labels)]
+        return self.sentence(model.pool_of(first))  # (S, 2)
 
     def flops(self, model: Transformer, batch: MaskedBatch) -> int:
         slots, labelled = batch.counts["mlm"], 0 if self.sentence is None else batch.counts["sentence"]

@@ -42,6 +42,7 @@ from etude.objectives.base import IGNORE, Row
 from etude.objectives.rows.sizes import corpus_name
 from etude.objectives.rows.walks import Draws, Walks, high_product
 from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.entities import NO_ENTITY
 
 Sentence = Literal["none", "next", "order"]
 TRIES = 10  # BERT's number of attempts to draw another document
@@ -75,6 +76,7 @@ class SegmentRow(Row):
     word_starts: np.ndarray | None = None  # (n,) bool; markers and first tokens of segments begin a word
     labels: np.ndarray | None = None  # (s,) int64, one a sequence: 0 next / in order, 1 not, or IGNORE
     most: int = 0  # no row of this corpus holds more sequences
+    entities: np.ndarray | None = None  # (n,) int32, as a corpus has them (text/corpus/entities.py)
 
 
 @dataclass
@@ -102,8 +104,10 @@ class SegmentRows:
 
     shuffle = True
 
-    def __init__(self, corpus: Corpus, seed: int, rules: Rules, words: bool = False) -> None:
-        self.corpus, self.seed, self.rules, self.words = corpus, seed, rules, words
+    def __init__(self, corpus: Corpus, seed: int, rules: Rules, words: bool = False, entities: bool = False) -> None:
+        self.corpus, self.seed, self.rules, self.words, self.entities = corpus, seed, rules, words, entities
+        if entities:
+            corpus.entities(0, 0)  # refuses, with a reason, where there are none
         self.row_tokens: int | None = rules.row_tokens
         _check(corpus, rules)
         self.most = rules.row_tokens  # while the sample is drawn: no limit
@@ -280,7 +284,7 @@ class SegmentRows:
             (sequences.first_size, sequences.second_size),
             (starts + marker, middle),
         ]
-        words = self._fill(tokens, *(np.stack(pair, 1).ravel() for pair in pieces))
+        words, entities = self._fill(tokens, *(np.stack(pair, 1).ravel() for pair in pieces))
         firsts = np.searchsorted(sequences.rows, np.arange(len(numbers) + 1)).tolist()
         bounds = np.append(starts, ends[-1])
         segment_rows = []
@@ -296,26 +300,30 @@ class SegmentRows:
                     None if words is None else words[begin:stop],
                     sequences.labels[low:high],
                     self.most,
+                    None if entities is None else entities[begin:stop],
                 )
             )
         return segment_rows
 
     def _fill(
         self, tokens: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, places: np.ndarray
-    ) -> np.ndarray | None:
-        """Copies every piece of the corpus to its place; returns where words start, if that is wanted."""
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Copies every piece of the corpus to its place; returns where words start, and entities, if wanted."""
         before = np.cumsum(sizes) - sizes
         run = np.arange(int(sizes.sum()))
         source, target = (np.repeat(starts - before, sizes) + run for starts in (offsets, places))
         if len(source) and int((offsets + sizes).max()) > self.corpus.total:
             source %= self.corpus.total
         tokens[target] = self.corpus.tokens_at(source)
-        if not self.words:
-            return None
-        words = np.ones(len(tokens), bool)
-        words[target] = self.corpus.word_starts_at(source) | (source == 0)
-        words[places[sizes > 0]] = True
-        return words
+        words = entities = None
+        if self.words:
+            words = np.ones(len(tokens), bool)
+            words[target] = self.corpus.word_starts_at(source) | (source == 0)
+            words[places[sizes > 0]] = True
+        if self.entities:
+            entities = np.full(len(tokens), NO_ENTITY, np.int32)
+            entities[target] = self.corpus.entities_at(source)
+        return words, entities
 
 
 def fit(first: np.ndarray, second: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -186,6 +186,17 @@ class Corpus:
             pieces.append(shard.entities[a:b])
         return np.concatenate(pieces)
 
+    def entities_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the entities of the tokens at any places, int32, numbered as in `entities`, in that order."""
+        numbers = np.empty(len(places), np.int32)
+        for number, chosen in group_by_shard(self._tokens, places):
+            column = self._shards[number].entities
+            if column is None:
+                self.entities(0, 0)  # refuses, with a reason
+                raise AssertionError("a corpus with a graph has entities in every shard")
+            numbers[chosen] = column[places[chosen] - self._tokens[number]]
+        return numbers
+
     def tokens_at(self, places: np.ndarray) -> np.ndarray:
         """Return the ids of the tokens at any places, int32, in that order."""
         ids = np.empty(len(places), np.int32)
