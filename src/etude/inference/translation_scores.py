@@ -7,18 +7,26 @@ installed, and otherwise char. Another may be named; none is ever taken in the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from etude.errors import UserError
 from etude.extras import is_installed, require
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 MECAB = {"ko-mecab": "mecab_ko", "ja-mecab": "MeCab"}  # what a tokenizer of sacrebleu imports
 
 
 @dataclass(frozen=True)
-class TranslationScore:
+class CorpusScore:
     """A score of a corpus, 0 to 100, and the signature that says how it was computed."""
 
     name: str
@@ -29,10 +37,30 @@ class TranslationScore:
         return f"{self.name} {self.value:.2f}  {self.signature}"
 
 
+@dataclass(frozen=True)
+class SegmentScores:
+    """A metric of sentences whose sums over any sentences give the score of these as a corpus."""
+
+    name: str
+    signature: str
+    parts: np.ndarray  # (sentences, numbers) int64
+    score: Callable[[np.ndarray], float]  # from a sum of parts
+
+
 def score_translations(
     translations: Sequence[str], references: Sequence[str], tokenizer: str | None = None
-) -> list[TranslationScore]:
+) -> list[CorpusScore]:
     """Return BLEU and chrF of a corpus; `tokenizer` is that of BLEU."""
+    return [
+        CorpusScore(metric.name, metric.score(metric.parts.sum(0)), metric.signature)
+        for metric in make_segment_scores(translations, references, tokenizer)
+    ]
+
+
+def make_segment_scores(
+    translations: Sequence[str], references: Sequence[str], tokenizer: str | None = None
+) -> list[SegmentScores]:
+    """Return BLEU and chrF with the counts of every sentence; `tokenizer` is that of BLEU."""
     require("sacrebleu", "Scoring translations")
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -49,8 +77,17 @@ def score_translations(
     scores = []
     for metric in (BLEU(tokenize=name), CHRF()):
         result = metric.corpus_score(list(translations), [list(references)])
-        scores.append(TranslationScore(result.name, float(result.score), str(metric.get_signature())))
+        # the counts of each sentence, from which the library itself draws its bootstrap
+        parts = np.array(metric._extract_corpus_statistics(list(translations), [list(references)]), dtype=np.int64)
+        compute = partial(_score_sums, metric)
+        if compute(parts.sum(0)) != float(result.score):
+            raise RuntimeError(f"this version of sacrebleu counts {result.name} in another form than is known here")
+        scores.append(SegmentScores(result.name, str(metric.get_signature()), parts, compute))
     return scores
+
+
+def _score_sums(metric: BLEU | CHRF, sums: np.ndarray) -> float:
+    return float(metric._compute_score_from_stats(sums.tolist()).score)
 
 
 def choose_tokenizer(references: Sequence[str]) -> str:

@@ -92,6 +92,13 @@ class Run:
         lines = read_metrics(self.folder / METRICS)
         return [line for line in lines if split is None or line.get("split") == split]
 
+    @property
+    def pairs(self) -> tuple[str, str] | None:
+        """The names of source and target in the pairs it learnt from; None where it learnt from none."""
+        path = self.folder / ORIGIN
+        names = json.loads(path.read_text(encoding="utf-8")).get("pairs") if path.is_file() else None
+        return None if names is None else (str(names[0]), str(names[1]))
+
     def corpus(self, folder: str | Path | None = None) -> Corpus:
         """Open its corpus, from `folder` where that moved, after checking that it is still the same one."""
         origin = json.loads((self.folder / ORIGIN).read_text(encoding="utf-8"))
@@ -117,8 +124,10 @@ def write_run_files(folder: Path, recipe: Recipe, tokenizer: Tokenizer, files: M
 
 def corpus_origin(corpus: Corpus) -> dict[str, str]:
     """The origin file of a run that learns from a corpus, by name."""
-    content = {"corpus": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint}
-    return {ORIGIN: json.dumps(content, indent=1)}
+    content: dict[str, Any] = {"corpus": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint}
+    if corpus.pairs is not None:  # what a file of pairs to be translated calls its columns
+        content["pairs"] = list(corpus.pairs)
+    return {ORIGIN: json.dumps(content, indent=1, ensure_ascii=False)}
 
 
 def import_origin(source: str) -> dict[str, str]:
