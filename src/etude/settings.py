@@ -12,3 +12,10 @@ class Strict(BaseModel):
     """Immutable pydantic settings that reject unknown keys and check values when they are set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ReadsGraph(Strict):
+    """The base of an objective's `Settings` where it learns from a knowledge graph, not from a corpus.
+
+    Verbs that take a recipe and a corpus open a graph folder for it; the recipe has no tokenizer.
+    """

@@ -25,10 +25,10 @@ from etude.train import checkpoint
 def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]:
     """Return model, objective and the names of tensors never trained: heads that an imported model came without."""
     untrained: set[str] = set()
-    model, objective = build_learner(run.recipe, run.tokenizer)
+    model, objective = build_learner(run.recipe, None if run.recipe.reads_graph else run.tokenizer)
     learner = nn.ModuleDict({"model": model, "objective": objective})
     if run.finished:
-        weights, untrained = read_run_tensors(run.recipe, run.tokenizer.special, run.folder)
+        weights, untrained = read_run_tensors(run.recipe, run.special, run.folder)
         initial = {name: tensor for name, tensor in learner.state_dict().items() if name in untrained}
         checkpoint.load_strictly(learner, {**weights, **initial}, str(run.folder / WEIGHTS))
     elif run.steps:
@@ -49,7 +49,7 @@ def save_final(run: Run, model: Model, objective: PretrainingObjective, model_ca
     checkpoint.write_text(run.folder / MODEL_CARD, model_card)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     weights |= {f"objective.{name}": tensor for name, tensor in objective.persistent_state().items()}
-    published = to_published(run.recipe, weights, run.tokenizer)
+    published = None if run.recipe.reads_graph else to_published(run.recipe, weights, run.tokenizer)
     if published is not None:
         write_published(published, run.folder)
         return

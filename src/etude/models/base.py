@@ -161,6 +161,9 @@ class Model(nn.Module, ABC):
         """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known."""
         return None
 
+    def finish_training(self) -> None:
+        """Called once, behind the last step and before the final weights are written."""
+
     # --- texts --------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -38,6 +38,7 @@ from typing_extensions import TypeVar
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.graph.graph_split import GraphSplit
 from etude.models.base import Model
 from etude.nn.losses import IGNORE
 from etude.nn.packed import Layout, Packed, positions_from_bounds
@@ -54,6 +55,7 @@ ModelT = TypeVar("ModelT", bound=Model, default=Any)
 RowT = TypeVar("RowT", bound="Row", default=Any)
 RowT_co = TypeVar("RowT_co", bound="Row", covariant=True, default=Any)
 BatchT = TypeVar("BatchT", bound="Batch", default=Any)
+SourceT = TypeVar("SourceT", bound=Corpus | GraphSplit, default=Any)  # what a pre-training reads
 
 
 @dataclass
@@ -235,24 +237,24 @@ class UsableObjective(Objective[ModelT, RowT, BatchT]):
         raise UserError(f"{type(self).__name__} has no language-model head, so it gives no logits.")
 
 
-class PretrainingObjective(UsableObjective[ModelT, RowT, BatchT]):
-    """A pretext task over plain text. Derive, fill in what you need."""
+class PretrainingObjective(UsableObjective[ModelT, RowT, BatchT], Generic[ModelT, RowT, BatchT, SourceT]):
+    """A pretext task over plain text, or over a graph (its settings derive from ReadsGraph). Fill in what you need."""
 
     # tokens of a sequence and of a row, where the objective settles them: a resolved recipe takes them from here
     length: int | None = None
     row_tokens: int | None = None
 
     @abstractmethod
-    def rows(self, corpus: Corpus, seed: int) -> Rows[RowT]:
-        """How text becomes rows."""
+    def rows(self, corpus: SourceT, seed: int) -> Rows[RowT]:
+        """How text, or a split of a graph, becomes rows."""
 
-    def find_problems(self, corpus: Corpus) -> list[str]:
+    def find_problems(self, corpus: SourceT) -> list[str]:
         """Warnings on a corpus for `etude check`: what of it this objective cannot use."""
         return []
 
-    def tokens_per_byte(self, corpus: Corpus) -> float:
-        """Predicted tokens for each byte of text: turns nats a token into bits a byte."""
-        return corpus.total / max(1, corpus.bytes)
+    def tokens_per_byte(self, corpus: SourceT) -> float | None:
+        """Predicted tokens for each byte of text: turns nats a token into bits a byte; None: it reads no text."""
+        return corpus.total / max(1, corpus.bytes) if isinstance(corpus, Corpus) else None
 
     @property
     def predicts_next(self) -> bool:

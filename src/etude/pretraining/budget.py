@@ -8,11 +8,11 @@ from etude.objectives.base import PretrainingObjective
 from etude.pretraining.loop import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
-from etude.text.corpus.corpus import Corpus
+from etude.runs.source import Source
 from etude.train import schedule
 
 
-def fix_budget(recipe: Recipe, corpus: Corpus, objective: PretrainingObjective, device: torch.device) -> Recipe:
+def fix_budget(recipe: Recipe, corpus: Source, objective: PretrainingObjective, device: torch.device) -> Recipe:
     """Turn the budget (tokens, epochs, FLOPs, minutes) into a number of steps, stored with the run.
 
     Tokens and epochs are counted; FLOPs and minutes are measured by a short trial.

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.pretraining.loop import build_rows, held_out
-from etude.pretraining.setup import resolve_recipe
+from etude.graph.graph import Graph
+from etude.pretraining.loop import build_rows
+from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
+from etude.runs.source import Source, held_out, open_source
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import Report
 from etude.train import memory, peak, schedule
@@ -33,14 +35,15 @@ class Check:
     flops: float
     seconds: float
     speed: Speed
-    unigram_nats: float  # a model that knows only how often each token occurs
+    unigram_nats: float | None  # a model that knows only how often each token occurs; None: a graph has no tokens
     problems: list[str] = field(default_factory=list)
 
 
-def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: Overrides = ()) -> Check:
-    """Check a recipe on a corpus and measure a short trial; write nothing."""
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    resolved = resolve_recipe(recipe, corpus, overrides)
+def check(recipe: str | Path | Recipe, corpus: str | Path | Source | Graph, overrides: Overrides = ()) -> Check:
+    """Check a recipe on a corpus or a graph and measure a short trial; write nothing."""
+    loaded = load_recipe(recipe, overrides)
+    corpus = open_source(corpus, loaded)
+    resolved = resolve_recipe(loaded, corpus, ())
     device = resolve_device(resolved.train.device)
     model, objective = build_learner(resolved, corpus.tokenizer)
     rows = build_rows(resolved, corpus, objective)
@@ -73,7 +76,7 @@ def check(recipe: str | Path | Recipe, corpus: str | Path | Corpus, overrides: O
         flops=tokens * speed.flops_per_token,
         seconds=tokens / speed.tokens_per_second,
         speed=speed,
-        unigram_nats=unigram_entropy(corpus.token_counts()),
+        unigram_nats=unigram_entropy(corpus.token_counts()) if isinstance(corpus, Corpus) else None,
         problems=objective.find_problems(corpus)
         + find_problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
     )
@@ -101,12 +104,20 @@ def find_text_problems(report: Report) -> list[str]:
     return warnings
 
 
-def find_problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, speed: Speed) -> list[str]:
-    """Return warnings on the recipe and the corpus, to read before the run starts."""
+def find_problems(recipe: Recipe, corpus: Source, steps: int, epochs: float, speed: Speed) -> list[str]:
+    """Return warnings on the recipe and its source, to read before the run starts."""
+    warnings = find_corpus_problems(corpus, epochs, speed) if isinstance(corpus, Corpus) else []
+    if held_out(corpus) is None:
+        part = "--valid 0.01" if isinstance(corpus, Corpus) else "--valid FILE"
+        warnings.insert(0, f"There is no held-out part, so no evaluation: prepare with {part}.")
+    warmup_problem = schedule.check_warmup(recipe.train, steps)
+    return [*warnings, f"{warmup_problem}."] if warmup_problem else warnings
+
+
+def find_corpus_problems(corpus: Corpus, epochs: float, speed: Speed) -> list[str]:
+    """Return warnings on a corpus, and on what a model is to do with it."""
     report = corpus.manifest.get("report")
     warnings = find_text_problems(report) if report is not None else []
-    if held_out(corpus) is None:
-        warnings.append("There is no held-out part, so no evaluation: prepare with --valid 0.01.")
     if epochs > 40:
         warnings.append(
             f"The text is read {epochs:,.0f} times: expect it to be learnt by heart. Use more text or fewer steps."
@@ -116,5 +127,4 @@ def find_problems(recipe: Recipe, corpus: Corpus, steps: int, epochs: float, spe
         warnings.append(
             f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation."
         )
-    warmup_problem = schedule.check_warmup(recipe.train, steps)
-    return [*warnings, f"{warmup_problem}."] if warmup_problem else warnings
+    return warnings

@@ -29,7 +29,8 @@ from etude.objectives.base import PretrainingObjective
 from etude.recipes.document import Overrides, parse_overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import ORIGIN, RECIPE, Run, corpus_origin
+from etude.runs.run import RECIPE, Run, corpus_origin
+from etude.runs.source import ORIGIN
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint

@@ -10,6 +10,7 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective, Rows
 from etude.recipes.schema import Recipe
+from etude.runs.source import Source, held_out
 from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks
@@ -21,7 +22,7 @@ Learner = tuple[Model, PretrainingObjective]
 def build_loop(
     folder: Path,
     recipe: Recipe,
-    corpus: Corpus,
+    corpus: Source,
     learner: Learner,
     device: torch.device,
     ranks: Ranks,
@@ -46,18 +47,12 @@ def build_loop(
     )
 
 
-def build_rows(recipe: Recipe, corpus: Corpus, objective: PretrainingObjective) -> Rows:
-    """Return the rows of a corpus; UserError where it does not fill one."""
+def build_rows(recipe: Recipe, corpus: Source, objective: PretrainingObjective) -> Rows:
+    """Return the rows of a source; UserError where it does not fill one."""
     rows = objective.rows(corpus, recipe.train.seed)
-    if len(rows) == 0:
+    if len(rows) == 0 and isinstance(corpus, Corpus):
         raise UserError(
             f"{corpus.folder} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
             "Prepare more text, or choose a smaller model.context and objective.row_tokens."
         )
     return rows
-
-
-def held_out(corpus: Corpus) -> Corpus | None:
-    """Return the part that is never trained on, where the corpus has one."""
-    part = corpus.manifest["parts"].get("valid")
-    return Corpus.open(corpus.folder, split="valid") if part and part["tokens"] else None

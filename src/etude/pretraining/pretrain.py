@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
+from etude.errors import UserError
+from etude.graph.graph import Graph
+from etude.graph.graph_split import GraphSplit
 from etude.hub.run_weights import save_final
 from etude.pretraining.budget import fix_budget
 from etude.pretraining.continued import (
-    StartWeights,
     build_continued,
     continued_recipe,
     describe_start,
@@ -21,13 +23,14 @@ from etude.pretraining.continued import (
     start_file,
 )
 from etude.pretraining.loop import Learner, build_loop
-from etude.pretraining.setup import resolve_recipe
+from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.student import build_run_learner, describe_teacher
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import format_model_card
 from etude.runs.run import Run, corpus_origin
+from etude.runs.source import Source, open_source
 from etude.runs.staging import refuse_existing
 from etude.runs.training import discard_untrained, train_loop
 from etude.text.corpus.corpus import Corpus
@@ -40,7 +43,7 @@ from etude.train.progress import Progress
 
 def pretrain(
     recipe: str | Path | Recipe,
-    corpus: str | Path | Corpus,
+    corpus: str | Path | Source | Graph,
     out: str | Path,
     *,
     quiet: bool = False,
@@ -50,30 +53,38 @@ def pretrain(
 ) -> Run:
     """Pre-train `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
 
+    A recipe whose objective learns from triples takes a graph in the place of the corpus.
+
     A folder with a model in the place of the recipe goes on from its weights (pretraining/continued.py).
 
     Stopped by SIGTERM, Ctrl-C or `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run;
     `resume` goes on. With `shorten`, it becomes a shorter run that ends before the deadline (train/pace.py).
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    refuse_existing(Path(out))
     if isinstance(recipe, (str, Path)) and holds_model(recipe):
-        return _continue(read_start(recipe), corpus, out, quiet, overrides, deadline, shorten)
-    resolved = resolve_recipe(recipe, corpus, overrides)
+        return _continue(recipe, corpus, out, quiet, overrides, deadline, shorten)
+    loaded = load_recipe(recipe, overrides)
+    source = open_source(corpus, loaded)
+    refuse_existing(Path(out))
+    resolved = resolve_recipe(loaded, source, ())
     return start_run(
-        resolved, corpus, out, lambda: (build_learner(resolved, corpus.tokenizer), {}), quiet, deadline, shorten
+        resolved, source, out, lambda: (build_learner(resolved, source.tokenizer), {}), quiet, deadline, shorten
     )
 
 
 def _continue(
-    start: StartWeights,
-    corpus: Corpus,
+    folder: str | Path,
+    corpus: str | Path | Source | Graph,
     out: str | Path,
     quiet: bool,
     overrides: Overrides,
     deadline: float | None,
     shorten: bool,
 ) -> Run:
+    corpus = Corpus.open(corpus) if isinstance(corpus, (str, Path)) else corpus
+    refuse_existing(Path(out))
+    if not isinstance(corpus, Corpus):
+        raise UserError("Only a model of text can go on from its weights: start a run on the graph with a recipe.")
+    start = read_start(folder)
     recipe = resolve_recipe(continued_recipe(start, overrides), corpus, ())
 
     def build() -> tuple[Learner, dict[str, str]]:
@@ -84,7 +95,7 @@ def _continue(
 
 def start_run(
     recipe: Recipe,
-    corpus: Corpus,
+    corpus: Source,
     out: str | Path,
     build: Callable[[], tuple[Learner, dict[str, str]]],
     quiet: bool,
@@ -101,7 +112,7 @@ def start_run(
             return _train(run, corpus, learner, device, ranks, quiet, deadline, shorten)
 
 
-def _create(out: Path, recipe: Recipe, corpus: Corpus, files: dict[str, str], ranks: Ranks) -> Run:
+def _create(out: Path, recipe: Recipe, corpus: Source, files: dict[str, str], ranks: Ranks) -> Run:
     run = Run.create(out, recipe, corpus.tokenizer, corpus_origin(corpus) | files) if ranks.is_first else Run(out)
     ranks.barrier()
     return run
@@ -121,15 +132,18 @@ def resume(
         return run
     device = resolve_device(run.recipe.train.device)
     with connect(device.type == "cuda") as ranks:
-        text = run.corpus(corpus)
+        source = run.source(corpus)
         start = read_start_file(run)
-        learner = build_run_learner(run, text) if start is None else rebuild_continued(run, text, *start)
-        return _train(run, text, learner, device, ranks, quiet, deadline, shorten)
+        if isinstance(source, GraphSplit):
+            learner = build_learner(run.recipe, None)
+        else:
+            learner = build_run_learner(run, source) if start is None else rebuild_continued(run, source, *start)
+        return _train(run, source, learner, device, ranks, quiet, deadline, shorten)
 
 
 def _train(
     run: Run,
-    corpus: Corpus,
+    corpus: Source,
     learner: Learner,
     device: torch.device,
     ranks: Ranks,
@@ -148,6 +162,7 @@ def _train(
     if outcome.finished and ranks.is_first:
         if settings.average > 1:
             load_average(loop.learner, run.checkpoints, settings.average)
+        model.finish_training()
         card = format_model_card(run, corpus, outcome, describe_teacher(run), describe_start(run))
         save_final(run, model.cpu(), objective.cpu(), card)
     ranks.barrier()

@@ -13,7 +13,7 @@ import torch
 from etude.pretraining.loop import build_rows
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.text.corpus.corpus import Corpus
+from etude.runs.source import Source
 from etude.train import recorded_step
 from etude.train.device import synchronize
 from etude.train.loop import Loop
@@ -38,7 +38,7 @@ class Speed:
     loader_wait: float  # the share of the time that was spent on waiting for batches
 
 
-def measure_speed(recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float = SECONDS) -> Speed:
+def measure_speed(recipe: Recipe, corpus: Source, device: torch.device, seconds: float = SECONDS) -> Speed:
     """Take real steps on a throw-away learner: what the run will cost, measured."""
     model, objective = build_learner(recipe, corpus.tokenizer)
     rows = build_rows(recipe, corpus, objective)

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ValidationError
 from etude.errors import UserError, suggest_name
 from etude.kinds import find_kind, list_kinds
 from etude.recipes.document import Document, Overrides, Path, Writer, find_recipe, parse, parse_overrides, read_recipe
-from etude.settings import Strict
+from etude.settings import ReadsGraph, Strict
 from etude.text.tokenizer import training
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
 from etude.train import schedule
@@ -90,11 +90,16 @@ class Recipe:
             if key not in known:
                 raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{suggest_name(key, known)}")
         texts: dict[str, Any] = {key: _text(document, key) for key in TEXTS if document.values.get(key) is not None}
-        for key in ("name", "tokenizer"):
-            if not texts.get(key):
-                example = "my-bert" if key == "name" else "wordpiece:8000"
-                raise _fault(document, (), f"'{key}' is missing. Say for example '{key}: {example}'.")
-        if not _is_path(texts["tokenizer"]):
+        if not texts.get("name"):
+            raise _fault(document, (), "'name' is missing. Say for example 'name: my-bert'.")
+        reads_graph = _reads_graph(document)
+        if reads_graph and texts.setdefault("tokenizer", ""):
+            raise _fault(
+                document, ("tokenizer",), "this objective learns from a graph, which has no tokenizer: leave it out."
+            )
+        if not reads_graph and not texts.get("tokenizer"):
+            raise _fault(document, (), "'tokenizer' is missing. Say for example 'tokenizer: wordpiece:8000'.")
+        if not reads_graph and not _is_path(texts["tokenizer"]):
             try:
                 training.parse_spec(texts["tokenizer"])
             except UserError as error:
@@ -108,14 +113,22 @@ class Recipe:
         parts["train"] = validate_settings(Train, _group(document, "train", {}), document, "train")
         return cls(**texts, **parts, source=document)
 
-    def resolve(self, vocab: int | None = None) -> Self:
+    @property
+    def reads_graph(self) -> bool:
+        """Whether it learns from a knowledge graph, not from a corpus."""
+        return isinstance(self.objective, ReadsGraph)
+
+    def resolve(self, vocab: int | None = None, relations: int | None = None) -> Self:
         """Fills everything that follows from something else; `vocab` is that of the corpus, where there is one.
 
-        Without a corpus the vocabulary is the size that the tokenizer is asked for. What contradicts itself only
+        Of a graph, `vocab` is the number of entities, and `relations` is filled too. Without a corpus the vocabulary is
+        the size that the tokenizer is asked for. What contradicts itself only
         when joined (a sequence longer than the context, a batch smaller than a row) is refused here.
         """
         size = self.tokenizer_size if vocab is None else vocab
         model = self.model
+        if self.reads_graph:
+            return self._resolve_graph(vocab, relations)
         if model.vocab is None and size is not None:
             model = self._changed("model", model, vocab=size)
         self._check_vocab(model.vocab, vocab)
@@ -123,6 +136,21 @@ class Recipe:
         objective = self._changed("objective", self.objective, **_derived(self.objective, model))
         resolved = replace(self, model=model, objective=objective)
         return resolved._with_rows() if model.vocab is not None else resolved
+
+    def _resolve_graph(self, entities: int | None, relations: int | None) -> Self:
+        """Fills the sizes of a graph; those that a recipe gives must be the graph's own."""
+        counts = {"vocab": (entities, "entities"), "relations": (relations, "relations")}
+        given = self.model.model_dump()
+        for name, (count, noun) in counts.items():
+            if count is not None and given.get(name) not in (None, count):
+                raise self.fault(
+                    ("model", name),
+                    f"model.{name}={given[name]}, and the graph has {count} {noun}. Leave it out: it is filled in.",
+                )
+        if entities is None and self.model.vocab is None:
+            return self
+        filled = {name: count for name, (count, _) in counts.items() if count is not None and name in given}
+        return replace(self, model=self._changed("model", self.model, **filled))._with_rows()
 
     def _check_vocab(self, own: int | None, corpus: int | None) -> None:
         if own is not None and own <= len(TRAINED_SPECIALS):
@@ -142,7 +170,7 @@ class Recipe:
         """Length and size of rows as the objective takes them, learnt from one built without memory."""
         import torch
 
-        special = Specials(*range(len(TRAINED_SPECIALS)))
+        special = Specials() if self.reads_graph else Specials(*range(len(TRAINED_SPECIALS)))
         try:
             with torch.device("meta"):
                 objective = self.build_objective(self.build_model(), special)
@@ -158,7 +186,9 @@ class Recipe:
     @property
     def tokenizer_size(self) -> int | None:
         """The vocabulary that a specification such as `wordpiece:30522` asks for; None where it is not said."""
-        return None if _is_path(self.tokenizer) else training.parse_spec(self.tokenizer).size
+        if not self.tokenizer or _is_path(self.tokenizer):
+            return None
+        return training.parse_spec(self.tokenizer).size
 
     def has_objective(self, kind: str) -> bool:
         """Whether the objective is of this kind, or of one whose settings extend it (distill extends masked)."""
@@ -226,6 +256,12 @@ def _kind(document: Document, group: str, kind: object) -> ModuleType:
         return find_kind(PARTS[group], kind)
     except UserError as error:
         raise _fault(document, (group, "kind"), str(error)) from error.__cause__
+
+
+def _reads_graph(document: Document) -> bool:
+    """Whether the objective of a document learns from a graph."""
+    settings = _kind(document, "objective", _group(document, "objective").get("kind")).Settings
+    return issubclass(settings, ReadsGraph)
 
 
 def _with_distill_group(document: Document) -> Document:

@@ -1,6 +1,7 @@
 """What a recipe costs, without a corpus and without memory: its parameters, and FLOPs a token.
 
-Model and objective are built on the meta device. FLOPs are what the objective itself counts (forward and
+Model and objective are built on the meta device; the vocabulary is the one a recipe's tokenizer asks for, and a graph
+has as many entities and relations as FB15k-237. FLOPs are what the objective itself counts (forward and
 backward, by the stated convention) on rows of a made-up text: long documents of sentences of 20 tokens,
 whose words are as uneven as those of a language (Zipf 1935), so that sequences are full and subsampling bites.
 """
@@ -15,13 +16,18 @@ import numpy as np
 import torch
 
 from etude.chance import Chance, uniform
+from etude.graph.graph import Graph
+from etude.graph.graph_split import GraphSplit
+from etude.models.base import Model
+from etude.objectives.base import PretrainingObjective
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 SENTENCE = 20  # tokens: about that of written English
 DOCUMENTS = 8  # of one row each and a bit: a sequence is rarely cut short by the end of a document
+GRAPH_ENTITIES, GRAPH_RELATIONS = 14_541, 237  # of FB15k-237
 WORDS = 4_000  # of the made-up text, unless the recipe's vocabulary is smaller
 
 
@@ -34,13 +40,28 @@ class Size:
 
 def measure_recipe(recipe: Recipe) -> Size:
     """The size of a recipe; its vocabulary is the one its tokenizer asks for."""
+    if recipe.reads_graph:
+        return _measure_graph_recipe(recipe)
     recipe = recipe.resolve()
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
     corpus = synthetic_corpus(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
-    rows = objective.rows(corpus, seed=0)
+    return _measure(model, objective, corpus)
+
+
+def _measure_graph_recipe(recipe: Recipe) -> Size:
+    """The size of a recipe on a graph as large as FB15k-237."""
+    recipe = recipe.resolve(vocab=GRAPH_ENTITIES, relations=GRAPH_RELATIONS)
+    with torch.device("meta"):
+        model = recipe.build_model()
+        objective = recipe.build_objective(model, Specials())
+    return _measure(model, objective, synthetic_graph())
+
+
+def _measure(model: Model, objective: PretrainingObjective, source: Corpus | GraphSplit) -> Size:
+    rows = objective.rows(source, seed=0)
     batch = objective.batch([rows[index] for index in range(min(len(rows), DOCUMENTS))], Chance(seed=0, step=0))
     return Size(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -63,6 +84,14 @@ def synthetic_corpus(tokens: int, words: int) -> Corpus:
         for part in ids.reshape(DOCUMENTS, tokens)
     ]
     return Corpus.from_documents(documents, tokenizer)
+
+
+@lru_cache(maxsize=1)
+def synthetic_graph() -> GraphSplit:
+    """A few triples between the first entities: FLOPs a triple do not depend on the others."""
+    triples = [[head, 0, head + 1] for head in range(1_000)]
+    names = [f"e{number}" for number in range(len(triples) + 1)]
+    return GraphSplit(Graph.from_triples(triples, names, ["r"]))
 
 
 def format_count(number: float, letters: str) -> str:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from etude.runs.source import describe_source
+
 if TYPE_CHECKING:
     from etude.runs.run import Run
-    from etude.text.corpus.corpus import Corpus
+    from etude.runs.source import Source
     from etude.train.run_state import TrainResult
+
+
+SIZES = ("layers", "width", "heads", "context", "vocab", "relations", "score")  # of a model, where it has them
 
 
 def describe_hardware() -> str:
@@ -33,18 +38,21 @@ def describe_versions() -> str:
 
 
 def format_model_card(
-    run: Run, corpus: Corpus, result: TrainResult, teacher: str | None = None, start: str | None = None
+    run: Run, corpus: Source, result: TrainResult, teacher: str | None = None, start: str | None = None
 ) -> str:
     """Return the model card in Markdown; `teacher` and `start` describe what a run learnt from or went on from."""
     recipe, state, fingerprint = run.recipe, result.state, corpus.fingerprint
     model, objective = recipe.model.model_dump(mode="json"), recipe.objective.model_dump(mode="json")
     scores = "\n".join(f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in result.valid.items())
     groups = {name for name, value in objective.items() if isinstance(value, dict)}  # of a teacher: it has its own line
-    shape = ", ".join(
-        f"{name} {model[name]}" for name in ("layers", "width", "heads", "context", "vocab") if name in model
-    )
+    shape = ", ".join(f"{name} {model[name]}" for name in SIZES if name in model)
     options = ", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)
-    teacher_row, command, teacher_note = "", "pretrain recipe.yaml CORPUS", ""
+    noun = "graph" if recipe.reads_graph else "corpus"
+    source, unit, tokenizer_row = ("graph", "triples", "") if corpus.tokenizer is None else (
+        "text", "tokens", f"| tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |\n"
+    )  # fmt: skip
+    trained = f"{state.step:,} steps, {state.tokens:,} {unit}, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s"
+    teacher_row, command, teacher_note = "", f"pretrain recipe.yaml {noun.upper()}", ""
     if start is not None:
         teacher_row, command = f"| goes on from | {start} |\n", "pretrain START CORPUS"
     if teacher is not None:
@@ -59,9 +67,8 @@ def format_model_card(
 | paper | {recipe.paper or "none"} |
 | model | {recipe.model_kind}: {shape} |
 | objective | {recipe.objective_kind}: {options} |
-| text | {corpus.total:,} tokens in {len(corpus.documents):,} documents, fingerprint `{fingerprint}` |
-| tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |
-| trained | {state.step:,} steps, {state.tokens:,} tokens, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s |
+| {source} | {describe_source(corpus)}, fingerprint `{fingerprint}` |
+{tokenizer_row}| trained | {trained} |
 {teacher_row}| seed | {recipe.train.seed} |
 | hardware | {describe_hardware()} |
 | versions | {describe_versions()} |
@@ -70,10 +77,10 @@ def format_model_card(
 ## Held-out scores
 | | |
 |---|---|
-{scores or "| none: the corpus has no held-out part | |"}
+{scores or f"| none: the {noun} has no held-out part | |"}
 
 ## Repeat it
     etude {command} -o {run.folder.name}
 
-with the `recipe.yaml` of this folder and the corpus{teacher_note} of the fingerprint above.
+with the `recipe.yaml` of this folder and the {noun}{teacher_note} of the fingerprint above.
 """

@@ -1,8 +1,8 @@
 """The run folder: everything that is known about a training run, and the only thing passed between steps.
 
     recipe.yaml         the resolved recipe: complete, and enough to repeat the run
-    tokenizer.json
-    origin.json         the corpus it learns from: its path and its fingerprint
+    tokenizer.json      of a run on a graph entities.json: the names of its entities and relations
+    origin.json         the corpus or the graph it learns from: its path and its fingerprint
     task.yaml           of a fine-tuned run: the task, its settings and files (runs/task_plan.py)
     distill.yaml        of a distilled run: its teacher (pretraining/distill.py)
     metrics.jsonl       one line an entry: step tokens flops seconds loss ...
@@ -26,14 +26,15 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
+from etude.runs.source import ORIGIN, Source, reopen_source, source_files
 from etude.runs.staging import staged_folder
-from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.train.metrics_log import read_metrics
 
-RECIPE, ORIGIN, TASK = "recipe.yaml", "origin.json", "task.yaml"
+RECIPE, TASK = "recipe.yaml", "task.yaml"
 WEIGHTS, METRICS, MODEL_CARD = "model.safetensors", "metrics.jsonl", "README.md"
 
 
@@ -54,8 +55,11 @@ class Run:
         return cls(folder)
 
     @classmethod
-    def create(cls, folder: str | Path, recipe: Recipe, tokenizer: Tokenizer, files: Mapping[str, str]) -> Run:
-        """Create the folder with everything a resume needs, all at once; `files`: further texts by name."""
+    def create(cls, folder: str | Path, recipe: Recipe, tokenizer: Tokenizer | None, files: Mapping[str, str]) -> Run:
+        """Create the folder with everything a resume needs, all at once; `files`: further texts by name.
+
+        A run on a graph has no tokenizer.
+        """
         with staged_folder(Path(folder)) as staging:
             write_run_files(staging, recipe, tokenizer, files)
         return cls(Path(folder))
@@ -69,7 +73,17 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        if self.recipe.reads_graph:
+            raise UserError(
+                f"{self.folder} holds vectors of a graph's entities and reads no text. It can be evaluated on triples, "
+                "exported as a file of vectors, and given to a recipe that reads entities."
+            )
         return Tokenizer.open(self.folder)
+
+    @property
+    def special(self) -> Specials:
+        """The special tokens of its tokenizer; none of a run on a graph."""
+        return Specials() if self.recipe.reads_graph else self.tokenizer.special
 
     @property
     def finished(self) -> bool:
@@ -99,35 +113,30 @@ class Run:
         names = json.loads(path.read_text(encoding="utf-8")).get("pairs") if path.is_file() else None
         return None if names is None else (str(names[0]), str(names[1]))
 
+    def source(self, folder: str | Path | None = None) -> Source:
+        """Open its corpus or graph, from `folder` where that moved, after checking that it is still the same one."""
+        return reopen_source(self.folder, self.recipe, folder)
+
     def corpus(self, folder: str | Path | None = None) -> Corpus:
-        """Open its corpus, from `folder` where that moved, after checking that it is still the same one."""
-        origin = json.loads((self.folder / ORIGIN).read_text(encoding="utf-8"))
-        path = Path(folder or origin["corpus"])
-        if not (path / MANIFEST).is_file():
-            raise UserError(f"The corpus of {self.folder} is not at {path}. Say where it is now with --corpus FOLDER.")
-        corpus = Corpus.open(path)
-        if corpus.fingerprint != origin["fingerprint"]:
-            raise UserError(
-                f"{path} is not the corpus {self.folder} was started on (its fingerprint differs). "
-                "Point --corpus to the original, or start a new run."
-            )
-        return corpus
+        """Open its corpus; UserError where it learnt from a graph."""
+        source = self.source(folder)
+        if not isinstance(source, Corpus):
+            raise UserError(f"{self.folder} learnt from a graph: it has no corpus.")
+        return source
 
 
-def write_run_files(folder: Path, recipe: Recipe, tokenizer: Tokenizer, files: Mapping[str, str]) -> None:
+def write_run_files(folder: Path, recipe: Recipe, tokenizer: Tokenizer | None, files: Mapping[str, str]) -> None:
     """Write what every run starts with into a folder."""
     checkpoint.write_text(folder / RECIPE, recipe.dump())
     for name, text in files.items():
         checkpoint.write_text(folder / name, text)
-    tokenizer.save(folder)
+    if tokenizer is not None:
+        tokenizer.save(folder)
 
 
-def corpus_origin(corpus: Corpus) -> dict[str, str]:
-    """The origin file of a run that learns from a corpus, by name."""
-    content: dict[str, Any] = {"corpus": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint}
-    if corpus.pairs is not None:  # what a file of pairs to be translated calls its columns
-        content["pairs"] = list(corpus.pairs)
-    return {ORIGIN: json.dumps(content, indent=1, ensure_ascii=False)}
+def corpus_origin(corpus: Source) -> dict[str, str]:
+    """The files that say what a run learns from, by name."""
+    return source_files(corpus)
 
 
 def import_origin(source: str) -> dict[str, str]:

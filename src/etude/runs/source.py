@@ -1,0 +1,83 @@
+"""What a pre-training reads: a corpus, or for an objective over triples the train split of a graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from etude.errors import UserError
+from etude.graph.entity_table import format_entities
+from etude.graph.graph import Graph
+from etude.graph.graph_split import GraphSplit
+from etude.recipes.schema import Recipe
+from etude.text.checked_files import MANIFEST
+from etude.text.corpus.corpus import Corpus
+
+Source = Corpus | GraphSplit
+ORIGIN = "origin.json"
+
+
+def open_source(source: str | Path | Source | Graph, recipe: Recipe) -> Source:
+    """Open what a recipe reads, a corpus or a graph; UserError where the folder is not of this kind."""
+    if isinstance(source, Graph):
+        source = GraphSplit.of(source)
+    if isinstance(source, (str, Path)):
+        return GraphSplit.open(source) if recipe.reads_graph else Corpus.open(source)
+    if isinstance(source, GraphSplit) != recipe.reads_graph:
+        wanted, given = ("a graph", "a corpus") if recipe.reads_graph else ("a corpus", "a graph")
+        raise UserError(f"The recipe {recipe.name} learns from {wanted}, and {given} was given.")
+    return source
+
+
+def resolve_for(recipe: Recipe, source: Source) -> Recipe:
+    """Return the complete recipe: sizes that follow from the source are filled in."""
+    if isinstance(source, GraphSplit):
+        return recipe.resolve(vocab=len(source.graph.entities), relations=len(source.graph.relations))
+    return recipe.resolve(vocab=source.tokenizer.vocab)
+
+
+def held_out(source: Source) -> Source | None:
+    """Return the part that is never trained on, where there is one."""
+    if isinstance(source, GraphSplit):
+        return source.held_out
+    part = source.manifest["parts"].get("valid")
+    return Corpus.open(source.folder, split="valid") if part and part["tokens"] else None
+
+
+def describe_source(source: Source) -> str:
+    """Say how much a source holds, in words."""
+    if isinstance(source, GraphSplit):
+        return (
+            f"{len(source.triples):,} triples of {len(source.graph.entities):,} entities and "
+            f"{len(source.graph.relations):,} relations"
+        )
+    return f"{source.total:,} tokens in {len(source.documents):,} documents"
+
+
+# --- of a run ---------------------------------------------------------------------------------------
+
+
+def source_files(source: Source) -> dict[str, str]:
+    """The files of a run that say what it reads, by name: its origin, and the tokenizer or the names of the graph."""
+    kind = "graph" if isinstance(source, GraphSplit) else "corpus"
+    content: dict[str, object] = {kind: str(source.folder.resolve()), "fingerprint": source.fingerprint}
+    if isinstance(source, Corpus) and source.pairs is not None:  # what a file of pairs to translate calls its columns
+        content["pairs"] = list(source.pairs)
+    files = {ORIGIN: json.dumps(content, indent=1, ensure_ascii=False)}
+    return files | (format_entities(source.graph) if isinstance(source, GraphSplit) else {})
+
+
+def reopen_source(run: Path, recipe: Recipe, folder: str | Path | None = None) -> Source:
+    """Open the source of a run, from `folder` where it moved, after checking that it is still the same one."""
+    origin = json.loads((run / ORIGIN).read_text(encoding="utf-8"))
+    kind = "graph" if recipe.reads_graph else "corpus"
+    path = Path(folder or origin[kind])
+    if not (path / MANIFEST).is_file():
+        raise UserError(f"The {kind} of {run} is not at {path}. Say where it is now with --corpus FOLDER.")
+    source = open_source(path, recipe)
+    if source.fingerprint != origin["fingerprint"]:
+        raise UserError(
+            f"{path} is not the {kind} {run} was started on (its fingerprint differs). "
+            "Point --corpus to the original, or start a new run."
+        )
+    return source
