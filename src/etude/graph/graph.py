@@ -16,6 +16,7 @@ Adjacency is that of the train triples alone: what is held out must not be read 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +26,10 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.graph.adjacency import Adjacency
-from etude.graph.graph_files import MappedArrays, read_manifest
+from etude.graph.array_writer import write_arrays
+from etude.graph.graph_files import FORMAT, VERSION, GraphManifest, GraphReport, MappedArrays, read_manifest
 from etude.graph.names import Names, Texts, pack_texts, sort_names
+from etude.text.checked_files import MANIFEST
 
 SPLITS = ("train", "valid", "test")
 ALIAS_SEPARATOR = "\n"  # between the aliases of one entity, which are lines
@@ -57,7 +60,7 @@ class Graph:
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
-        arrays = MappedArrays(folder, manifest, verify)
+        arrays = MappedArrays(folder, manifest["files"], verify)
         graph = cls(arrays, folder, manifest["fingerprint"])
         if verify:
             graph.check()
@@ -104,6 +107,26 @@ class Graph:
         graph = cls(arrays, None)
         graph.check()
         return graph
+
+    def save(self, folder: str | Path) -> Self:
+        """Write a graph in memory to a folder that does not exist yet, and open it there."""
+        folder = Path(folder)
+        if folder.exists():
+            raise UserError(f"{folder} exists already. Choose another name, or remove it.")
+        aside = folder.with_name(f"{folder.name}.partial")
+        aside.mkdir(parents=True)
+        manifest: GraphManifest = {
+            "format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint,
+            "files": write_arrays(aside, self._arrays),
+        }  # fmt: skip
+        (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        aside.rename(folder)
+        return type(self).open(folder)
+
+    @cached_property
+    def report(self) -> GraphReport | None:
+        """What was counted while the graph was prepared from files."""
+        return None if self._folder is None else read_manifest(self._folder).get("report")
 
     @cached_property
     def entities(self) -> Names:

@@ -9,10 +9,42 @@ from typing import NotRequired, TypedDict, cast
 import numpy as np
 
 from etude.text.checked_files import ALWAYS_HASHED, FileEntry, check_file, load_manifest
+from etude.text.corpus.manifest import SourceFileEntry
 
 FORMAT, VERSION = "etude graph", 1
 DTYPES = {"u8": "u1", "i32": "<i4", "i64": "<i8", "f32": "<f4"}
 SUFFIXES = {np.dtype(dtype): suffix for suffix, dtype in DTYPES.items()}
+
+
+class FindingEntry(TypedDict):
+    """Something doubtful: how often, and where first."""
+
+    count: int
+    first: NotRequired[str]  # file:line
+    name: NotRequired[str]
+
+
+class GraphReport(TypedDict):
+    """What is counted while a graph is prepared."""
+
+    triples: dict[str, int]  # by split
+    entities: int
+    relations: int
+    duplicates: FindingEntry
+    self_loops: FindingEntry
+    self_loops_dropped: bool
+    leaks: FindingEntry  # held-out triples that are in train too
+    unseen_entities: FindingEntry
+    unseen_relations: FindingEntry
+    unseen_triples: dict[str, int]  # held out, with a name that no train triple has
+    unseen_dropped: bool
+    skipped: dict[str, int]  # by reason
+    labelled: int  # entities with a label
+    entity_rows: int
+    dangling: FindingEntry  # rows of entities that are in no triple
+    max_degree: int
+    max_degree_entity: str
+    top_relations: list[tuple[str, int]]  # most frequent first, train triples
 
 
 class GraphManifest(TypedDict):
@@ -23,6 +55,8 @@ class GraphManifest(TypedDict):
     fingerprint: str
     files: dict[str, FileEntry]
     settings: NotRequired[dict[str, object]]
+    sources: NotRequired[list[SourceFileEntry]]
+    report: NotRequired[GraphReport]  # of a graph that was prepared from files
 
 
 def read_manifest(folder: Path) -> GraphManifest:
@@ -33,10 +67,9 @@ def read_manifest(folder: Path) -> GraphManifest:
 class MappedArrays(Mapping[str, np.ndarray]):
     """The arrays in a folder by name, each mapped into memory when first read."""
 
-    def __init__(self, folder: Path, manifest: GraphManifest, verify: bool | None) -> None:
-        self.folder, self.files = folder, {name.rpartition(".")[0]: name for name in manifest["files"]}
+    def __init__(self, folder: Path, entries: Mapping[str, FileEntry], verify: bool | None) -> None:
+        self.folder, self.files = folder, {name.rpartition(".")[0]: name for name in entries}
         self.arrays: dict[str, np.ndarray] = {}
-        entries = manifest["files"]
         hashing = verify if verify is not None else sum(entry["bytes"] for entry in entries.values()) <= ALWAYS_HASHED
         for name, entry in entries.items():
             check_file(folder / name, entry, hashing, "graph")

@@ -49,6 +49,7 @@ class Progress:
     text: int  # bytes of text, unpacked
     documents: int
     seconds: float  # in this phase, in this process
+    unit: str = "documents"  # what `documents` counts
 
 
 def prepare(

@@ -1,0 +1,1 @@
+"""Files of triples into a graph folder, in bounded memory whatever their size."""
