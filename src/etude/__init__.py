@@ -21,12 +21,14 @@ from etude.verbs import show
 from etude.verbs.callable_package import make_callable
 from etude.verbs.comparison import demo, plan_study
 from etude.verbs.corpus import prepare
+from etude.verbs.graph import prepare_graph
 from etude.verbs.hub import export, import_
 from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict, translate
 from etude.verbs.pretraining import bench, check, distill, pretrain, resume
 from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
 
 if TYPE_CHECKING:
+    from etude.graph.graph import Graph
     from etude.inference.baseline_model import BaselineModel
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
@@ -70,6 +72,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "Corpus": "etude.text.corpus.corpus",
     "Coverage": "etude.view.coverage",
     "FeatureFile": "etude.verbs.inference",
+    "Graph": "etude.graph.graph",
     "Guess": "etude.inference.fill",
     "LoadedModel": "etude.inference.model",
     "ModelExport": "etude.verbs.hub",
@@ -94,12 +97,12 @@ TYPES = {  # what the verbs take and return, and the module it is in
 }
 __all__ = [
     "Analogies", "Attention", "AugmentCounts", "BaselineModel", "Bench", "Check", "Continuation", "Corpus",
-    "Coverage", "FeatureFile", "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity", "PickResult",
-    "PromptResult", "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan", "SuiteRun",
-    "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer", "Translation", "UserError", "World", "augment", "bench",
-    "check", "demo", "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite",
-    "generate", "import_", "load", "perplexity", "pick", "plan_study", "predict", "prepare", "pretrain", "prompt",
-    "recipes", "resume", "serve", "show", "study", "tasks", "translate", "world",
+    "Coverage", "FeatureFile", "Graph", "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity",
+    "PickResult", "PromptResult", "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan",
+    "SuiteRun", "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer", "Translation", "UserError", "World", "augment",
+    "bench", "check", "demo", "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite",
+    "generate", "import_", "load", "perplexity", "pick", "plan_study", "predict", "prepare", "prepare_graph",
+    "pretrain", "prompt", "recipes", "resume", "serve", "show", "study", "tasks", "translate", "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()

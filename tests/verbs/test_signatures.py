@@ -17,7 +17,13 @@ from etude.cli import show
 from etude.cli.adapter import annotated_parameters, is_hook, long_flag, parse_docstring
 from etude.cli.main import COMMANDS, app
 
-PYTHON_ONLY = {"load", "resume", "finetune_suite", "plan_study"}  # on a command line: other verbs, or their options
+PYTHON_ONLY = {
+    "load",
+    "resume",
+    "finetune_suite",
+    "plan_study",
+    "prepare_graph",
+}  # on a command line: other verbs, or their options
 GROUPS = {"show"}
 NAMES = [name for name in etude.__all__ if name.islower() and name not in GROUPS]
 FUNCTIONS = {name: inspect.unwrap(getattr(etude, name)) for name in NAMES} | {
@@ -51,7 +57,9 @@ def test_a_verb_is_typed_and_documented(name: str) -> None:
         assert helps.get(parameter.name), f"{parameter.name} is not documented"
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             places = {"run", "recipe", "corpus", "file", "files", "text", "task", "suite", "source", "sources", "name"}
-            assert parameter.name in places | {"words", "prompts", "a", "b", "c"}, f"{parameter.name} is an option"
+            assert parameter.name in places | {"graph", "words", "prompts", "a", "b", "c"}, (
+                f"{parameter.name} is an option"
+            )
     assert set(helps) <= set(signature.parameters), "the docstring names a parameter that is not there"
     if "settings" in signature.parameters:
         assert signature.parameters["settings"].annotation == "Mapping[str, object] | None"

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import typer
 
-from etude.cli.words import parse_columns, parse_numbers, parse_values, split_settings
+from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
 from etude.errors import UserError
 
 Result = TypeVar("Result")
@@ -207,6 +207,11 @@ def _sequence_item(parts: tuple[Any, ...]) -> Any:
     )
 
 
+def _is_share(parts: tuple[Any, ...]) -> bool:
+    """Whether an option is a number or the path of a file."""
+    return float in parts and str in parts
+
+
 # --- parameters of typer ----------------------------------------------------------------------------
 
 
@@ -252,7 +257,7 @@ def _option(
         kind, default = list[str], default or None
     elif item in (int, float):
         default = ",".join(map(str, default)) if default else default
-    else:
+    elif not _is_share(parts):
         kind = next((plain for plain in (bool, int, float, Path) if plain in parts), str)
     is_required = default is inspect.Parameter.empty
     if is_required and not required:
@@ -276,4 +281,4 @@ def _convert(value: Any, name: str, annotation: Any) -> Any:
         return None if value is None else parse_numbers(value, item, long_flag(name))
     if item is str and str not in parts:
         return list(value or [])
-    return value
+    return parse_share(value) if _is_share(parts) else value

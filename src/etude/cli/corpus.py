@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import signal
 import sys
@@ -9,13 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from etude.cli.adapter import Call, Command
+from etude.cli.adapter import Call, Command, long_flag
 from etude.cli.exits import exit_interrupted
+from etude.cli.graph import RELATIONS, SHARED, print_graph, print_next_steps, refuse_text_options
+from etude.cli.words import parse_share
+from etude.errors import UserError
 from etude.verbs import corpus as verbs
+from etude.verbs.graph import prepare_graph
 
 if TYPE_CHECKING:
     from etude.text.corpus.corpus import Corpus
@@ -23,8 +28,41 @@ if TYPE_CHECKING:
     from etude.world import World
 
 
-def present_prepare(call: Call[Corpus]) -> None:
+def present_prepare(
+    call: Call[Corpus],
+    *,
+    graph: bool = False,
+    test: str | None = None,
+    entities: list[str] | None = None,
+    triple_columns: str | None = None,
+    entity_columns: str | None = None,
+    language: str | None = None,
+    self_loops: Literal["keep", "drop"] = "keep",
+    unseen: Literal["keep", "drop"] = "keep",
+) -> None:
+    """Prints the report of a corpus or, with --graph, of a graph.
+
+    Args:
+        graph: The files hold triples, not text: make a graph (.tsv, .csv, .jsonl, .nt, ConceptNet's assertions.csv).
+        test: Of a graph: a file of held-out triples, or a share of the triples.
+        entities: Of a graph: a file of id, label, aliases, description.
+        triple_columns: Of a graph: columns by order (relation,head,tail,-) or name (head=from,relation=type,tail=to).
+        entity_columns: Of a graph: columns of the entity file, as in id,-,label,description.
+        language: Of a graph: of ConceptNet's concepts (en unless given), of labels in N-Triples (all unless given).
+        self_loops: Of a graph: triples of an entity with itself.
+        unseen: Of a graph: held-out triples with a name that no train triple has.
+    """
     out = call.options["out"]
+    graph_options = {
+        "test": parse_share(test), "entities": entities or None, "triple_columns": triple_columns,
+        "entity_columns": entity_columns, "language": language, "self_loops": self_loops, "unseen": unseen,
+    }  # fmt: skip
+    if graph:
+        _prepare_graph(call, graph_options)
+        return
+    for name, value in graph_options.items():
+        if value not in (None, "keep"):
+            raise UserError(f"{long_flag(name)} is an option of graphs. Add --graph, or leave it away.")
     with _interruptible(out), _progress_shown() as show_progress:
         corpus = call(on_progress=show_progress)
     from rich.console import Console
@@ -42,9 +80,22 @@ def present_prepare(call: Call[Corpus]) -> None:
     console.print(f"  etude check bert-small {place}\n  etude pretrain bert-small {place} -o runs/bert", soft_wrap=True)
 
 
+def _prepare_graph(call: Call[Corpus], graph_options: dict[str, Any]) -> None:
+    """`etude prepare --graph`: a verb of its own in Python, `etude.prepare_graph`."""
+    options = call.options
+    parameters = inspect.signature(verbs.prepare).parameters
+    refuse_text_options(options, {name: parameters[name].default for name in options})
+    shared = {name: options[name] for name in SHARED}
+    with _interruptible(options["out"], "The same command starts again."), _progress_shown() as show_progress:
+        graph = prepare_graph(call.arguments["sources"], **shared, **graph_options, on_progress=show_progress)
+    print_graph(graph, RELATIONS)
+    print_next_steps(options["out"])
+
+
 @contextmanager
-def _interruptible(out: Path) -> Iterator[None]:
+def _interruptible(out: Path, hint: str = "") -> Iterator[None]:
     """Ctrl-C and SIGTERM end with the state saved, exit code 3, and a word on how to go on."""
+    hint = hint or f"What is done is kept in {out}.partial; the same command goes on from there."
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -53,7 +104,7 @@ def _interruptible(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        exit_interrupted(f"\nInterrupted. What is done is kept in {out}.partial; the same command goes on from there.")
+        exit_interrupted(f"\nInterrupted. {hint}")
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -82,7 +133,7 @@ def _progress_shown() -> Iterator[Callable[[Progress], None]]:
                 tasks[progress.phase] = bars.add_task(progress.phase, total=None, rate="", documents="")
             total = progress.total or None
             rate = "" if progress.phase == "training" else _rate(progress)
-            counted = f"{progress.documents:,} documents"
+            counted = f"{progress.documents:,} {progress.unit}"
             bars.update(tasks[progress.phase], total=total, completed=progress.done, rate=rate, documents=counted)
 
         yield show
@@ -111,7 +162,7 @@ class ProgressLines:
         remaining = f", {left:.0f} s left" if share > 0.01 and progress.phase != "training" else ""
         speed = "" if progress.phase == "training" else f", {_rate(progress)}{remaining}"
         print(
-            f"{progress.phase}: {100 * share:.0f} %, {progress.documents:,} documents{speed}",
+            f"{progress.phase}: {100 * share:.0f} %, {progress.documents:,} {progress.unit}{speed}",
             file=sys.stderr,
             flush=True,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from etude.cli.adapter import Call, Command
+from etude.cli.graph import present_graph
 from etude.errors import UserError
 from etude.verbs import show as verbs
 from etude.verbs.limits import require_at_least
@@ -95,6 +96,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
 
 
 COMMANDS = (
+    Command(verbs.graph, present_graph),
     Command(verbs.attention, present_attention),
     Command(verbs.neighbours, present_neighbours),
     Command(verbs.analogy, present_analogy),
@@ -105,7 +107,7 @@ COMMANDS = (
 
 def app() -> typer.Typer:
     """The group of commands `etude show ...`."""
-    group = typer.Typer(no_args_is_help=True, help="Look at a model.")
+    group = typer.Typer(no_args_is_help=True, help="Look at a model, or at a graph.")
     for command in COMMANDS:
         group.command(command.called)(command.function())
     return group

@@ -54,6 +54,14 @@ def parse_values(words: Sequence[str]) -> dict[str, list[object]]:
     return values
 
 
+def parse_share(text: str | None) -> float | str | None:
+    """A number, or else the path of a file."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
 def parse_numbers(text: str, number: type[int] | type[float], option: str) -> list[int] | list[float]:
     """Numbers with commas between them."""
     try:

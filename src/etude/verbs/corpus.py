@@ -20,7 +20,7 @@ def prepare(
     *,
     out: str | Path,
     tokenizer: str | Path | Tokenizer = "bpe:16000",
-    valid: float = 0.01,
+    valid: float | str | Path | None = None,
     text_field: str = "text",
     where: str | None = None,
     pairs: str | None = None,
@@ -50,7 +50,7 @@ def prepare(
         sources: Files, folders, patterns, or hub:NAME.
         out: The corpus folder to make.
         tokenizer: What to train, or the path of one.
-        valid: Share of documents held out.
+        valid: Share of documents held out, 0.01 unless given; of a graph, a file or a share of triples, 0 unless given.
         text_field: Field or column that holds the text of a record.
         where: Keep records by their fields: "score>=3 and lang==ko".
         pairs: Fields of source and target for translation, as in en,ko; or the ends of two files, train.en train.ko.
@@ -65,13 +65,16 @@ def prepare(
         force: Replace a corpus that is already there.
         on_progress: Receives how far it is.
     """
+    from etude.errors import UserError
     from etude.text.prepare import prepare as preparation
 
+    if isinstance(valid, (str, Path)):
+        raise UserError(f"--valid {valid}: of text it is the share of documents held out; files go with --graph.")
     return preparation.prepare(
         sources,
         out,
         tokenizer,
-        valid=valid,
+        valid=0.01 if valid is None else valid,
         workers=workers,
         text_field=text_field,
         where=where,

@@ -1,4 +1,4 @@
-"""A model, looked at: what its heads attend to; of word vectors their neighbours, analogies, scores, unknown words."""
+"""A model, looked at: attention of its heads; of word vectors neighbours, analogies, scores; and what a graph holds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from etude.errors import UserError
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
+    from etude.graph.graph import Graph
     from etude.inference.model import LoadedModel
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
@@ -53,6 +54,17 @@ def attention(
         name = Path(run).name if isinstance(run, (str, Path)) else ""
         write_text(page_file, render_page(result, title, name, layer))
     return result
+
+
+def graph(graph: str | Path | Graph) -> Graph:
+    """What a graph holds: entities, relations, triples, degrees, and what was doubtful in its files.
+
+    Args:
+        graph: A graph folder.
+    """
+    from etude.graph.graph import Graph
+
+    return graph if isinstance(graph, Graph) else Graph.open(graph)
 
 
 def neighbours(

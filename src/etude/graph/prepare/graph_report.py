@@ -53,3 +53,15 @@ def format_relations(graph: Graph, top: int) -> list[tuple[str, int, float, floa
             heads, tails = (len(np.unique(chosen[:, column])) for column in (0, 2))
             rows.append((graph.relations[relation], len(chosen), len(chosen) / heads, len(chosen) / tails))
     return rows
+
+
+def summarize(graph: Graph) -> list[tuple[str, str]]:
+    """Return counts of a graph that was not prepared from files, in the rows of `format_report`."""
+    degrees = graph.outgoing.degrees() + graph.incoming.degrees()
+    largest = int(degrees.argmax()) if len(degrees) else 0
+    rows = [("entities", f"{len(graph.entities):,}"), ("relations", f"{len(graph.relations):,}")]
+    rows.append(("triples", ", ".join(f"{len(graph.triples(split)):,} {split}" for split in graph.splits)))
+    if len(degrees):
+        name = graph.entities[largest]
+        rows.append(("degree", f"mean {degrees.mean():.1f}, largest {int(degrees.max()):,} ({name})"))
+    return rows

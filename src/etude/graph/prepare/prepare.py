@@ -230,7 +230,7 @@ class _Preparation:
         triples = np.stack(
             [numbers[kind][local[:, column]] for column, kind in enumerate(("entities", "relations", "entities"))], 1
         )
-        is_unseen = (triples < 0).any(1)
+        is_unseen = triples.min(axis=1) < 0
         for number, split in enumerate(SPLITS):
             if split in unseen:
                 unseen[split] += int(is_unseen[splits == number].sum())

@@ -70,7 +70,7 @@ def _read_records(file: SourceFile, watch: FileWatch | None) -> Iterator[list[tu
             except ValueError as problem:
                 raise UserError(f"{file.path}:{line}: not JSON: {problem}.") from None
             if not isinstance(record, dict):
-                raise UserError(f"{file.path}:{line}: a JSON object is wanted, such as {'head': ...}.")
+                raise UserError(f"{file.path}:{line}: not a JSON object with fields.")
             records.append((line, record))
         if records:
             yield records
