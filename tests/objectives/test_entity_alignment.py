@@ -75,7 +75,7 @@ def make_batch(objective: EntityAlignment, step: int = 0, rows: int = 4, corpus:
 
 @pytest.mark.parametrize("alignment", ["first", "all"])
 def test_targets_are_the_true_entities(alignment: str) -> None:
-    objective = make_objective(alignment=alignment)
+    objective = make_objective(make_model(alignment=alignment))
     rows = rows_of(objective.rows(CORPUS, 1), np.arange(4))
     batch = objective.batch(rows, Chance(1, 0))
     tokens = np.concatenate([row.tokens for row in rows])
@@ -93,7 +93,9 @@ def test_targets_are_the_true_entities(alignment: str) -> None:
 
 
 def test_all_pieces_are_those_of_the_corpus() -> None:
-    first, every = (make_objective(alignment=name).rows(CORPUS, 1).many(np.arange(8)) for name in ("first", "all"))
+    first, every = (
+        make_objective(make_model(alignment=name)).rows(CORPUS, 1).many(np.arange(8)) for name in ("first", "all")
+    )
     for one, all_ in zip(first, every, strict=True):
         assert np.array_equal(one.tokens, all_.tokens) and one.entities is not None and all_.entities is not None
         carries = one.entities >= 0
@@ -105,7 +107,7 @@ def test_all_pieces_are_those_of_the_corpus() -> None:
 
 
 def test_noise_has_its_shares_over_100k_positions() -> None:
-    objective = make_objective(alignment="all")
+    objective = make_objective(make_model(alignment="all"))
     rows = objective.rows(CORPUS, 1)
     kept = dropped = replaced = total = own = 0
     others: list[np.ndarray] = []

@@ -37,6 +37,11 @@ def record(task: str, number: int, draw: np.random.Generator) -> dict[str, Any]:
         entities.append({"word": word, "start": len(filler[0]) + 1, "end": len(filler[0]) + 1 + len(word)})
         label = "no_relation" if word == "bad" else "likes"
         return {"sentence": text, "subject_entity": entities[0], "object_entity": entities[1], "label": label}
+    if task == "entity_typing":
+        start = text.index(word)
+        types = ["thing", "good"] if word == "good" else ["thing"]
+        entities = [[f"Q-{word}", start, start + len(word), 0.9]]
+        return {"text": text, "start": start, "end": start + len(word), "labels": types, "ents": entities}
     if task == "tag":
         words = text.split()
         return {"tokens": words, "ner": ["B-X" if one == "good" else "B-Y" if one == "bad" else "O" for one in words]}

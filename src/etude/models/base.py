@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.graph.entity_links import Alignment, EntityLinks
 from etude.models.framing import Framing
 from etude.models.transfer_settings import TransferSettings
 from etude.nn.block import pool_first
@@ -54,13 +55,14 @@ class Model(nn.Module, ABC):
     width: int  # of `States.last`
     context: int | None  # tokens of the longest sequence; None: any length
     pooler: nn.Linear | None  # BERT's layer over the first state, where the model has one
+    links: EntityLinks | None  # what finds the entities of a text, where it reads them and something was attached
     __call__: Callable[..., States]
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         if settings.vocab is None:
             raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
-        self.settings, self.vocab, self.pooler = settings, settings.vocab, None
+        self.settings, self.vocab, self.pooler, self.links = settings, settings.vocab, None, None
 
     # --- tokens in, states out ----------------------------------------------------------------------
 
@@ -163,6 +165,26 @@ class Model(nn.Module, ABC):
 
     def finish_training(self) -> None:
         """Called once, behind the last step and before the final weights are written."""
+
+    # --- entities -----------------------------------------------------------------------------------
+
+    @property
+    def reads_entities(self) -> bool:
+        """Whether it reads the entities of a text beside its tokens (`Packed.entities`)."""
+        return False
+
+    @property
+    def entity_alignment(self) -> Alignment:
+        """Which pieces of a mention carry its entity, where it reads entities."""
+        return "first"
+
+    def attach_links(self, links: EntityLinks) -> None:
+        """Called before use, with what knows the entities of its table by name and finds them in a text."""
+        raise UserError("This model reads no entities of a text: take one that does, such as a run of ernie.")
+
+    def set_entity_vectors(self, vectors: np.ndarray) -> None:
+        """Fills its table of entity vectors, (entities, width), where it has one."""
+        raise UserError("This model has no table of entity vectors: leave them out, or take a recipe such as ernie.")
 
     # --- texts --------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.graph.entity_links import Alignment, EntityLinks
 from etude.models import transformer
 from etude.models.transformer import Transformer
 from etude.nn import residual
@@ -49,6 +50,9 @@ class Settings(transformer.Settings):
     )
     entity_width: int = Field(default=100, ge=1, description="of the entity vectors")
     entity_heads: int = Field(default=4, ge=1)
+    alignment: Alignment = Field(
+        default="first", description="which pieces of a mention carry its entity; paper: first, code: all"
+    )
     entities: int | None = Field(default=None, ge=1, description="vectors of the table; filled from the table")
     graph: str | None = Field(
         default=None, description="fingerprint of the graph they belong to; filled from the table"
@@ -113,6 +117,22 @@ class Ernie(Transformer):
             dropout=settings.dropout,
             attention_dropout=settings.attention_dropout,
         )
+
+    @property
+    def reads_entities(self) -> bool:
+        return True
+
+    @property
+    def entity_alignment(self) -> Alignment:
+        return self.settings.alignment
+
+    def attach_links(self, links: EntityLinks) -> None:
+        if self.settings.graph is not None and links.graph != self.settings.graph:
+            raise UserError(
+                f"These are entities of another graph (fingerprint {links.graph[:16]}) than those of the model "
+                f"({self.settings.graph[:16]}). Give the graph that its entity vectors were trained on."
+            )
+        self.links = links
 
     def set_entity_vectors(self, vectors: np.ndarray) -> None:
         """Fill the table with the vectors of all entities, (entities, E); row 0 before them stays zero."""

@@ -38,6 +38,7 @@ class FramedText:
     tokens: np.ndarray  # (n,) int32
     segments: np.ndarray | None  # (n,) uint8, where the model has segments
     cut: bool  # whether text was lost
+    entities: np.ndarray | None = None  # (n,) int64, rows of an entity table, for a model that reads entities
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,19 @@ class Framing:
             raise UserError(f"Sequences of {length} tokens have no room for text beside their markers.")
         return replace(self, length=length)
 
-    def join(self, texts: Sequence[np.ndarray]) -> FramedText:
-        """The ids of one or two texts as one sequence."""
+    def join(self, texts: Sequence[np.ndarray], entities: Sequence[np.ndarray] | None = None) -> FramedText:
+        """The ids of one or two texts as one sequence; `entities`: the row of each token in an entity table."""
+        framed = self._join(texts)
+        if entities is None:
+            return framed
+        lengths = self.fit([len(ids) for ids in texts])
+        rows = np.zeros(len(framed.tokens), np.int64)  # markers carry none
+        starts = [len(self.before), len(self.before) + lengths[0] + len(self.between)]
+        for start, length, part in zip(starts, lengths, entities, strict=False):
+            rows[start : start + length] = part[:length]
+        return replace(framed, entities=rows)
+
+    def _join(self, texts: Sequence[np.ndarray]) -> FramedText:
         lengths = self.fit([len(ids) for ids in texts])
         parts: list[Sequence[int] | np.ndarray] = [self.before, texts[0][: lengths[0]]]
         if len(texts) == 2:

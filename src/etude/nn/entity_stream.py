@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from etude.nn.packed import EntityStream, Layout, Packed
+
+GRAIN = 64  # entries between two sizes of a stream whose batch is padded
 
 
 def build_stream(entities: np.ndarray, layout: Layout, size: int | None = None) -> EntityStream:
@@ -35,7 +38,7 @@ def build_stream(entities: np.ndarray, layout: Layout, size: int | None = None) 
         missing = size - len(positions)
         if missing < 0:
             raise ValueError(f"{len(positions)} entries do not fit a stream of {size}")
-        stream_bounds = np.concatenate([stream_bounds, _padding_bounds(len(positions), size, layout.longest)])
+        stream_bounds = np.concatenate([stream_bounds, _padding_bounds(len(positions), size, layout.longest, size)])
         rows, positions = np.pad(rows, (0, missing)), np.pad(positions, (0, missing))
     return EntityStream(
         torch.from_numpy(rows),
@@ -46,10 +49,27 @@ def build_stream(entities: np.ndarray, layout: Layout, size: int | None = None) 
     )
 
 
-def _padding_bounds(start: int, size: int, longest: int) -> np.ndarray:
-    """The ends of as many padding sequences as a whole stream of padding would need, none longer than `longest`."""
-    count = -(-size // longest)
+def _padding_bounds(start: int, size: int, longest: int, most: int) -> np.ndarray:
+    """The ends of the sequences of padding from `start` to `size`, none longer than `longest`.
+
+    There are as many as `most` entries of padding would need: their number is part of the shapes.
+    """
+    count = -(-most // longest)
     return np.minimum(start + longest * np.arange(1, count + 1), size)
+
+
+def pad_stream(stream: EntityStream, tokens: int) -> EntityStream:
+    """The stream of a batch with so many tokens of padding behind it, its size that of few others."""
+    count, longest = len(stream.tokens), stream.layout.longest
+    size = -(-(count + 1) // GRAIN) * GRAIN
+    bounds = np.concatenate([stream.layout.host, _padding_bounds(count, size, longest, GRAIN)])
+    return EntityStream(
+        F.pad(stream.tokens, (0, size - count)),
+        F.pad(stream.positions, (0, size - count)),
+        None,
+        Layout.from_bounds(bounds, longest),
+        index=F.pad(stream.index, (0, tokens), value=-1),
+    )
 
 
 def first_tokens(packed: Packed) -> EntityStream:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from etude.chance import Chance
 from etude.errors import UserError
+from etude.graph.entity_links import Alignment
 from etude.models.base import Model, require
 from etude.models.ernie import Ernie
 from etude.models.transformer import Transformer
@@ -41,13 +42,7 @@ from etude.nn.states import States
 from etude.objectives import masked
 from etude.objectives.base import IGNORE, Stat, Term
 from etude.objectives.masked import Masked, MaskedBatch
-from etude.objectives.parts.entity_noise import (
-    Alignment,
-    Noise,
-    aligned_entities,
-    alignment_slots,
-    limit_entities,
-)
+from etude.objectives.parts.entity_noise import Noise, aligned_entities, alignment_slots, limit_entities
 from etude.objectives.parts.masking import Places
 from etude.objectives.rows.masked_rows import GRAIN
 from etude.objectives.rows.segments import Rules, SegmentRow, SegmentRows
@@ -60,9 +55,6 @@ HIDDEN = -1e4  # the bias of slots that hold no candidate; within the range of h
 
 
 class Settings(masked.Settings):
-    alignment: Alignment = Field(
-        default="first", description="which pieces of a mention carry its entity; paper: first, code: all"
-    )
     replace_share: float = Field(default=0.05, ge=0, le=1, description="of the entities: become another of the batch")
     drop_share: float = Field(default=0.15, ge=0, le=1, description="are dropped; the rest stays")
     min_entities: int = Field(default=0, ge=0, description="sequences with fewer predict nothing; paper: 3, code: 5")
@@ -161,13 +153,14 @@ class EntityAlignment(Masked):
         super().__init__(settings, model, special)
         self.entity_head = EntityHead(model)
         self.noise = Noise(settings.replace_share, settings.drop_share)
+        self.alignment = model.entity_alignment
         self.graph, self.table_size = model.settings.graph, model.settings.entities
 
     def rows(self, corpus: Corpus, seed: int) -> SegmentRows:
         where = corpus_name(corpus)
         if self.table_size is None:
             raise UserError("The model has no entity vectors: give a run of a graph embedding with --entities RUN.")
-        rows = EntityRows(corpus, seed, self.row_rules, self.settings.whole_word, self.settings.alignment)
+        rows = EntityRows(corpus, seed, self.row_rules, self.settings.whole_word, self.alignment)
         if self.graph is not None and corpus.graph != self.graph:
             raise UserError(
                 f"{where} is linked to another graph (fingerprint {str(corpus.graph)[:16]}) than the entity vectors "
@@ -179,7 +172,7 @@ class EntityAlignment(Masked):
         if corpus.graph is None or self.table_size is None:
             return []
         column = corpus.entities(0, min(corpus.total, 1_000_000))
-        share = float((aligned_entities(column, self.settings.alignment) >= 0).mean())
+        share = float((aligned_entities(column, self.alignment) >= 0).mean())
         return [] if share >= 0.01 else [f"Only {share:.2%} of the tokens carry an entity: there is little to align."]
 
     def batch(self, rows: Sequence[SegmentRow], chance: Chance) -> EntityBatch:

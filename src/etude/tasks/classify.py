@@ -24,6 +24,7 @@ from pydantic import Field
 
 from etude.chance import Chance
 from etude.errors import UserError, suggest_name
+from etude.graph.entity_links import NamedMention
 from etude.models.base import Model
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
@@ -252,7 +253,13 @@ class LabelTask(PooledTask[L]):
         return rows
 
     def unlabelled_rows(self, examples: Examples[L]) -> ExampleRows:
-        return self.pooled.rows([[self.scoring.texts(item)] for item in examples], examples.places, examples.source)
+        texts = [[self.scoring.texts(item)] for item in examples]
+        mentions = [found for item in examples for found in self.mentions(item)] if self.pooled.reads_entities else None
+        return self.pooled.rows(texts, examples.places, examples.source, mentions)
+
+    def mentions(self, item: L) -> list[Sequence[NamedMention] | None]:
+        """The entities of each text as it is read, for a model that reads them; None: those that its linker finds."""
+        return [None for _ in self.scoring.texts(item)]
 
     def batch(self, rows: Sequence[ExampleRow], chance: Chance) -> ExampleBatch:
         return self.pooled.batch(rows)

@@ -89,6 +89,12 @@ def _micro(sums: np.ndarray) -> np.ndarray:
     return _f1(sums.reshape(*sums.shape[:-1], -1, 3).sum(-2))
 
 
+def _mean_f1(sums: np.ndarray) -> np.ndarray:
+    """(..., 3): precision, recall and 1 of each example; F1 of the means (loose macro, Ling & Weld 2012)."""
+    precision, recall = (_ratio(sums[..., column], sums[..., 2]) for column in (0, 1))
+    return _ratio(2 * precision * recall, precision + recall)
+
+
 def _matthews(sums: np.ndarray) -> np.ndarray:
     """(..., classes x classes) of gold and predicted; Gorodkin 2004."""
     side = round(sums.shape[-1] ** 0.5)
@@ -110,4 +116,5 @@ def _pearson(sums: np.ndarray) -> np.ndarray:
 
 STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": _mean, "f1": _f1, "micro": _micro, "macro": _macro, "matthews": _matthews, "pearson": _pearson,
+    "mean_f1": _mean_f1,
 }  # fmt: skip

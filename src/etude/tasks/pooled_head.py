@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -26,10 +26,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.graph.entity_links import EntitySpan, NamedMention, align_spans
 from etude.models.base import Model, require
 from etude.models.depth import training_flops
 from etude.models.framing import FramedText, Pooling, pool
 from etude.models.transformer import Transformer
+from etude.nn.entity_stream import build_stream, pad_stream
 from etude.nn.losses import linear_cross_entropy
 from etude.nn.precision import upcast
 from etude.nn.states import States
@@ -64,6 +66,7 @@ class Settings(Strict):
 class ExampleRow(Row):
     label: int = IGNORE
     value: float = 0.0
+    entities: np.ndarray | None = None  # (n,) int64, rows of the model's entity table
 
 
 @dataclass
@@ -100,7 +103,14 @@ class ExampleRows:
             None if parts[0].segments is None else np.concatenate([part.segments for part in parts]),
             label=IGNORE if self.labels is None else int(self.labels[number]),
             value=0.0 if self.values is None else float(self.values[number]),
+            entities=_joined_entities(parts),
         )
+
+
+def _joined_entities(parts: Sequence[FramedText]) -> np.ndarray | None:
+    """(n,) the entities of some sequences end to end; None where the model reads none."""
+    entities = [part.entities for part in parts if part.entities is not None]
+    return np.concatenate(entities) if len(entities) == len(parts) else None
 
 
 @dataclass
@@ -113,16 +123,31 @@ class ExampleBatch(Batch):
 
     def pad(self, sizes: Sequence[int], longest: int) -> Self:
         padded = super().pad(sizes, longest)
+        if self.entities is not None:
+            padded.entities = pad_stream(self.entities, sum(sizes))
         if self.following is not None:
             padded.following = F.pad(self.following, (0, sum(sizes)), value=IGNORE)
         return padded
 
 
+class EncodedText(NamedTuple):
+    ids: np.ndarray  # (n,) int32
+    entities: np.ndarray | None  # (n,) int64, rows of the model's entity table; None where it reads none
+
+
 class PooledHead(nn.Module):
     def __init__(
-        self, settings: Settings, model: Model, tokenizer: Tokenizer, outputs: int, reading: PairReading = "joint"
+        self,
+        settings: Settings,
+        model: Model,
+        tokenizer: Tokenizer,
+        outputs: int,
+        reading: PairReading = "joint",
+        bias: bool = True,
     ) -> None:
         super().__init__()
+        base = model.base
+        self.reads_entities, self.alignment, self.links = base.reads_entities, base.entity_alignment, base.links
         self.settings, self.tokenizer, self.reading = settings, tokenizer, reading
         self.shared_dropout = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
         self.framing = model.frame(tokenizer.special).limit(settings.length)
@@ -135,10 +160,11 @@ class PooledHead(nn.Module):
         self.hidden: nn.Linear | None = None
         if settings.head == "mlp":
             self.hidden = nn.Linear(self.width, settings.hidden or self.width)
-        self.head = nn.Linear(self.hidden.out_features if self.hidden else self.width, outputs)
+        self.head = nn.Linear(self.hidden.out_features if self.hidden else self.width, outputs, bias=bias)
         std = self.framing.head_std if natural else 0.02
         nn.init.normal_(self.head.weight, std=std if settings.deviation is None else settings.deviation)
-        nn.init.zeros_(self.head.bias)
+        if bias:
+            nn.init.zeros_(self.head.bias)
         self.language_model: CausalHead | None = None
         if settings.language_model:
             if not model.causal:
@@ -158,14 +184,59 @@ class PooledHead(nn.Module):
             ids += [encoding.ids for encoding in self.tokenizer.encode_batch(texts[start : start + 1000])]
         return ids
 
-    def rows(self, texts: Sequence[Sequence[Sequence[str]]], places: Sequence[str], source: str) -> ExampleRows:
-        """Rows of examples: each is a list of sequences, each sequence one text or two."""
-        flat = self.encode([text for example in texts for sequence in example for text in sequence])
-        ids = iter(flat)
+    def encode_entities(
+        self, texts: Sequence[str], mentions: Sequence[Sequence[NamedMention] | None]
+    ) -> list[EncodedText]:
+        """The ids of texts with their entities: of the mentions given, or, where there are None, of the linker's."""
+        encoded: list[EncodedText] = []
+        for start in range(0, len(texts), 1000):
+            part = texts[start : start + 1000]
+            for text, given, encoding in zip(
+                part, mentions[start : start + 1000], self.tokenizer.encode_batch(part), strict=True
+            ):
+                encoded.append(EncodedText(encoding.ids, self._align(text, given, encoding.offsets)))
+        return encoded
+
+    def linked_mentions(self, text: str) -> list[NamedMention]:
+        """What the model's linker finds in a text, by name; nothing where it has none."""
+        if self.links is None:
+            return []
+        spans = self.links.find(self.tokenizer.normalise(text))
+        return [NamedMention(span.start, span.end, self.links.names[span.row - 1]) for span in spans]
+
+    def _align(self, text: str, given: Sequence[NamedMention] | None, offsets: np.ndarray) -> np.ndarray:
+        """(n,) the row of the entity table at each token."""
+        if self.links is None:
+            return np.zeros(len(offsets), np.int64)
+        normal = self.tokenizer.normalise(text)  # what offsets point into
+        if given is None:
+            return align_spans(offsets, self.links.find(normal), self.alignment)
+        spans = self.links.spans_of(given)
+        if normal != text:
+            places = {end: len(self.tokenizer.normalise(text[:end])) for span in spans for end in span[:2]}
+            spans = [EntitySpan(places[span.start], places[span.end], span.row) for span in spans]
+        return align_spans(offsets, spans, self.alignment)
+
+    def rows(
+        self,
+        texts: Sequence[Sequence[Sequence[str]]],
+        places: Sequence[str],
+        source: str,
+        mentions: Sequence[Sequence[NamedMention] | None] | None = None,
+    ) -> ExampleRows:
+        """Rows of examples: each is a list of sequences, each sequence one text or two.
+
+        `mentions`: of every text in turn, the entities it mentions, for a model that reads them; None: a linker's.
+        """
+        flat = [text for example in texts for sequence in example for text in sequence]
+        if self.reads_entities:
+            encoded = iter(self.encode_entities(flat, [None] * len(flat) if mentions is None else mentions))
+        else:
+            encoded = iter([EncodedText(ids, None) for ids in self.encode(flat)])
         framed = []
         for example, where in zip(texts, places, strict=True):
-            parts = [[next(ids) for _ in sequence] for sequence in example]
-            if any(not len(text) for part in parts for text in part):
+            parts = [[next(encoded) for _ in sequence] for sequence in example]
+            if any(not len(text.ids) for part in parts for text in part):
                 raise UserError(f"{where}: the tokenizer leaves nothing of a text of this example. Remove it.")
             framed.append([sequence for part in parts for sequence in self._frame(part)])
         rows = ExampleRows(framed)
@@ -176,12 +247,16 @@ class PooledHead(nn.Module):
             )  # fmt: skip
         return rows
 
-    def _frame(self, part: list[np.ndarray]) -> list[FramedText]:
+    def _frame(self, part: list[EncodedText]) -> list[FramedText]:
         if self.reading == "apart":
-            return [self.framing.join([text]) for text in part]
+            return [self._join([text]) for text in part]
         if self.reading == "both":
-            return [self.framing.join(part), self.framing.join(part[::-1])]
-        return [self.framing.join(part)]
+            return [self._join(part), self._join(part[::-1])]
+        return [self._join(part)]
+
+    def _join(self, part: list[EncodedText]) -> FramedText:
+        entities = [text.entities for text in part if text.entities is not None]
+        return self.framing.join([text.ids for text in part], entities if self.reads_entities else None)
 
     # --- rows to scores -----------------------------------------------------------------------------
 
@@ -195,6 +270,9 @@ class PooledHead(nn.Module):
             values=torch.tensor([row.value for row in rows], dtype=torch.float32),
             sizes=np.array([len(row.bounds) - 1 for row in rows]),
         )
+        entities = [row.entities for row in rows if row.entities is not None]
+        if entities:
+            batch.entities = build_stream(np.concatenate(entities), batch.layout)
         if self.reads_separator:
             host = batch.layout.host[:-1].astype(np.int64)
             marks = np.flatnonzero(batch.tokens.numpy() == self.framing.between[0])

@@ -5,7 +5,9 @@ from nothing (Zhou & Chen 2022, "entity marker (punct)"):
 
     plain   @ Bill @ was born in # Seattle # .
     typed   @ * person * Bill @ was born in # ^ city ^ Seattle # .
+    ernie   # Bill # was born in $ Seattle $ .                          as the code of Zhang et al. 2019 has them
 
+A model that reads entities takes those of a column of the file, or its linker's.
 All else is classification (tasks/classify.py). The official score is KLUE's and TACRED's: micro F1 over all labels but
 "no relation"; beside it KLUE's mean area under the precision-recall curves of the labels (`auprc`).
 """
@@ -15,15 +17,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from etude.errors import UserError
+from etude.graph.entity_links import NamedMention
 from etude.models.base import Model
 from etude.tasks import classify
 from etude.tasks.base import Facts
 from etude.tasks.classify import LabelScoring, LabelTask, learn, majority, strata
+from etude.tasks.data.entity_columns import mentions_of
 from etude.tasks.data.examples import (
     Examples,
     Record,
@@ -35,6 +39,7 @@ from etude.tasks.data.examples import (
     text_of,
     value_of,
 )
+from etude.tasks.data.marked_text import Sign, insert_signs, move_mentions
 from etude.tasks.data.records import FILES, records
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -50,6 +55,7 @@ COLUMNS = {
     "subject": ("subject_entity", "subject", "subj"),
     "object": ("object_entity", "object", "obj"),
     "label": ("label", "relation"),
+    "entities": ("entities", "ents"),
 }
 INPUTS: tuple[str, ...] = ()  # a line holds JSON
 TEXTS: tuple[str, ...] = ()  # entities have fixed places in the text
@@ -62,18 +68,27 @@ class Settings(classify.Settings):
     )
     nothing: str | None = Field(default="no_relation", description="the label that micro_f1 leaves out")
     typed: bool = Field(default=False, description="the types of the entities, where the file has them, in the text")
+    signs: Literal["punct", "ernie"] = Field(default="punct", description="around the entities: @ and #, or # and $")
+
+
+# around an entity, and around its type: of the subject and of the object
+SIGNS = {
+    "punct": {"subject": ("@", "*"), "object": ("#", "^")},
+    "ernie": {"subject": ("#", "*"), "object": ("$", "^")},
+}
 
 
 class Entity(NamedTuple):
     start: int
     stop: int  # one behind its last character
     kind: str | None
-    around: str  # the signs around it and around its type
-    beside: str
+    role: str
 
-    def marked(self, word: str, typed: bool) -> str:
-        kind = f"{self.beside} {self.kind} {self.beside} " if typed and self.kind else ""
-        return f" {self.around} {kind}{word} {self.around} "
+    def signs(self, typed: bool, kind: str) -> list[Sign]:
+        """What stands before and behind it in the text."""
+        around, beside = SIGNS[kind][self.role]
+        of_type = f" {beside} {self.kind} {beside}" if typed and self.kind else ""
+        return [Sign(self.start, around + of_type), Sign(self.stop, around)]
 
 
 @dataclass(frozen=True)
@@ -81,14 +96,15 @@ class RelationExample:
     text: str
     entities: tuple[Entity, Entity]  # subject and object
     label: str | None = None
+    mentions: tuple[NamedMention, ...] | None = None  # entities of a graph in the text; None: nobody said
 
-    def marked(self, typed: bool) -> str:
+    def signs(self, typed: bool, kind: str = "punct") -> list[Sign]:
+        """Those of both entities, in their order in the text."""
+        return [sign for entity in sorted(self.entities) for sign in entity.signs(typed, kind)]
+
+    def marked(self, typed: bool, kind: str = "punct") -> str:
         """The text with the signs in it; the rest of it as it is."""
-        text, place = "", 0
-        for entity in sorted(self.entities):
-            text += self.text[place : entity.start] + entity.marked(self.text[entity.start : entity.stop], typed)
-            place = entity.stop
-        return " ".join((text + self.text[place:]).split())
+        return insert_signs(self.text, self.signs(typed, kind))
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -104,7 +120,8 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
     if second.start < first.stop:
         raise UserError(f"{where}: the two entities overlap, so they cannot be marked. Leave the example out.")
     label = column_of(record, "label", columns, COLUMNS["label"])
-    return RelationExample(text, entities, label_of(record, label, where) if labelled else None)
+    mentions = mentions_of(record, column_of(record, "entities", columns, COLUMNS["entities"]), text, where)
+    return RelationExample(text, entities, label_of(record, label, where) if labelled else None, mentions)
 
 
 def _entity(record: Record, text: str, role: str, columns: Mapping[str, str], where: str) -> Entity:
@@ -128,7 +145,7 @@ def _entity(record: Record, text: str, role: str, columns: Mapping[str, str], wh
             f"{where}: the entity {short(word)} is not at its offset {start}, where the text has "
             f"{short(text[start:stop])}. Correct it, or leave the example out."
         )
-    return Entity(start, stop, value.get("type"), *_signs(role))
+    return Entity(start, stop, value.get("type"), role)
 
 
 def _of_words(record: Record, where: str) -> tuple[str, tuple[Entity, Entity]]:
@@ -142,12 +159,8 @@ def _of_words(record: Record, where: str) -> tuple[str, tuple[Entity, Entity]]:
         first, last = record.get(f"{name}_start"), record.get(f"{name}_end")
         if not isinstance(first, int) or not isinstance(last, int) or not 0 <= first <= last < len(words):
             raise UserError(f"{where}: {name}_start and {name}_end are {first} and {last}, not places of two words.")
-        entities.append(Entity(starts[first], starts[last + 1] - 1, record.get(f"{name}_type"), *_signs(role)))
+        entities.append(Entity(starts[first], starts[last + 1] - 1, record.get(f"{name}_type"), role))
     return " ".join(words), (entities[0], entities[1])
-
-
-def _signs(role: str) -> tuple[str, str]:
-    return ("@", "*") if role == "subject" else ("#", "^")
 
 
 def read(
@@ -162,10 +175,10 @@ def read(
 class RelationScoring(LabelScoring[RelationExample]):
     def __init__(self, settings: Settings, labels: Sequence[str]) -> None:
         super().__init__(settings, labels)
-        self.typed = settings.typed
+        self.typed, self.signs = settings.typed, settings.signs
 
     def texts(self, item: RelationExample) -> tuple[str, ...]:
-        return (item.marked(self.typed),)
+        return (item.marked(self.typed, self.signs),)
 
 
 def scoring(settings: Settings, facts: Facts) -> RelationScoring:
@@ -174,6 +187,10 @@ def scoring(settings: Settings, facts: Facts) -> RelationScoring:
 
 class Relation(LabelTask[RelationExample]):
     settings: Settings
+
+    def mentions(self, item: RelationExample) -> list[Sequence[NamedMention] | None]:
+        entities = self.pooled.linked_mentions(item.text) if item.mentions is None else item.mentions
+        return [move_mentions(item.text, item.signs(self.settings.typed, self.settings.signs), entities)]
 
 
 def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> Relation:

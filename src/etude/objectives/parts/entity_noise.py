@@ -8,15 +8,13 @@ row, place in the row); which entities can replace one follows from all rows of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from etude.graph.entity_links import Alignment
 from etude.objectives.base import IGNORE
 from etude.objectives.parts.masking import Places
 from etude.text.corpus.entities import NO_ENTITY, mention_entities
-
-Alignment = Literal["first", "all"]
 
 
 def aligned_entities(column: np.ndarray, alignment: Alignment) -> np.ndarray:
