@@ -11,8 +11,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.study import altered_corpus as remade
-from etude.study import plan as plans
-from etude.study import results
+from etude.study import planner, results
 from etude.study.budget import Machine
 from etude.study.report.page import render_page
 from etude.study.settings import Study, Text
@@ -102,7 +101,7 @@ def test_a_study_of_texts(prepared: Callable[[str], Path], tmp_path: Path, monke
     study = tiny(contenders=contenders, claims=[], **{"text.world": None, "text.corpus": corpus})
     texts = [contender.text for contender in study.contenders.values()]
     assert [(text.corpus, text.share, text.noise) for text in texts if text] == [(corpus, 0.5, 0.0), (corpus, 1.0, 0.5)]
-    planned = plans.make_plan(study, tmp_path / "dry", dry=True)
+    planned = planner.make_plan(study, tmp_path / "dry", dry=True)
     assert planned.exact and len({planned.bases[name, 0] for name in contenders}) == 2, "two texts, two cells"
     passes = [row.length.epochs for row in planned.rows if row.length]
     assert passes[0] == pytest.approx(2 * passes[1], rel=0.1)
@@ -114,7 +113,7 @@ def test_the_results_say_what_was_read(
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, recipe, corpus: 1e4)
     corpus = prepared("wordpiece:600")
     changes = {"text.world": None, "text.corpus": str(corpus), "text.share": 0.5}
-    found = results.collect(plans.make_plan(tiny(claims=[], **changes), tmp_path), {}, {"date": ""})
+    found = results.collect(planner.make_plan(tiny(claims=[], **changes), tmp_path), {}, {"date": ""})
     row = found["rows"][0]
     assert not any(str(corpus.parent) in line for cell in found["cells"] for line in cell["commands"])
     assert row["tokenizer"] == "wordpiece:600", "that of the corpus, not the one the recipe names"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from etude.errors import UserError
-from etude.study import plan as plans
+from etude.study import planner
 from etude.study.cell_archive import MANIFEST, _describe, export_cells, import_cells
 from etude.study.cells import CellStore
 from etude.study.runner import Report, run
@@ -62,7 +62,7 @@ def test_work_goes_on_where_cells_came_without_weights(
     folder, out = tmp_path / "home", tmp_path / "out.zip"
     folder.mkdir()
     import_cells(CellStore(folder / "cells"), archive, folder)
-    key = plans.make_plan(study, report.folder, dry=True).trials["bert", "topic@16", 0, (0, 1)]
+    key = planner.make_plan(study, report.folder, dry=True).trials["bert", "topic@16", 0, (0, 1)]
     shutil.rmtree(folder / "cells" / key)
     messages: list[str] = []
     home = run(study, folder, export_to=out, on_progress=messages.append)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from etude.study import plan as plans
+from etude.study import planner
 from etude.study.claims import explain_untested, judge_claims, leaves_majority
 from etude.study.references import Progress
 from etude.study.runner import Report
@@ -44,7 +44,7 @@ def test_the_tiny_study_is_not_tested(report: Report, study: Study) -> None:
     page = report.page.read_text(encoding="utf-8")
     assert "not tested" in page and ("바이그램" in page or "최빈값을 확실히" in page)
     assert "not tested: " in (report.folder / "table.md").read_text(encoding="utf-8")
-    outcomes = StudyOutcomes(plans.make_plan(study, report.folder, dry=True), {})
+    outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
     assert leaves_majority(outcomes, "topic@16") is report.results["columns"][0]["tested"]
     scores = outcomes.scores
     scores["bert", "topic@16"] = scores["bert", "topic@16"] * 0 + 1
@@ -55,7 +55,7 @@ def test_the_tiny_study_is_not_tested(report: Report, study: Study) -> None:
 def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> None:
     """Four seeds of made-up scores: clear at the first two, blurred by the others."""
     study = tiny(**{"rule.looks": [2, 4], "seeds.pretrain": 4, "seeds.transfer": 1})
-    outcomes = StudyOutcomes(plans.make_plan(study, report.folder, dry=True), {})
+    outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
     outcomes.scores.clear()
     outcomes.progress.clear()
     rng = np.random.default_rng(0)

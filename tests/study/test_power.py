@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from etude.study import plan as plans
+from etude.study import planner
 from etude.study.power import claim_level, describe_power, measure_spread, plan_power
 from etude.study.runner import Report
 from etude.study.settings import Study
@@ -16,7 +17,7 @@ from tests.study.tiny_study import tiny
 
 
 def test_a_guess_is_said_to_be_one(tmp_path: Path) -> None:
-    plan = plans.make_plan(tiny(**{"seeds.pretrain": 3, "rule.deviation": 0.03}), tmp_path, dry=True)
+    plan = planner.make_plan(tiny(**{"seeds.pretrain": 3, "rule.deviation": 0.03}), tmp_path, dry=True)
     mean, topic = plan_power(plan)
     assert mean.spread.deviation == 0.03 and not mean.spread.rows and not mean.is_measured
     assert list(mean.by_seeds) == [3, 5, 10] and mean.by_seeds[3] > mean.by_seeds[5] > mean.by_seeds[10] > 0.03
@@ -24,12 +25,12 @@ def test_a_guess_is_said_to_be_one(tmp_path: Path) -> None:
     words = "\n".join(describe_power(plan))
     assert "3.0 points (a guess: rule.deviation)" in words and f"{100 * mean.by_seeds[3]:.1f} with 3 seeds" in words
     assert claim_level(plan) == pytest.approx(1 - 0.05 / 2), "two claims"
-    lower = plans.make_plan(tiny(**{"seeds.pretrain": 3, "rule.deviation": 0.01}), tmp_path, dry=True)
+    lower = planner.make_plan(tiny(**{"seeds.pretrain": 3, "rule.deviation": 0.01}), tmp_path, dry=True)
     assert plan_power(lower)[0].by_seeds[3] < mean.by_seeds[3]
 
 
 def test_one_seed_settles_nothing(report: Report, study: Study) -> None:
-    plan = plans.make_plan(study, report.folder, dry=True)
+    plan = planner.make_plan(study, report.folder, dry=True)
     words = describe_power(plan)
     assert words[0].startswith("One pre-training seed settles no claim")
     assert math.isinf(plan_power(plan)[0].by_seeds[1]) and plan_power(plan)[0].is_measured
@@ -41,7 +42,7 @@ def test_one_seed_settles_nothing(report: Report, study: Study) -> None:
 
 def test_cells_that_are_done_tell_the_spread(report: Report, study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of the tiny study as if they were of different pre-trainings."""
-    plan = plans.make_plan(study, report.folder, dry=True)
+    plan = planner.make_plan(study, report.folder, dry=True)
     for (row, column, number, (_, second)), key in list(plan.trials.items()):
         plan.trials[row, column, number, (second, 0)] = key
     monkeypatch.setattr(plans.Plan, "units", [(0, 0), (1, 0)])

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from etude.recipes.schema import Recipe
-from etude.study import plan as plans
-from etude.study import references
+from etude.study import planner, references
 from etude.study.references import Progress, ReferenceLoss, compute_reference, load_reference, measure_progress
 from etude.study.runner import Report
 from etude.study.settings import Study
@@ -52,7 +51,7 @@ def test_models_are_measured_by_their_own_reference() -> None:
 def test_a_reference_is_computed_once(
     report: Report, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft = plans.make_plan(study, report.folder, dry=True).rows[0].draft
+    draft = planner.make_plan(study, report.folder, dry=True).rows[0].draft
     assert draft is not None
     first = load_reference(draft.corpus_folder, tmp_path)
     assert first is not None and 0 < first.bigram < first.unigram

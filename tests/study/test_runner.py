@@ -12,8 +12,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.runs.run import Run
-from etude.study import plan as plans
-from etude.study import results
+from etude.study import planner, results
 from etude.study.leaderboard import summarize_plan
 from etude.study.runner import Report, run, select_cells
 from etude.study.settings import Study
@@ -73,10 +72,10 @@ def test_only_what_is_new_is_done(report: Report, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_tells_cost_and_what_is_cached(report: Report, study: Study, tmp_path: Path) -> None:
-    there = plans.make_plan(study, report.folder, dry=True)
+    there = planner.make_plan(study, report.folder, dry=True)
     assert there.exact and not there.pending_cells()
     assert "12 cells, 12 of them cached" in summarize_plan(there)
-    fresh = plans.make_plan(study, tmp_path, dry=True)
+    fresh = planner.make_plan(study, tmp_path, dry=True)
     assert not fresh.exact and len(fresh.pending_cells()) == 12 and not (tmp_path / "corpora").exists()
     assert all(cell.seconds > 0 for cell in fresh.cells.values())
     assert sum(cell.flops for cell in fresh.cells.values()) > 2 * 1.2e9
@@ -87,7 +86,7 @@ def test_a_dry_run_tells_cost_and_what_is_cached(report: Report, study: Study, t
 def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(report.folder, folder)
-    plan = plans.make_plan(study, folder)
+    plan = planner.make_plan(study, folder)
     shutil.rmtree(folder / "cells" / plan.trials["gpt", "topic@16", 0, (0, 1)])
     said: list[str] = []
     cut = run(study, folder, work=False, on_progress=said.append)
@@ -100,8 +99,8 @@ def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_p
 
 
 def test_when_a_transfer_saves_is_no_part_of_its_key(study: Study, report: Report) -> None:
-    often = plans.make_plan(tiny(**{"transfer.train.save_every": 1}), report.folder, dry=True)
-    usual = plans.make_plan(study, report.folder, dry=True)
+    often = planner.make_plan(tiny(**{"transfer.train.save_every": 1}), report.folder, dry=True)
+    usual = planner.make_plan(study, report.folder, dry=True)
     assert list(often.cells) == list(usual.cells)
     for cell in usual.cells.values():
         if cell.kind == "transfer":
@@ -109,7 +108,7 @@ def test_when_a_transfer_saves_is_no_part_of_its_key(study: Study, report: Repor
 
 
 def test_a_study_may_ask_for_a_precision(study: Study, report: Report) -> None:
-    asked = plans.make_plan(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
+    asked = planner.make_plan(tiny(**{"transfer.train.precision": "bf16"}), report.folder, dry=True)
     found = {cell.arguments["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}
     assert found == {"bf16"} and asked.machine.precision == "float32"
     assert results.collect(asked, {}, {})["precision"] == "bf16, float32", "as the cells are, not as the machine would"
@@ -198,7 +197,7 @@ def test_processes_give_the_same(report: Report, study: Study, tmp_path: Path, m
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "processes"
     shutil.copytree(report.folder, folder)
-    plan = plans.make_plan(study, folder)
+    plan = planner.make_plan(study, folder)
     doomed = list(plan.trials.values())[:3]
     for key in [*doomed, plan.bases["gpt", 0]]:
         shutil.rmtree(folder / "cells" / key)
@@ -229,7 +228,7 @@ def test_on_a_local_ray(report: Report, study: Study, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'etude[ray]'")
     folder = tmp_path / "ray"
     shutil.copytree(report.folder, folder)
-    plan = plans.make_plan(study, folder)
+    plan = planner.make_plan(study, folder)
     for key in [plan.bases["bert", 0], *list(plan.trials.values())[:2]]:
         shutil.rmtree(folder / "cells" / key)
     said: list[str] = []
@@ -239,7 +238,7 @@ def test_on_a_local_ray(report: Report, study: Study, tmp_path: Path) -> None:
 
 
 def test_one_cell_and_a_second_process(report: Report, study: Study, tmp_path: Path) -> None:
-    plan = plans.make_plan(study, report.folder)
+    plan = planner.make_plan(study, report.folder)
     key = next(key for key, cell in plan.cells.items() if cell.depends_on)
     assert [cell.key for cell in select_cells(plan, key[:8])] == [plan.cells[key].depends_on, key]
     with pytest.raises(UserError, match="no cell"):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.study.leaderboard import render_markdown
-from etude.study.plan import make_plan
+from etude.study.planner import make_plan
 from etude.study.runner import run
 from etude.study.settings import Study
 from tests.study.tiny_study import TINY

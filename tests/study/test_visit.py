@@ -10,6 +10,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.study import plan as plans
+from etude.study import planner
 from etude.study.cell_archive import export_cells
 from etude.study.cells import CellStore
 from etude.study.claim_scope import claim_cells
@@ -22,7 +23,7 @@ from tests.study.tiny_study import tiny
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> plans.Plan:
-    return plans.make_plan(tiny(**{"seeds.pretrain": 2}), Path(tmp_path_factory.mktemp("visit")), dry=True)
+    return planner.make_plan(tiny(**{"seeds.pretrain": 2}), Path(tmp_path_factory.mktemp("visit")), dry=True)
 
 
 def test_the_cheapest_claim_comes_first(plan: plans.Plan) -> None:
@@ -42,7 +43,7 @@ def test_the_cheapest_claim_comes_first(plan: plans.Plan) -> None:
 def test_claims_that_are_done_come_last(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "part"
     shutil.copytree(report.folder, folder)
-    plan = plans.make_plan(study, folder, dry=True)
+    plan = planner.make_plan(study, folder, dry=True)
     missing = [plan.trials["gpt", "topic@16", 0, (0, 1)], plan.trials["random frozen", "topic@16", 0, (0, 0)]]
     for key in missing:
         shutil.rmtree(folder / "cells" / key)
@@ -81,7 +82,7 @@ def test_what_was_measured_is_expected_again(plan: plans.Plan) -> None:
 def test_a_visit_that_is_too_short_leaves_cells_for_the_next(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "part"
     shutil.copytree(report.folder, folder)
-    key = plans.make_plan(study, folder, dry=True).trials["gpt", "topic@16", 0, (0, 1)]
+    key = planner.make_plan(study, folder, dry=True).trials["gpt", "topic@16", 0, (0, 1)]
     shutil.rmtree(folder / "cells" / key)
     messages: list[str] = []
     cut = run(study, folder, minutes=1e-6, on_progress=messages.append)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from etude.study import plan as plans
+from etude.study import planner
 from etude.study.runner import Report, run
 from etude.study.settings import Study
 from etude.train import checkpoint
@@ -50,7 +50,7 @@ def calibrate_flops(
         return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
     on_progress("Measuring this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = plans.make_plan(study, folder, device="cpu", on_progress=on_progress)
+    plan = planner.make_plan(study, folder, device="cpu", on_progress=on_progress)
     seconds = minutes * 60 * workers * SHARED_SPEED - workers * STARTUP_SECONDS
     seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
     drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]

@@ -165,6 +165,11 @@ def summarize_plan(plan: Plan, workers: int = 1) -> str:
                 f"  {row.name}: {row.length.steps:,} steps, {format_count(row.length.tokens, 'KMBT')} tokens, "
                 f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{notes}"
             )
+    if plan.untuned:
+        lines.append(
+            f"Settings of {', '.join(plan.untuned)} are not chosen yet: "
+            f"{len(plan.tuning_cells)} cells of trials run first, and the others with what these choose."
+        )
     if not plan.exact:
         lines.append("The text is not prepared yet: costs are those of a made-up text.")
     return "\n".join(lines)

@@ -10,11 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from etude.recipes.schema import Recipe
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.claims import compare_with_control, judge_claims, leaves_majority
 from etude.study.plan import Column, Draft, Plan, Row
-from etude.study.settings import MEAN
+from etude.study.settings import MEAN, Study
 from etude.study.study_outcomes import StudyOutcomes, average_records
+from etude.study.tuning import describe_tuning, read_setting
 
 
 def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,9 +34,24 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "precision": _list_precisions(plan),
         "columns": [_describe_column(outcomes, column) for column in plan.columns],
         "rows": [_describe_row(outcomes, row) for row in plan.rows],
+        "common": compare_settings(study),
         "claims": judge_claims(outcomes), "comparisons": compare_with_control(outcomes),
         "cells": [_describe_cell(outcomes, key) for key in plan.cells],
     }  # fmt: skip
+
+
+def compare_settings(study: Study) -> list[dict[str, Any]]:
+    """List what the study sets for everybody, with each recipe's own value: no hidden handicap."""
+    entries = {entry.contender: entry for entry in study.entries() if entry.run(study) is None}
+    listed = []
+    for name, value in study.set.items():
+        own: dict[str, Any] = {}
+        for contender in entries:
+            source = study.contenders[contender].recipe
+            assert source is not None
+            own[contender] = read_setting(Recipe.load(source, {}), name)
+        listed.append({"name": name, "value": value, "own": own})
+    return listed
 
 
 def _list_precisions(plan: Plan) -> str:
@@ -87,6 +104,8 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
             "parameters": cost.parameters, "head_parameters": cost.head_parameters,
             "flops_per_token": cost.flops_per_token, "lr": recipe.train.lr, "batch_tokens": recipe.train.batch_tokens,
         }  # fmt: skip
+        if (tuning := plan.tunings.get(row.draft.entry.name)) is not None and row.kind == "contender":
+            values["tuning"] = describe_tuning(plan, tuning)
     if row.kind == "start" and row.draft is not None and row.draft.start is not None:
         key = plan.bases[row.name, 0]
         earlier = store.result(key).get("earlier") if store.state(key) == "done" else None

@@ -20,8 +20,7 @@ import yaml
 
 from etude.errors import UserError
 from etude.recipes.document import Writer
-from etude.study import plan as plans
-from etude.study import results
+from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import Cell, CellStore
 from etude.study.execute import Interrupted
@@ -83,24 +82,48 @@ def run(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     visit = Visit(minutes, None if export_to is None else Path(export_to), folder)
-    with _lock_folder(folder):
-        _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
-        plan = plans.make_plan(
+
+    def make_plan() -> Plan:
+        return planner.make_plan(
             study, folder, data=None if data is None else Path(data), device=device, keep=keep, on_progress=on_progress
         )
+
+    with _lock_folder(folder):
+        _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
+        plan = make_plan()
         registration = _register(plan)
-        cells = select_cells(plan, only)
-        if only is None and minutes is not None:
-            cells = order_cells([plan], plan.store)
         if not work:
             visit.export(plan.store)
-            return write_results(plan, load_errors(plan, cells), registration, language)
+            return write_results(plan, load_errors(plan, select_cells(plan, only)), registration, language)
         if retry:
-            for cell in cells:
+            for cell in select_cells(plan, only):
                 plan.store.clear_failure(cell.key)
         with _make_executor(on, plan.store.folder, workers, quiet) as executor:
-            errors = run_cells(plan.store, cells, executor, on_progress, visit)
+            if only is None:
+                (plan,), errors = _run_tuned([plan], plan.store, lambda: [make_plan()], executor, on_progress, visit)
+            else:
+                errors = run_cells(plan.store, select_cells(plan, only), executor, on_progress, visit)
         return write_results(plan, errors, registration, language)
+
+
+def _run_tuned(
+    planned: list[Plan], store: CellStore, make_plans: Callable[[], list[Plan]], executor: Executor,
+    on_progress: OnProgress, visit: Visit,
+) -> tuple[list[Plan], dict[str, str]]:  # fmt: skip
+    """Run the trials of pre-training, plan again with what they chose, and so on; then everything else."""
+    errors: dict[str, str] = {}
+    while True:
+        if visit.keeps_order or len(planned) > 1:
+            cells = order_cells(planned, store)
+        else:
+            cells = [cell for plan in planned for cell in plan.ready_cells()]
+        errors |= run_cells(store, cells, executor, on_progress, visit)
+        if not any(plan.untuned for plan in planned):
+            return planned, errors
+        before = [list(plan.tuning_cells) for plan in planned], [plan.untuned for plan in planned]
+        planned = make_plans()
+        if before == ([list(plan.tuning_cells) for plan in planned], [plan.untuned for plan in planned]):
+            return planned, errors  # the time is up, and trials are left
 
 
 def run_several(
@@ -131,28 +154,34 @@ def run_several(
     with contextlib.ExitStack() as locks:
         locks.enter_context(_lock_folder(root))
         _import_archives(store, import_from, root, on_progress)
-        planned: list[Plan] = []
         for study in studies:
             folder = root / study.name
             folder.mkdir(exist_ok=True)
             locks.enter_context(_lock_folder(folder))
             _share_cells(folder)
-            _share_machine(root, folder)
-            planned.append(
-                plans.make_plan(
-                    study, folder, data=None if data is None else Path(data), device=device, on_progress=on_progress
+
+        def make_plans() -> list[Plan]:
+            planned: list[Plan] = []
+            for study in studies:
+                folder = root / study.name
+                _share_machine(root, folder)
+                planned.append(
+                    planner.make_plan(
+                        study, folder, data=None if data is None else Path(data), device=device, on_progress=on_progress
+                    )
                 )
-            )
-            _share_machine(folder, root)
+                _share_machine(folder, root)
+            return planned
+
+        planned = make_plans()
         registrations = [_register(plan) for plan in planned]
-        cells = order_cells(planned, store)
         errors: dict[str, str] = {}
         if work:
             if retry:
-                for cell in cells:
+                for cell in (cell for plan in planned for cell in plan.cells.values()):
                     store.clear_failure(cell.key)
             with _make_executor(on, store.folder, workers, quiet) as executor:
-                errors = run_cells(store, cells, executor, on_progress, visit)
+                planned, errors = _run_tuned(planned, store, make_plans, executor, on_progress, visit)
         else:
             visit.export(store)
             for plan in planned:

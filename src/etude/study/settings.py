@@ -103,13 +103,16 @@ class Contender(Strict):
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Localized | None = None
     text: Text | None = Field(default=None, description="its own; one without a source changes the study's")
+    tune: dict[str, list[Any]] = Field(
+        default_factory=dict, description="settings of its pre-training that are tried after the learning rate"
+    )
 
     @model_validator(mode="after")
     def _check_origin(self) -> Self:
         if (self.recipe is None) == (self.run is None):
             raise ValueError("a contender has exactly one of recipe (to pre-train) and run (that comes with weights)")
-        if self.run is not None and (self.set or self.text):
-            raise ValueError("a run is trained already: set and text are for recipes")
+        if self.run is not None and (self.set or self.text or self.tune):
+            raise ValueError("a run is trained already: set, text and tune are for recipes")
         return self
 
 
@@ -149,6 +152,19 @@ class Task(Strict):
 class Seeds(Strict):
     pretrain: int = Field(default=1, ge=1)
     transfer: int = Field(default=1, ge=1, description="for every pre-trained run")
+
+
+class PretrainingTrials(Strict):
+    """Short pre-trainings of every contender, from which its settings are chosen on dev before the cells run.
+
+    The learning rate comes first, then the settings that a contender names under `tune`, one after the other.
+    Everybody has the same number of trials.
+    """
+
+    lr: list[Positive] = Field(default=[0.5, 1.0, 2.0], description="multiples of each recipe's own rate; 1 is in it")
+    share: float = Field(default=0.1, gt=0, le=1, description="of the largest budget, for each trial")
+    tasks: list[str] = Field(default_factory=list, description="whose dev scores decide, by their mean; all if empty")
+    seeds: int = Field(default=1, ge=1, description="pre-training seeds of a trial, none of them a seed of the study")
 
 
 class Control(Strict):
@@ -215,6 +231,7 @@ class Study(Strict):
     tasks: dict[str, Task]
     transfer: Changes = Field(default_factory=dict)
     tune: dict[str, list[Any]] = Field(default_factory=dict, description="settings chosen on dev for each contender")
+    tune_pretraining: PretrainingTrials | None = Field(default=None, description="chosen on dev for each contender")
     seeds: Seeds = Seeds()
     control: Control = Control()
     claims: list[Claim] = Field(default_factory=list)
@@ -291,6 +308,7 @@ class Study(Strict):
             planned = ", ".join(map(str, looks))
             where = document.place(("seeds", "pretrain"))
             raise UserError(f"{where}: {self.seeds.pretrain} pre-training seeds are no planned look ({planned}).")
+        self._check_trials(document)
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))
@@ -298,6 +316,31 @@ class Study(Strict):
             if self.contenders[name].recipe is None:
                 where = document.place(("control", "of"))
                 raise UserError(f"{where}: '{name}' is a run, which comes with its weights: name one with a recipe.")
+
+    def _check_trials(self, document: Document) -> None:
+        """Check that everybody is tuned by equally many trials, on tasks that there are."""
+        trials = self.tune_pretraining
+        counts = {
+            name: sum(len(values) for values in contender.tune.values())
+            for name, contender in self.contenders.items()
+            if contender.recipe is not None
+        }
+        if trials is None:
+            if name := next((name for name, count in counts.items() if count), None):
+                where = document.place(("contenders", name, "tune"))
+                raise UserError(f"{where}: settings are tried where the study has a section tune_pretraining.")
+            return
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            where = document.place(("tune_pretraining",))
+            raise UserError(f"{where}: contenders would have different numbers of trials beside the rate's ({listed}).")
+        if len(set(trials.lr)) < len(trials.lr) or 1.0 not in trials.lr:
+            where = document.place(("tune_pretraining", "lr"))
+            raise UserError(f"{where}: lr lists multiples of each recipe's own rate, each once, 1 among them.")
+        for name in trials.tasks:
+            if name not in self.tasks:
+                where = document.place(("tune_pretraining", "tasks"))
+                raise UserError(f"{where}: '{name}' is no task of this study.{suggest_name(name, self.tasks)}")
 
     # --- the grid -----------------------------------------------------------------------------------
 

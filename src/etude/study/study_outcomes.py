@@ -32,7 +32,7 @@ class StudyOutcomes:
             self._measure_progress(row)
 
     def _measure_progress(self, row: Row) -> None:
-        if row.recipe is None or row.draft is None or row.draft.corpus is None:
+        if row.recipe is None or row.draft is None or row.draft.corpus is None or self.plan.is_waiting(row):
             return
         keys = [self.plan.bases[row.name, seed] for seed in range(self.plan.study.seeds.pretrain)]
         valid = [self.plan.store.result(key)["valid"] for key in keys if self.plan.store.state(key) == "done"]
@@ -44,6 +44,8 @@ class StudyOutcomes:
 
     def _collect(self, row: Row, column: Column) -> None:
         plan, store = self.plan, self.plan.store
+        if plan.is_waiting(row):
+            return  # its settings are not chosen yet: cells of others may lie there from a study without trials
         candidates = []
         for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
             keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]

@@ -23,13 +23,17 @@ SAFETY = 1.2  # a cell may take so many times what the others took
 
 
 def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
-    """Order the cells of all plans: those of the claim that is cheapest to finish first."""
-    cells = {key: cell for plan in plans for key, cell in plan.cells.items()}
+    """Order the cells of all plans: those of the claim that is cheapest to finish first.
+
+    Of a study that has trials of pre-training to run, only those: what else it needs is not known before.
+    """
+    cells = {cell.key: cell for plan in plans for cell in plan.ready_cells()}
     places = {key: place for place, key in enumerate(cells)}
     durations = Durations(store, cells.values())
     pending = {key for key in cells if store.state(key) != "done"}
     pending |= set(missing_bases(store, cells.values()))
-    waiting = [set(claim_cells(plan, claim)) & pending for plan in plans for claim in plan.study.claims]
+    waiting = [(set(plan.tuning_cells) if plan.untuned else set(claim_cells(plan, claim))) & pending
+               for plan in plans for claim in plan.study.claims]  # fmt: skip
     ordered: list[str] = []
     while any(waiting):
         cost = {

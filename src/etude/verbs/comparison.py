@@ -175,7 +175,7 @@ def plan_study(
     import contextlib
     import tempfile
 
-    from etude.study import plan as plans
+    from etude.study import planner
     from etude.study.power import describe_power
     from etude.study.runner import select_cells
 
@@ -184,7 +184,7 @@ def plan_study(
         folder = Path(out or SHARED_FOLDER) / loaded.name if shares_folder else study_folder(loaded, out)
         if not folder.is_dir():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        plan = plans.make_plan(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
+        plan = planner.make_plan(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
         return StudyPlan(plan, select_cells(plan, cell), describe_power(plan))
 
 

@@ -16,6 +16,7 @@ from etude.study.report.html import JsonDict, assign_colours, entry_name, format
 from etude.study.report.plots import render_curves, render_quality
 from etude.study.report.summary import render_claims, render_leaderboard
 from etude.study.report.translations import localize_html, translate, translate_html
+from etude.study.report.tuning import render_tuning
 from etude.study.settings import localize
 from etude.train import checkpoint
 
@@ -35,7 +36,8 @@ def render_page(results: JsonDict, language: str = "en") -> str:
     sections = [
         render_leaderboard(results, colours), render_claims(results),
         render_quality(results, colours), render_curves(results, colours), render_cards(results, colours),
-        render_comparisons(results, colours), render_methods(results), render_cells(results),
+        render_tuning(results, colours), render_comparisons(results, colours),
+        render_methods(results), render_cells(results),
     ]  # fmt: skip
     title = localize(results["title"], language)
     return render_document(

@@ -1,0 +1,185 @@
+"""Cells of a plan: what each depends on, its key, and what it will cost."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from etude.recipes.schema import Recipe
+from etude.study import cell_code
+from etude.study.cells import Cell
+from etude.study.label_splits import TaskFiles
+from etude.study.plan import Column, Draft, Plan, Row, Unit
+from etude.study.settings import Changes
+from etude.study.text_source import hash_json
+
+EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
+TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
+LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
+
+
+def list_cells(plan: Plan) -> Iterator[Cell]:
+    """Yield the cells seed by seed, so that an interrupted study has complete seeds."""
+    for seed in range(plan.study.seeds.pretrain):
+        for row in plan.rows:
+            base: Cell | None = None
+            if row.draft is not None:
+                base = base_cell(plan, row, row.draft, seed)
+                plan.bases[row.name, seed] = base.key
+                yield base
+            for second in range(plan.study.seeds.transfer):
+                for column in plan.columns:
+                    for number, tuned in enumerate(plan.study.tune_grid() if row.kind != "majority" else [{}]):
+                        cell = transfer_cell(plan, row, column, (seed, second), tuned, base)
+                        plan.trials[row.name, column.name, number, (seed, second)] = cell.key
+                        yield cell
+
+
+def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
+    """Plan the pre-training of a row; of a baseline, its initial weights; of a start, the copy of its run."""
+    if row.kind == "start":
+        assert draft.start is not None
+        return Cell(
+            key=hash_json(["start", draft.start.fingerprint, cell_code.start()]),
+            kind="start",
+            title=f"weights of {row.name}",
+            arguments={"run": str(draft.start.folder)},
+            position={"row": row.name, "seed": seed},
+            seconds=1.0,
+            needs=_cell_needs(plan),
+        )
+    is_trained = row.recipe is not None
+    recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
+    kind: Literal["pretrain", "untrained"] = "pretrain" if is_trained else "untrained"
+    code = (cell_code.pretraining if is_trained else cell_code.initial_weights)(
+        recipe.model_kind, recipe.objective_kind
+    )
+    return Cell(
+        key=hash_json([kind, _key_settings(recipe), draft.fingerprint, code, torch.__version__]),
+        kind=kind,
+        title=f"pre-training {row.name}, seed {seed}"
+        if is_trained
+        else f"first weights of {draft.entry.name}, seed {seed}",
+        arguments={"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)},
+        position={"row": row.name, "seed": seed},
+        flops=row.length.flops if row.length else 0.0,
+        seconds=row.length.tokens / plan.tokens_per_second(draft) if row.length else 0.2,
+        needs=_cell_needs(plan),
+    )
+
+
+def _key_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that a result depends on: not names, notes or when checkpoints are saved."""
+    train = recipe.train.model_dump(mode="json")
+    for name in ("save_every", "keep", "tensorboard", "log_every", "workers"):
+        train.pop(name)
+    return {
+        "model": [recipe.model_kind, recipe.model.model_dump(mode="json")],
+        "objective": [recipe.objective_kind, recipe.objective.model_dump(mode="json")],
+        "train": train,
+    }
+
+
+def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Changes, base: Cell | None) -> Cell:
+    task, files = plan.study.tasks[column.task], plan.files[column.task]
+    unit_number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
+    # the drawn labels are drawn evenly, so the majority is that of all there are
+    train = files.write_train(column.labels if base is not None else None, unit_number)
+    examples = train.read_bytes().count(b"\n")
+    settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
+    kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
+    if row.draft is None:
+        code = cell_code.majority(task.kind)
+    else:
+        code = cell_code.transfer(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
+    data_hashes = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
+    key_settings = {
+        name: value
+        for name, value in settings.items()
+        if (name.startswith("task.") if base is None else name != "train.save_every")
+    }
+    key = hash_json([kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code])
+    arguments: dict[str, Any] = {
+        "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
+        "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
+    }  # fmt: skip
+    flops, seconds = _estimate_transfer(plan, row, settings, train, files)
+    suffix = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
+    return Cell(
+        key=key,
+        kind=kind,
+        title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{suffix}",
+        arguments=arguments,
+        position={"row": row.name, "column": column.name, "unit": list(unit), "tuned": tuned},
+        depends_on=base.key if base else None,
+        flops=flops,
+        seconds=seconds,
+        needs=_cell_needs(plan),
+    )
+
+
+def _cell_needs(plan: Plan) -> dict[str, float]:
+    needs = plan.study.needs
+    gpus = needs.gpus if needs.gpus is not None else float(plan.machine.device.startswith("cuda"))
+    return {"cpus": needs.cpus, "gpus": gpus}
+
+
+def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: int, seed: int) -> Changes:
+    """Merge the settings of a transfer: study, task, contender, tuning, then the kind of row."""
+    study = plan.study
+    settings: Changes = {**study.transfer, **study.tasks[column.task].set}
+    if row.draft is not None:
+        settings |= study.contenders[row.draft.entry.contender].transfer
+    settings |= tuned
+    if row.kind == "frozen":
+        settings |= {"transfer.frozen": True}
+        for name in ("train.lr", "train.epochs", "transfer.freeze", "train.layer_decay"):
+            settings.pop(name, None)  # those of fine-tuning; a head on features has usual values of its own
+    if row.kind == "control":
+        settings.pop("transfer.frozen", None)
+        if study.control.epochs is not None:
+            settings = {name: value for name, value in settings.items() if name not in LENGTHS}
+            settings["train.epochs"] = study.control.epochs
+        settings |= study.control.set
+    settings = {"train.precision": plan.machine.precision, **settings}  # a study may ask for its own
+    settings |= {"train.seed": seed, "train.device": plan.machine.device}
+    if row.draft is not None and "train.eval_every" not in settings:
+        defaults = row.draft.transfer_defaults[bool(settings.get("transfer.frozen"))]
+        batch = settings.get("train.batch_examples", defaults["batch_examples"])
+        steps = settings.get("train.steps")
+        if not any(name in settings for name in ("train.steps", "train.tokens", "train.flops")):
+            steps = math.ceil(settings.get("train.epochs", defaults["epochs"]) * examples / batch)
+        if steps is not None:
+            settings["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
+    # by default a checkpoint is saved every epoch, and with few labels that is every third step
+    if "train.eval_every" in settings:
+        settings.setdefault("train.save_every", settings["train.eval_every"])
+    return settings
+
+
+def _estimate_transfer(plan: Plan, row: Row, settings: Changes, train: Path, files: TaskFiles) -> tuple[float, float]:
+    """Estimate (FLOPs, seconds) of a transfer: four bytes per token, half of a record being text."""
+    if row.draft is None:
+        return 0.0, 0.2
+    frozen = bool(settings.get("transfer.frozen"))
+    epochs = settings.get("train.epochs", row.draft.transfer_defaults[frozen]["epochs"])
+    if "train.steps" in settings:
+        examples = max(1, train.read_bytes().count(b"\n"))
+        epochs = settings["train.steps"] * settings.get("train.batch_examples", 32) / examples
+    train_tokens, dev_tokens, test_tokens = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
+    tokens = train_tokens * (1 if frozen else epochs)
+    evaluated = (dev_tokens * (1 if frozen else EVALUATIONS) + test_tokens) / 3
+    return tokens * row.draft.cost.flops_per_token, (tokens + evaluated) / plan.tokens_per_second(
+        row.draft
+    ) + TRANSFER_OVERHEAD
+
+
+@cache
+def _hash_file(path: Path, modified: int) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -1,0 +1,130 @@
+"""Planning of a study: how long everybody trains, and the whole grid of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from etude.study.budget import (
+    Machine,
+    compute_cost,
+    compute_length,
+    make_placeholder_corpus,
+    resolve_minutes,
+    stretch_schedule,
+)
+from etude.study.plan import Draft, Plan, Row, format_budget
+from etude.study.plan_cells import list_cells
+from etude.study.settings import FROZEN, MAJORITY, Entry, Localized, Study
+from etude.study.starts import open_start
+from etude.study.text_source import TextSource
+from etude.study.tuning import plan_tuning, tune_draft
+
+
+def make_plan(
+    study: Study,
+    folder: Path,
+    *,
+    data: Path | None = None,
+    device: str | None = None,
+    dry: bool = False,
+    keep: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist."""
+    machine = Machine(folder / "machine.json", device)
+    plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
+    entries = study.entries()
+    drafts = [_make_draft(plan, entry, dry, on_progress) for entry in entries if entry.run(study) is None]
+    if study.tune_pretraining is not None:
+        drafts = [_tune(plan, draft, drafts) for draft in drafts]
+    amounts = study.budget.amounts
+    for amount in amounts:
+        for draft in drafts:
+            plan.rows.append(_make_row(plan, draft, drafts, amount, has_curve=len(amounts) > 1))
+    for entry in entries:
+        if (run := entry.run(study)) is not None:
+            plan.rows.append(Row(entry.name, "start", entry.label, _draft_start(plan, entry, run)))
+    drafted = {draft.entry.contender: draft for draft in reversed(drafts)}
+    for name, contender in study.controls().items():
+        draft = drafted[contender]
+        plan.rows.append(Row(name, "control", _localize_baseline(name), draft))
+    plan.rows.append(Row(FROZEN, "frozen", _localize_baseline(FROZEN), drafts[0]))
+    plan.rows.append(Row(MAJORITY, "majority", _localize_baseline(MAJORITY), None))
+    for cell in (*plan.tuning_cells.values(), *list_cells(plan)):
+        plan.cells.setdefault(cell.key, cell)
+    return plan
+
+
+def _tune(plan: Plan, draft: Draft, drafts: list[Draft]) -> Draft:
+    """Plan the trials of a contender and return it with what they chose so far."""
+    tuning = plan_tuning(plan, draft, lambda changed, amount: _make_row(plan, changed, drafts, amount, has_curve=False))
+    plan.tunings[draft.entry.name] = tuning
+    return tune_draft(draft, tuning)
+
+
+BASELINE_NAMES: dict[str, str] = {
+    "no pre-training": "사전 학습 없음", FROZEN: "고정된 무작위 인코더", MAJORITY: "최빈값",
+}  # fmt: skip
+
+
+def _localize_baseline(name: str) -> Localized:
+    for english, korean in BASELINE_NAMES.items():
+        if name.startswith(english):
+            return {"en": name, "ko": name.replace(english, korean)}
+    return name
+
+
+# --- who trains how long ----------------------------------------------------------------------------
+
+
+def _make_draft(plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str], None]) -> Draft:
+    recipe, own_text = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
+    source = TextSource(own_text, plan.folder) if own_text is not None else plan.source
+    ready = source.is_ready(recipe.tokenizer)
+    corpus = source.open_corpus(recipe.tokenizer, on_progress) if ready or not dry else None
+    similar = corpus or source.find_similar(recipe.tokenizer)
+    resolved = plan.machine.fit_recipe(recipe.resolve(vocab=similar.tokenizer.vocab if similar else None))
+    place = source.corpus_folder(recipe.tokenizer)
+    if corpus is not None:
+        return Draft(entry, resolved, corpus, compute_cost(resolved, corpus), place)
+    if similar is not None:
+        similar_cost = compute_cost(resolved, similar)
+        cost = replace(similar_cost, epoch_tokens=int(similar_cost.epoch_tokens * source.text.share))
+        return Draft(entry, resolved, None, cost, place)
+    plan.exact = False
+    cost = compute_cost(resolved, make_placeholder_corpus(resolved))
+    tokens = int(source.size / 4)  # about, for pieces of words
+    return Draft(entry, resolved, None, replace(cost, epoch_tokens=tokens), place)
+
+
+def _draft_start(plan: Plan, entry: Entry, run: str) -> Draft:
+    start = open_start(run)
+    recipe = plan.machine.fit_recipe(start.recipe.with_settings({"train.steps": 1}))
+    return Draft(entry, recipe, None, compute_cost(recipe, make_placeholder_corpus(recipe)), start.folder, start)
+
+
+def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_curve: bool) -> Row:
+    study, kind = plan.study, plan.study.budget.kind
+    is_timed = draft.cost.updates_itself or kind == "minutes"
+    if is_timed:
+        minutes = resolve_minutes(lambda: _gradient_seconds(plan, drafts, amount), amount, kind)
+        speed = plan.machine.tokens_per_second(draft.recipe, draft.corpus)
+        length = compute_length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)
+        length = replace(length, by_clock=kind != "minutes")
+    else:
+        length = compute_length(draft.recipe, draft.cost, kind, amount, study.epochs, None)
+    recipe = stretch_schedule(draft.recipe, draft.cost, length, study.curve)
+    name = f"{draft.entry.name} @ {format_budget(kind, amount)}" if has_curve else draft.entry.name
+    return Row(name, "contender", draft.entry.label, draft, amount, recipe, length)
+
+
+def _gradient_seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:
+    """Estimate the seconds of each contender that learns by gradients."""
+    seconds = []
+    for draft in drafts:
+        if not draft.cost.updates_itself:
+            length = compute_length(draft.recipe, draft.cost, plan.study.budget.kind, amount, plan.study.epochs, None)
+            seconds.append(length.tokens / plan.machine.tokens_per_second(draft.recipe, draft.corpus))
+    return seconds

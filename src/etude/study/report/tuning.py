@@ -1,0 +1,69 @@
+"""Section of the report on fairness: trials of pre-training, and what the study sets for everybody."""
+
+from __future__ import annotations
+
+from html import escape
+
+from etude.study.leaderboard import format_points
+from etude.study.plan import format_scientific
+from etude.study.report.html import JsonDict, entry_name, render_section, render_swatch
+from etude.study.report.translations import localize_html, translate
+from etude.study.settings import format_value
+
+
+def render_tuning(results: JsonDict, colours: dict[str, str]) -> str:
+    """Render what was tried for whom with its dev score, and common settings beside each recipe's own."""
+    return render_section(
+        translate("fairness"), translate("fairness_lead"), _render_trials(results, colours) + _render_common(results)
+    )
+
+
+def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
+    rows = {entry_name(row): row for row in results["rows"] if row.get("tuning")}  # of a curve, the largest budget
+    body = ""
+    for row in rows.values():
+        tuning = row["tuning"]
+        settings = dict.fromkeys(trial["setting"] for trial in tuning["trials"])
+        for number, setting in enumerate(settings):
+            trials = [trial for trial in tuning["trials"] if trial["setting"] == setting]
+            values = " · ".join(_render_trial(trial) for trial in trials)
+            if setting in tuning["at_end"]:
+                values += f' <span class="trouble">{translate("at_end")}</span>'
+            name = f"{render_swatch(colours[row['name']])}{localize_html(row['label'])}" if not number else ""
+            cost = f"{format_scientific(tuning['flops'])} FLOPs, {tuning['seconds']:,.0f} s" if not number else ""
+            body += (
+                f"<tr><td>{name}</td><td><code>{escape(setting)}</code></td><td>{values}</td>"
+                f'<td class="n">{cost}</td></tr>'
+            )
+    if not body:
+        return ""
+    head = (
+        f"<tr><th>{translate('system')}</th><th>{translate('setting')}</th><th>{translate('tried')}</th>"
+        f"<th class='n'>{translate('cost_of_trials')}</th></tr>"
+    )
+    return f'<div class="scroll"><table>{head}{body}</table></div>'
+
+
+def _render_trial(trial: JsonDict) -> str:
+    value = escape(format_value(trial["value"]))
+    mark = f" ({translate('own_value')})" if trial["own"] else ""
+    score = translate("failed") if trial["dev"] is None else format_points(trial["dev"])
+    text = f"{value}{mark}: {score}"
+    return f"<b>{text}</b>" if trial["chosen"] else text
+
+
+def _render_common(results: JsonDict) -> str:
+    common = results.get("common")  # results of earlier versions have none
+    if not common:
+        return ""
+    names = dict.fromkeys(name for setting in common for name in setting["own"])
+    head = f"<tr><th>{translate('setting')}</th><th>{translate('everybody')}</th>" + "".join(
+        f"<th>{escape(name)} ({translate('own_value')})</th>" for name in names
+    )
+    body = "".join(
+        f"<tr><td><code>{escape(setting['name'])}</code></td><td><b>{escape(format_value(setting['value']))}</b></td>"
+        + "".join(f"<td>{escape(format_value(setting['own'].get(name)))}</td>" for name in names)
+        + "</tr>"
+        for setting in common
+    )
+    return f'<div class="scroll"><table>{head}</tr>{body}</table></div>'

@@ -1,0 +1,132 @@
+"""Trials of pre-training: every contender's learning rate, and what it names besides, chosen on dev at equal cost.
+
+A recipe's rate was found by its authors for their batch, text and length, not for this study's. So before the cells of
+the study run, each contender trains for a share of the budget with multiples of its own rate, and then, at the best of
+these, with each setting that it lists under `tune`. The mean dev score over the tasks decides; test examples and the
+seeds of the study have no part in it. What the trials cost is counted beside what the cells cost. A value chosen at an
+end of its list may not be the best there is, and is flagged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from etude.recipes.schema import Recipe
+from etude.study.cells import Cell
+from etude.study.plan import Column, Draft, Plan, Row, Trial, Tuning
+from etude.study.plan_cells import base_cell, transfer_cell
+from etude.study.settings import Changes, PretrainingTrials, format_value
+
+RATE = "train.lr"
+FIRST_SEED = 1_000  # of trials: no study has so many seeds, so that none of its own is chosen on
+MakeRow = Callable[[Draft, float], Row]  # a draft, trained for an amount of the budget
+
+
+def is_pending(plan: Plan, trial: Trial) -> bool:
+    """Whether a cell of a trial is left that can still run."""
+    states = {plan.store.state(key) for key in trial.keys}
+    return "failed" not in states and states != {"done"}
+
+
+def score_trial(plan: Plan, trial: Trial) -> float:
+    """Return the mean dev score; a trial that failed loses against every other."""
+    if any(plan.store.state(key) != "done" for key in trial.keys):
+        return -math.inf
+    return fmean(plan.store.result(key)["dev"] for key in trial.transfers)
+
+
+def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
+    """Return trials, choice and cost as JSON-ready data."""
+    done = [key for trial in tuning.trials for key in trial.keys if plan.store.state(key) == "done"]
+    results = [plan.store.result(key) for key in dict.fromkeys(done)]
+    trials = [
+        {
+            "setting": trial.setting, "value": trial.value, "own": trial.is_own,
+            "dev": None if math.isinf(score := score_trial(plan, trial)) else score,
+            "chosen": trial.setting in tuning.chosen and tuning.chosen[trial.setting] == trial.value,
+        }
+        for trial in tuning.trials
+    ]  # fmt: skip
+    return {
+        "trials": trials, "at_end": tuning.at_end, "pending": tuning.is_pending,
+        "flops": sum(result.get("flops", 0.0) for result in results),
+        "seconds": sum(result["seconds"] for result in results),
+    }  # fmt: skip
+
+
+def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
+    """Plan the trials of a contender: of the settings that are chosen already, and of the next one."""
+    trials = plan.study.tune_pretraining
+    assert trials is not None
+    tuning = Tuning(draft.entry.name)
+    for setting, values in _list_settings(plan, draft, trials):
+        own = read_setting(draft.recipe, setting)
+        stage = [_plan_trial(plan, draft, trials, tuning.chosen, setting, value, value == own, make_row)
+                 for value in values]  # fmt: skip
+        tuning.trials += stage
+        if any(is_pending(plan, trial) for trial in stage):
+            tuning.is_pending = True
+            return tuning
+        # of equals, the recipe's own value: it has its authors' evidence besides
+        best = max(stage, key=lambda trial: (score_trial(plan, trial), trial.is_own))
+        tuning.chosen[setting] = best.value
+        if len(values) > 2 and _is_ordered(values) and best.value in (min(values), max(values)):
+            tuning.at_end.append(setting)
+    return tuning
+
+
+def tune_draft(draft: Draft, tuning: Tuning) -> Draft:
+    """Return the contender with the settings that its trials chose."""
+    return replace(draft, recipe=draft.recipe.with_settings(tuning.chosen)) if tuning.chosen else draft
+
+
+def tuned_columns(plan: Plan) -> list[Column]:
+    """Return the columns whose dev scores decide: of each task the one with most labels."""
+    trials = plan.study.tune_pretraining
+    names = trials.tasks if trials is not None and trials.tasks else list(plan.study.tasks)
+    return [[column for column in plan.columns if column.task == name][-1] for name in names]
+
+
+def _list_settings(plan: Plan, draft: Draft, trials: PretrainingTrials) -> Iterator[tuple[str, list[Any]]]:
+    rate = draft.recipe.train.lr
+    yield RATE, [rate if multiple == 1 else float(f"{rate * multiple:.6g}") for multiple in trials.lr]
+    yield from plan.study.contenders[draft.entry.contender].tune.items()
+
+
+def read_setting(recipe: Recipe, name: str) -> Any:
+    """Return a recipe's value of a setting such as train.lr; None where it has no such setting."""
+    group, *path = name.split(".")
+    parts = {"model": recipe.model, "objective": recipe.objective, "train": recipe.train}
+    value: Any = parts[group].model_dump(mode="json") if group in parts else None
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _plan_trial(
+    plan: Plan, draft: Draft, trials: PretrainingTrials, chosen: Changes, setting: str, value: Any, is_own: bool,
+    make_row: MakeRow,
+) -> Trial:  # fmt: skip
+    changed = replace(draft, recipe=draft.recipe.with_settings({**chosen, setting: value}))
+    row = make_row(changed, trials.share * plan.study.budget.amounts[-1])
+    row = replace(row, name=f"{draft.entry.name}, trial of {setting}={format_value(value)}", kind="trial")
+    bases: list[Cell] = []
+    transfers: list[Cell] = []
+    for seed in range(FIRST_SEED, FIRST_SEED + trials.seeds):
+        base = base_cell(plan, row, changed, seed)
+        bases.append(base)
+        transfers += [
+            transfer_cell(plan, row, column, (seed, 0), plan.study.tune_grid()[0], base)
+            for column in tuned_columns(plan)
+        ]
+    for cell in (*bases, *transfers):
+        plan.tuning_cells.setdefault(cell.key, cell)
+    return Trial(setting, value, is_own, tuple(cell.key for cell in bases), tuple(cell.key for cell in transfers))
+
+
+def _is_ordered(values: list[Any]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)

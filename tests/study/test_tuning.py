@@ -1,0 +1,116 @@
+"""Trials of pre-training: equally many for everybody, chosen on dev, and only then the cells of the study."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.errors import UserError
+from etude.recipes.document import parse
+from etude.study import planner
+from etude.study.leaderboard import summarize_plan
+from etude.study.report.page import render_page
+from etude.study.runner import Report, run
+from etude.study.settings import Study
+from etude.study.tuning import FIRST_SEED, score_trial
+from tests.study.tiny_study import TINY, tiny
+
+TRIALS = {"lr": [0.1, 1, 10], "share": 0.2}
+OWN = {"contenders.bert.tune": {"objective.mask_rate": [0.15, 0.5]}, "contenders.gpt.tune": {"train.clip": [0.5, 1.0]}}
+SHORT = {"seeds.transfer": 1, "tasks.topic.test_size": 20}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Report]:
+    study = tiny(tune_pretraining=TRIALS, **OWN, **SHORT)
+    return study, run(study, Path(tmp_path_factory.mktemp("tuned")) / "study")
+
+
+def row_of(report: Report, name: str) -> dict[str, Any]:
+    return next(row for row in report.results["rows"] if row["name"] == name)
+
+
+def test_the_best_on_dev_is_what_the_study_trains_with(tuned: tuple[Study, Report]) -> None:
+    study, report = tuned
+    assert not report.failed
+    plan = planner.make_plan(study, report.folder)
+    assert not plan.untuned and not plan.pending_cells()
+    for name, own in (("bert", "objective.mask_rate"), ("gpt", "train.clip")):
+        tuning = plan.tunings[name]
+        assert [trial.setting for trial in tuning.trials] == ["train.lr"] * 3 + [own] * 2
+        for setting in ("train.lr", own):
+            trials = [trial for trial in tuning.trials if trial.setting == setting]
+            best = max(score_trial(plan, trial) for trial in trials)
+            assert best in [score_trial(plan, trial) for trial in trials if trial.value == tuning.chosen[setting]]
+        row = next(row for row in plan.rows if row.name == name)
+        assert row.recipe is not None and row.recipe.train.lr == tuning.chosen["train.lr"]
+        assert row_of(report, name)["lr"] == tuning.chosen["train.lr"]
+
+
+def test_trials_are_shorter_and_share_no_seed_with_the_study(tuned: tuple[Study, Report]) -> None:
+    study, report = tuned
+    plan = planner.make_plan(study, report.folder)
+    seeds = {cell.position["seed"] for cell in plan.tuning_cells.values() if cell.kind == "pretrain"}
+    assert seeds == {FIRST_SEED}
+    row = next(row for row in plan.rows if row.name == "bert")
+    assert row.length is not None
+    for cell in plan.tuning_cells.values():
+        if cell.kind == "pretrain" and cell.position["row"].startswith("bert"):
+            assert cell.flops == pytest.approx(row.length.flops / 5, rel=0.3)
+
+
+def test_the_report_shows_trials_cost_and_ends(tuned: tuple[Study, Report]) -> None:
+    _, report = tuned
+    tuning = row_of(report, "bert")["tuning"]
+    assert len(tuning["trials"]) == 5 and tuning["flops"] > 0 and not tuning["pending"]
+    assert sum(trial["chosen"] for trial in tuning["trials"]) == 2
+    rates = [trial for trial in tuning["trials"] if trial["setting"] == "train.lr"]
+    chosen = next(trial["value"] for trial in rates if trial["chosen"])
+    at_end = chosen in (min(trial["value"] for trial in rates), max(trial["value"] for trial in rates))
+    assert ("train.lr" in tuning["at_end"]) == at_end
+    page = render_page(report.results)
+    assert "objective.mask_rate" in page and "공정한 설정" in page
+
+
+def test_nothing_but_trials_runs_before_the_settings_are_chosen(report: Report, tmp_path: Path) -> None:
+    """Before the trials are done the table has no score, though cells of the recipes' own rates lie in the store."""
+    folder = tmp_path / "study"
+    shutil.copytree(report.folder, folder)
+    study = tiny(tune_pretraining={"lr": [1.0, 1.7], "share": 0.5})
+    plan = planner.make_plan(study, folder, dry=True)
+    assert plan.untuned == ["bert", "gpt"] and "not chosen yet" in summarize_plan(plan)
+    assert {cell.key for cell in plan.ready_cells()} == set(plan.tuning_cells)
+    waiting = run(study, folder, work=False)
+    assert all(not row["scores"] for row in waiting.results["rows"] if row["kind"] == "contender")
+
+
+def test_a_trial_that_fails_loses(tuned: tuple[Study, Report], tmp_path: Path) -> None:
+    study, report = tuned
+    folder = tmp_path / "study"
+    shutil.copytree(report.folder, folder)
+    plan = planner.make_plan(study, folder, dry=True)
+    before = plan.tunings["bert"]
+    best = next(trial for trial in before.trials if trial.value == before.chosen["train.lr"])
+    plan.store.forget(best.bases[0])
+    plan.store.fail(best.bases[0], "the loss became infinite")
+    after = planner.make_plan(study, folder, dry=True).tunings["bert"]
+    assert after.chosen["train.lr"] != best.value
+    assert score_trial(plan, best) == -float("inf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tune_pretraining": {"lr": [0.5, 2]}}, "1 among them"),
+        ({"tune_pretraining": {"lr": [1, 1]}}, "each once"),
+        ({"tune_pretraining": {"tasks": ["topics"]}}, "no task of this study"),
+        ({"tune_pretraining": {}, "contenders.bert.tune": {"train.clip": [1.0, 2.0]}}, "different numbers of trials"),
+        ({"contenders.bert.tune": {"train.clip": [1.0, 2.0]}}, "tune_pretraining"),
+    ],
+)
+def test_unfair_trials_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Study.from_document(parse(TINY, "tiny.yaml"), changes=changes)
