@@ -34,42 +34,40 @@ def read_conceptnet(
     languages: set[str] = set()
     has_edges = False
     for first, texts in read_lines(file, watch):
-        block = TripleBlock(weights=[])
-        assert block.weights is not None
-        for line, text in enumerate(texts, first):
-            if inside not in text:  # most lines of the whole dump: nothing of them is split
-                if text and not text.isspace():
-                    _check_line(file.path, line, text)
-                    counts["of another language"] += 1
-                    if not has_edges and len(languages) < 50 and "\t/c/" in text:
-                        languages.add(text.partition("\t/c/")[2].partition("/")[0])
-                continue
+        _check_line(file.path, first, texts[0])
+        # most lines of the whole dump are of other languages: nothing of them is split
+        chosen = [(line, text) for line, text in enumerate(texts, first) if inside in text]
+        if not has_edges:
+            languages.update(text.partition("\t/c/")[2].partition("/")[0] for text in texts[:1000])
+        heads, relations, tails, weights = [], [], [], []
+        lines: list[int] = []
+        for line, text in chosen:
             columns = text.split("\t")
             if len(columns) != COLUMNS:
                 raise UserError(f"{file.path}:{line}: {len(columns)} columns, not {COLUMNS}. Is it ConceptNet's dump?")
             _, relation, head, tail, facts = columns
             if not head.startswith(prefix) or not tail.startswith(prefix):
-                counts["of another language"] += 1
                 continue
-            has_edges = True
             head, tail = head[cut:].partition("/")[0], tail[cut:].partition("/")[0]
             relation = relation.removeprefix("/r/")
-            for role, name in (("head", head), ("relation", relation), ("tail", tail)):
-                if not name:
-                    raise refuse_empty(file.path, line, role)
-            block.heads.append(head.replace("_", " "))
-            block.relations.append(relation)
-            block.tails.append(tail.replace("_", " "))
-            block.weights.append(_parse_weight(file.path, line, facts))
-            block.lines.append(line)
-        if block.heads:
-            yield block
+            if not head or not relation or not tail:
+                role = "head" if not head else "relation" if not relation else "tail"
+                raise refuse_empty(file.path, line, role)
+            heads.append(head.replace("_", " "))
+            relations.append(relation)
+            tails.append(tail.replace("_", " "))
+            weights.append(_parse_weight(file.path, line, facts))
+            lines.append(line)
+        counts["of another language"] += len(texts) - len(lines)
+        has_edges = has_edges or bool(lines)
+        yield TripleBlock(heads, relations, tails, lines, weights)
     if not has_edges:
-        known = f" Languages of its first lines: {', '.join(sorted(languages))}." if languages else ""
+        known = f" Languages of its lines: {', '.join(sorted(languages - {''})[:20])}." if languages else ""
         raise UserError(f"{file.path} has no edge with both ends in '{language}' (--language).{known}")
 
 
 def _check_line(path: str, line: int, text: str) -> None:
+    """Check that a line looks like the dump; of lines that are not read, one a block is looked at."""
     columns = text.count("\t") + 1
     if columns != COLUMNS or not text.startswith(MARK):
         raise UserError(f"{path}:{line}: {columns} columns, not {COLUMNS} of ConceptNet, the first of them {MARK}...].")
