@@ -25,7 +25,7 @@ def record(task: str, number: int, draw: np.random.Generator) -> dict[str, Any]:
         return {"text_a": text, "text_b": "film", "label": word}
     if task == "similarity":
         return {"text_a": text, "text_b": "film", "score": 4.0 if word == "good" else 1.0}
-    if task == "choice":
+    if task in ("choice", "graph_choice"):
         answer = int(draw.integers(2))
         return {"question": "plot", "choices": ["bad", "good"][:: 1 if answer else -1], "answer": answer}
     if task == "rank":

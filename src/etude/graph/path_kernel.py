@@ -58,13 +58,17 @@ def search_pairs(
     reach_mark = -1
     for pair in range(len(sources)):
         source, target = sources[pair], targets[pair]
-        if total + most > len(pairs):  # room for all paths of this pair
-            longer = np.full((2 * len(pairs) + most, edges + 1), -1, np.int32)
-            longer[:total] = paths[:total]
-            paths = longer
-            longer_pairs = np.zeros(2 * len(pairs) + most, np.int32)
-            longer_pairs[:total] = pairs[:total]
-            pairs = longer_pairs
+        if total + most > len(pairs):  # room for all paths of this pair; element by element, which compiles fastest
+            longer = np.empty((2 * len(pairs) + most, edges + 1), np.int32)
+            longer_pairs = np.empty(2 * len(pairs) + most, np.int32)
+            for row in range(total):
+                longer_pairs[row] = pairs[row]
+                for column in range(edges + 1):
+                    longer[row, column] = paths[row, column]
+            for row in range(total, len(longer)):
+                for column in range(edges + 1):
+                    longer[row, column] = -1
+            paths, pairs = longer, longer_pairs
         if source == target:
             continue
         if mark < 0 or target != targets[mark]:

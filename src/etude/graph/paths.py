@@ -17,7 +17,7 @@ import numpy as np
 from etude.graph.concept_graph import ConceptGraph
 from etude.graph.path_kernel import MOST_EDGES, compile_search, search_pairs
 
-PLAIN_PAIRS = 256  # up to so many are searched before numba would have compiled the loops
+PLAIN_STEPS = 2_000_000  # so many are made before numba would have compiled the loops
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class PathSearch:
         graph = self.graph
         degrees = np.diff(graph.bounds)
         passable = np.ones(len(degrees), bool) if self.max_degree is None else degrees <= self.max_degree
-        kernel = compile_search() if len(sources) > PLAIN_PAIRS else search_pairs
+        steps = degrees[sources].sum() + degrees[targets].sum()
+        steps = float(steps) * float(degrees.mean()) ** max(0, self.max_edges - 2)
+        kernel = compile_search() if steps > PLAIN_STEPS else search_pairs
         concepts, pairs = kernel(
             graph.bounds,
             graph.neighbours,

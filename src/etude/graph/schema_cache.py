@@ -26,12 +26,12 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.graph.path_kernel import compile_search
-from etude.graph.paths import PLAIN_PAIRS
 from etude.graph.schema_graphs import SchemaBuilder, SchemaGraph
 
 FORMAT = "etude schema graphs 1"
 MANIFEST, SHARD = "manifest.json", "shard.json"
 SHARD_TEXTS = 1024
+COMPILE_TEXTS = 1024  # from so many on, the loops are compiled before processes are forked
 PARTS = tuple(field.name for field in fields(SchemaGraph))
 # the bounds of each array; those of the arrays of paths are the same
 BOUNDS = {
@@ -117,7 +117,7 @@ def _build_shards(
             return
         # what children would each do again: index the names, compile the loops
         builder.build(texts[:1])
-        if len(numbers) * SHARD_TEXTS > PLAIN_PAIRS:
+        if len(numbers) * SHARD_TEXTS > COMPILE_TEXTS:
             compile_search()
         with multiprocessing.get_context("fork").Pool(count) as pool:
             yield from pool.imap_unordered(_build_shard, numbers)

@@ -56,6 +56,23 @@ class Layout:
 
 
 @dataclass
+class TensorGroup:
+    """Tensors of one part of a batch (a graph beside the text), moved and copied with it; other fields stay."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move every tensor to a device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def clone(self, pinned: bool = False) -> Self:
+        """Copy every tensor; with `pinned` into page-locked memory."""
+        return self._map(lambda tensor: copy_single_threaded(tensor, pinned))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return replace(self, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
+
+
+@dataclass
 class Packed:
     """The input of every model."""
 
@@ -74,14 +91,14 @@ class Packed:
         """Copy every tensor; with `pinned` into page-locked memory, for asynchronous copies to a GPU."""
         return self._map(lambda tensor: copy_single_threaded(tensor, pinned), lambda part: part.clone(pinned))
 
-    def _map(self, tensor: Callable[[Tensor], Tensor], nested: Callable[[Layout | Packed], Layout | Packed]) -> Self:
-        """Replace every tensor by `tensor(value)` and every layout or nested batch by `nested(value)`."""
+    def _map(self, tensor: Callable[[Tensor], Tensor], nested: Callable[[Nested], Nested]) -> Self:
+        """Replace every tensor by `tensor(value)` and every layout, group or nested batch by `nested(value)`."""
         moved: dict[str, Any] = {}  # fields of any subclass
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, Tensor):
                 moved[entry.name] = tensor(value)
-            elif isinstance(value, (Layout, Packed)):
+            elif isinstance(value, (Layout, Packed, TensorGroup)):
                 moved[entry.name] = nested(value)
         return replace(self, **moved)
 
@@ -96,6 +113,9 @@ class EntityStream(Packed):
     """
 
     index: Tensor  # (N,) int64: where each token of the batch stands in this stream, or -1
+
+
+Nested = Layout | TensorGroup | Packed  # the parts of a batch that hold tensors themselves
 
 
 def positions_from_bounds(bounds: np.ndarray) -> np.ndarray:

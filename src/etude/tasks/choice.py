@@ -45,8 +45,9 @@ from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
-    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Choice", "Settings", "build", "learn",
-    "majority", "parse", "read", "records", "scoring", "strata",
+    "COLUMNS", "FILES", "INPUTS", "PROMPT", "SCORES", "SUMMARY", "TEXTS", "Choice", "ChoiceScoring", "Question",
+    "Settings", "build", "describe_answer", "gold_answers", "learn", "majority", "parse", "read", "records", "scoring",
+    "strata",
 ]  # fmt: skip
 
 SUMMARY = "which of several answers (SWAG, CommonsenseQA, OpenBookQA, RACE)"
@@ -172,7 +173,7 @@ class ChoiceScoring(Scoring[Question]):
     score = "accuracy"
 
     def check_gold(self, examples: Examples[Question]) -> None:
-        _gold(examples)
+        gold_answers(examples)
 
     def outcome(self, examples: Examples[Question], answers: Answers) -> Outcome:
         pairs = zip(examples, answers, strict=True)
@@ -180,7 +181,7 @@ class ChoiceScoring(Scoring[Question]):
 
     def scores(self, examples: Examples[Question], answers: Answers, intervals: bool = True) -> dict[str, Score]:
         predicted = np.array([answer["answer"] for answer in answers])
-        return {"accuracy": bootstrap_mean(predicted == _gold(examples), intervals)}
+        return {"accuracy": bootstrap_mean(predicted == gold_answers(examples), intervals)}
 
     def judge(self, examples: Examples[Question], answers: Answers) -> list[ErrorExample]:
         return [
@@ -191,7 +192,7 @@ class ChoiceScoring(Scoring[Question]):
                 correct=answer["answer"] == gold,
                 loss=-math.log(max(1e-9, answer["scores"][gold])),
             )
-            for item, answer, gold in zip(examples, answers, _gold(examples).tolist(), strict=True)
+            for item, answer, gold in zip(examples, answers, gold_answers(examples).tolist(), strict=True)
         ]
 
 
@@ -216,7 +217,7 @@ class Choice(PooledTask[Question]):
 
     def rows(self, corpus: Examples[Question], seed: int = 0) -> ExampleRows:
         rows = self.unlabelled_rows(corpus)
-        rows.labels = _gold(corpus)
+        rows.labels = gold_answers(corpus)
         return rows
 
     def unlabelled_rows(self, examples: Examples[Question]) -> ExampleRows:
@@ -260,32 +261,35 @@ class Choice(PooledTask[Question]):
         for group, batch in self.batches(model, rows):
             probs = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
             for number, row in zip(group, probs, strict=True):
-                answers[number] = _predicted(examples[number], row[: len(examples[number].choices)])
+                answers[number] = describe_answer(examples[number], row[: len(examples[number].choices)])
         return answers
 
     # --- the head alone -----------------------------------------------------------------------------
 
     def targets(self, examples: Examples[Question], rows: PartialRows[ExampleRow]) -> Targets:
         sizes = [len(item.choices) for item in examples]
-        return Targets("candidates", [np.eye(size)[gold] for size, gold in zip(sizes, _gold(examples), strict=True)])
+        return Targets(
+            "candidates", [np.eye(size)[gold] for size, gold in zip(sizes, gold_answers(examples), strict=True)]
+        )
 
     def answers(
         self, examples: Examples[Question], rows: PartialRows[ExampleRow], logits: Sequence[np.ndarray]
     ) -> list[Answer]:
         pairs = zip(examples, logits, strict=True)
-        return [_predicted(item, torch.from_numpy(scores[:, 0]).softmax(-1).numpy()) for item, scores in pairs]
+        return [describe_answer(item, torch.from_numpy(scores[:, 0]).softmax(-1).numpy()) for item, scores in pairs]
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         return self.pooled.published_head(model, family, "ForMultipleChoice", self.state_dict(), {})
 
 
-def _predicted(item: Question, probs: np.ndarray) -> Answer:
-    """(answers,) the probabilities of one question."""
+def describe_answer(item: Question, probs: np.ndarray) -> Answer:
+    """The answer to one question from the probabilities (answers,)."""
     best = int(probs.argmax())
     return {"answer": best, "text": item.choices[best], "scores": [float(value) for value in probs]}
 
 
-def _gold(examples: Examples[Question]) -> np.ndarray:
+def gold_answers(examples: Examples[Question]) -> np.ndarray:
+    """(examples,) the numbers of the right answers; UserError where an example has none."""
     for item, where in zip(examples, examples.places, strict=True):
         if item.answer is None:
             raise UserError(f"{where}: this question has no answer. Name the column that holds it.")
