@@ -6,7 +6,7 @@
 
 A package of your own registers its kinds under names without a dot by entry points in its `pyproject.toml`:
 
-    [project.entry-points."etude.objectives"]     # also etude.models, etude.tasks
+    [project.entry-points."etude.objectives"]     # also etude.models, etude.tasks, etude.graph.linking
     my_objective = "my_package.my_objective"
     [project.entry-points."etude.recipes"]
     my_recipes = "my_package.recipes"             # the folder of this package holds *.yaml
@@ -34,12 +34,13 @@ from etude.errors import UserError, suggest_name
 CONTRACTS: dict[str, tuple[str, ...]] = {
     "models": ("Settings", "build"),
     "objectives": ("Settings", "build"),
+    "graph.linking": ("build",),  # graph/linking/base.py: LinkerKind
     "tasks": (
         "SUMMARY", "SCORES", "FILES", "COLUMNS", "INPUTS", "TEXTS", "PROMPT", "Settings",
         "records", "parse", "read", "learn", "build", "scoring", "strata", "majority",
     ),  # tasks/base.py: TaskKind
 }  # fmt: skip
-NOUNS = {"models": "model", "objectives": "objective", "tasks": "task"}
+NOUNS = {"models": "model", "objectives": "objective", "tasks": "task", "graph.linking": "linker"}
 
 
 def list_kinds(group: str) -> dict[str, ModuleType]:
@@ -110,7 +111,7 @@ def recipe_folders() -> list[Path]:
 @cache
 def _own_names(group: str) -> tuple[str, ...]:
     """Modules and packages in the group's folder, read from the folder alone: nothing is imported."""
-    folder = Path(__file__).parent / group
+    folder = Path(__file__).parent.joinpath(*group.split("."))
     return tuple(module.name for module in pkgutil.iter_modules([str(folder)]))
 
 

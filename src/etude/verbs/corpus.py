@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
+    from etude.graph.linking.graph_linking import GraphLinking
     from etude.text.corpus.corpus import Corpus
     from etude.text.prepare.prepare import Progress
     from etude.text.tokenizer.tokenizer import Tokenizer
@@ -33,6 +34,9 @@ def prepare(
     ids: Literal["auto", "uint16", "uint32"] = "auto",
     seed: int = 0,
     force: bool = False,
+    link: str | Path | None = None,
+    anchors: Literal["wiki", "ernie", "entities"] | None = None,
+    linker: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Corpus:
     """Turn text into a corpus: tokenised, split into documents, sentences and words, with a part held out.
@@ -63,6 +67,9 @@ def prepare(
         ids: Type of ids on disk.
         seed: Of the draws: held-out documents, the sample.
         force: Replace a corpus that is already there.
+        link: A graph folder: mentions of its entities become a column of the corpus.
+        anchors: Mentions that the text brings along: wiki links, ERNIE's files, or a field 'entities'.
+        linker: What finds other mentions, as in trie,threshold=0.4,titles; trie unless there are anchors.
         on_progress: Receives how far it is.
     """
     from etude.errors import UserError
@@ -87,8 +94,24 @@ def prepare(
         seed=seed,
         ids=ids,
         force=force,
+        linking=_open_linking(link, linker, anchors),
         progress=on_progress,
     )
+
+
+def _open_linking(graph: str | Path | None, linker: str | None, anchors: str | None) -> GraphLinking | None:
+    """Return how text is linked to a graph, if it is."""
+    from etude.errors import UserError
+
+    if graph is None:
+        if linker is not None or anchors is not None:
+            option = "--linker" if linker is not None else "--anchors"
+            raise UserError(f"{option} goes with --link GRAPH, the graph whose entities the text mentions.")
+        return None
+    from etude.graph.graph import Graph
+    from etude.graph.linking.graph_linking import GraphLinking
+
+    return GraphLinking(Graph.open(graph), linker, anchors)
 
 
 def world(

@@ -122,7 +122,7 @@ def test_columns_are_marked_and_restarted(gaps: list[tuple[int, int, int]], star
         ends.append(len(expected))
         ids.append(entity)
     expected += [-1] * 2
-    column = mark_mentions(len(expected), *(np.array(values, np.int64) for values in (firsts, ends, ids)))
+    column = mark_mentions(len(expected), np.array([firsts, ends], np.int64).T, np.array(ids, np.int64))
     assert column.tolist() == expected
     places = np.array([0, *sorted(place for place in starts if place < len(expected))])
     restarted = restart_mentions(column, places)
@@ -150,3 +150,8 @@ def test_an_altered_corpus_moves_entities_with_their_words(tmp_path: Path) -> No
         return sorted(zip(corpus.tokens(0, 9).tolist(), column, strict=True))
 
     assert pairs(after) == pairs(before)
+
+
+def test_a_token_of_two_mentions_belongs_to_the_first() -> None:
+    spans = np.array([[1, 3], [2, 3], [2, 5], [5, 5]])
+    assert mark_mentions(6, spans, np.array([7, 8, 9, 1])).tolist() == [-1, 7, -9, 9, -11, -1]

@@ -27,8 +27,9 @@ from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.graph.linking.base import Mention
 from etude.graph.linking.case_rules import Shape, find_sentence_starts, find_shapes, fit_cases, tabulate_factors
+from etude.graph.linking.mention_counts import hash_counts, read_counts
 from etude.graph.linking.particles import find_stems
-from etude.graph.linking.surfaces import Surface, Surfaces, list_surfaces
+from etude.graph.linking.surfaces import Surfaces, list_surfaces
 from etude.graph.linking.word_trie import ROOT, WordTrie
 from etude.graph.linking.words import BETWEEN, Words
 from etude.settings import Strict
@@ -49,6 +50,7 @@ class Settings(Strict):
     titles: bool = False  # labels are titles of an encyclopedia: "Anarchism" is also "anarchism"
     min_letters: int = Field(default=2, ge=1)  # of a surface
     alias_weight: float = Field(default=0.5, gt=0)  # the weight of an alias beside that of a label
+    counts: str | None = None  # a .tsv file of surface, entity, and how often the one names the other
 
 
 class BatchMentions(NamedTuple):
@@ -286,8 +288,21 @@ class TrieLinker:
 
 def build(graph: Graph, settings: Mapping[str, object]) -> TrieLinker:
     """Build the trie linker of a graph."""
+    checked = parse_settings(settings)
+    return TrieLinker.from_graph(graph, checked, read_counts(Path(checked.counts), graph) if checked.counts else ())
+
+
+def find_fingerprint(graph: Graph, settings: Mapping[str, object]) -> str:
+    """Return the fingerprint of the linker that `build` would build."""
+    checked = parse_settings(settings)
+    counts = hash_counts(read_counts(Path(checked.counts), graph)) if checked.counts else ""
+    return fingerprint_linker(graph.fingerprint, checked, counts)
+
+
+def parse_settings(settings: Mapping[str, object]) -> Settings:
+    """Check settings; UserError where there is no such setting, or no such value."""
     try:
-        return TrieLinker.from_graph(graph, Settings.model_validate(dict(settings)))
+        return Settings.model_validate(dict(settings))
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(
@@ -297,16 +312,8 @@ def build(graph: Graph, settings: Mapping[str, object]) -> TrieLinker:
 
 def fingerprint_linker(graph: str, settings: Settings, counts: str) -> str:
     """Return the fingerprint of a linker before it is built."""
-    content = json.dumps([FORMAT, VERSION, graph, settings.model_dump(), counts], sort_keys=True)
+    content = json.dumps([FORMAT, VERSION, graph, settings.model_dump(exclude={"counts"}), counts], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
-
-
-def hash_counts(counts: Sequence[Surface]) -> str:
-    """Return a hash of counts of mentions; "" without any."""
-    digest = hashlib.sha256()
-    for surface, entity, count in counts:
-        digest.update(f"{surface}\t{entity}\t{count:g}\n".encode())
-    return digest.hexdigest() if counts else ""
 
 
 def select_longest(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:

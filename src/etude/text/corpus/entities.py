@@ -22,9 +22,16 @@ def mention_entities(entities: np.ndarray) -> np.ndarray:
     return np.where(entities < NO_ENTITY, -2 - entities, entities)
 
 
-def mark_mentions(count: int, firsts: np.ndarray, ends: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return the column of `count` tokens from disjoint mentions: first token, end and entity of each."""
+def mark_mentions(count: int, spans: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return the column of `count` tokens from mentions in order: first token and end, (M, 2), and entity of each.
+
+    Where two mentions share a token it belongs to the first; a mention without a token is left out.
+    """
     column = np.full(count, NO_ENTITY, ENTITY)
+    firsts, ends = spans[:, 0].copy(), spans[:, 1]
+    firsts[1:] = np.maximum(firsts[1:], np.maximum.accumulate(ends)[:-1])
+    chosen = np.flatnonzero(ends > firsts)
+    firsts, ends, ids = firsts[chosen], ends[chosen], ids[chosen]
     lengths = ends - firsts
     places = np.repeat(firsts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
     column[places] = np.repeat(-2 - ids, lengths)

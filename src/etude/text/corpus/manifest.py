@@ -102,7 +102,13 @@ class EntitiesEntry(TypedDict):
     """What the entities of a corpus are numbers of, and where they come from."""
 
     graph: str  # fingerprint of the graph
-    linker: NotRequired[str]  # fingerprint of what linked the text; none where documents came with their entities
+    # the rest not of a corpus in memory, whose documents came with their entities
+    linker: NotRequired[str]  # fingerprint of what linked the text
+    anchors: NotRequired[str | None]  # format of anchors in the text
+    mentions: NotRequired[int]
+    entities: NotRequired[int]  # that are mentioned at all
+    token_share: NotRequired[float]  # of tokens that are pieces of mentions
+    top: NotRequired[list[list[str | int]]]  # names of the most frequent entities, and how often they are mentioned
 
 
 class Manifest(TypedDict):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from etude.text.corpus.manifest import Manifest, Report, SplitEntry, corpus_pairs
+from etude.text.corpus.manifest import EntitiesEntry, Manifest, Report, SplitEntry, corpus_pairs
 from etude.text.prepare.messages import Head
 from etude.text.prepare.scan import ScanResult
 from etude.text.tokenizer import characters
@@ -108,10 +108,20 @@ def format_report(manifest: Manifest) -> list[tuple[str, str]]:
     first = ", first: {}:{}".format(*report["non_text_examples"][0]) if report["non_text"] else ""
     doubtful = "not like a pair" if corpus_pairs(manifest) else "not like text"
     rows.append((doubtful, f"{report['non_text']:,} documents{first}"))
+    if "entities" in manifest:
+        rows += _format_entities(manifest["entities"])
     for count, name in (
         (report["filtered"], "left out by the filter"), (report["empty"], "without text"),
         (report["cut"], "cut for being over 1 MB"), (report["without_tokens"], "without a single token"),
     ):  # fmt: skip
         if count:
             rows.append((name, f"{count:,} documents"))
+    return rows
+
+
+def _format_entities(entry: EntitiesEntry) -> list[tuple[str, str]]:
+    share = f"{100 * entry['token_share']:.1f} % of tokens"
+    rows = [("entities", f"{entry['mentions']:,} mentions of {entry['entities']:,} entities, {share}")]
+    if entry["top"]:
+        rows.append(("most frequent", ", ".join(f"{name} {count:,}" for name, count in entry["top"][:5])))
     return rows

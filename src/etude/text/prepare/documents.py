@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from etude.errors import UserError, suggest_name
+from etude.text.prepare.anchors import Anchor, AnchoredText, read_entities, read_ernie_record, remove_wiki_links
 from etude.text.prepare.pairs import join_pair
 from etude.text.prepare.readers import MAX_DOCUMENT_BYTES, BlockPart, ReadSettings, build_utf8_error
 from etude.text.prepare.record_filter import RecordFilter, get_field
@@ -29,6 +30,7 @@ class Documents:
     texts: list[str] = field(default_factory=list)  # NFC
     encoded: list[bytes] = field(default_factory=list)  # the same as UTF-8
     places: list[tuple[str, int]] = field(default_factory=list)  # file and line each starts at
+    anchors: list[list[Anchor]] = field(default_factory=list)  # of each text, none without a format of anchors
     filtered: int = 0  # records the filter left out
     empty: int = 0  # records without text
     cut: int = 0  # documents cut for their length
@@ -40,8 +42,9 @@ class Documents:
         digests = (hashlib.blake2b(data, digest_size=8).digest() for data in self.encoded)
         return np.frombuffer(b"".join(digests), "<u8")
 
-    def add(self, text: str, file: str, line: int) -> None:
+    def add(self, text: str, file: str, line: int, anchors: list[Anchor] | None = None) -> None:
         self.texts.append(text)
+        self.anchors.append(anchors or [])
         self.encoded.append(text.encode())
         self.places.append((file, line))
 
@@ -60,7 +63,7 @@ def parse_documents(
         if part.kind in ("lines", "rows"):
             _parse_records(part, text, settings, record_filter, documents)
         else:
-            _parse_text(part, text, documents)
+            _parse_text(part, text, settings, documents)
     return documents
 
 
@@ -78,17 +81,20 @@ def _decode(part: BlockPart, data: bytes, errors: str) -> str:
     return text
 
 
-def _parse_text(part: BlockPart, text: str, documents: Documents) -> None:
+def _parse_text(part: BlockPart, text: str, settings: ReadSettings, documents: Documents) -> None:
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     text = Tokenizer.normalise(text)
     line, counted = part.line, 0
     for start, end in _split_at_blank_lines(text) if part.kind == "text" else [(0, len(text))]:
-        document = text[start:end].strip()
+        document, anchors = text[start:end].strip(), None
+        if settings.anchors == "wiki":
+            anchored = remove_wiki_links(document).normalise().strip()
+            document, anchors = anchored.text, anchored.anchors
         if document:
             line += text.count("\n", counted, start)
             counted = start
-            documents.add(document, part.file, line)
+            documents.add(document, part.file, line, anchors)
 
 
 def _split_at_blank_lines(text: str) -> Iterator[tuple[int, int]]:
@@ -118,6 +124,9 @@ def _parse_records(
             if not record_filter.test(record):
                 documents.filtered += 1
                 continue
+        if settings.anchors is not None:
+            _add_anchored(part, number, _read_anchored(record, settings, place), documents)
+            continue
         sides = [_get_text(record, name, settings, place) for name in settings.text_fields]
         if not any(side.strip() for side in sides):
             documents.empty += 1
@@ -128,6 +137,26 @@ def _parse_records(
         documents.cut += len(pieces) - 1
         for piece in pieces:
             documents.add(piece, part.file, number)
+
+
+def _read_anchored(record: dict[str, object], settings: ReadSettings, place: str) -> AnchoredText:
+    if settings.anchors == "ernie":
+        return read_ernie_record(record, place)
+    text = _get_text(record, settings.text_field, settings, place)
+    return remove_wiki_links(text) if settings.anchors == "wiki" else read_entities(record, text, place)
+
+
+def _add_anchored(part: BlockPart, number: int, anchored: AnchoredText, documents: Documents) -> None:
+    content = anchored.normalise()
+    if not content.text.strip():
+        documents.empty += 1
+        return
+    pieces = _cut_document(content.text) if 4 * len(content.text) > MAX_DOCUMENT_BYTES else [content.text]
+    documents.cut += len(pieces) - 1
+    start = 0
+    for piece in pieces:
+        documents.add(piece, part.file, number, content.slice(start, start + len(piece)).anchors)
+        start += len(piece)
 
 
 def _get_text(record: dict[str, object], name: str, settings: ReadSettings, place: str) -> str:

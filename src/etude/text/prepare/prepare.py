@@ -11,17 +11,19 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from etude.errors import UserError, suggest_name
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import FORMAT, VERSION, TokenizerEntry
+from etude.text.corpus.manifest import FORMAT, VERSION, Manifest, TokenizerEntry
 from etude.text.corpus.shard import choose_id_dtype
 from etude.text.corpus.split_writer import SHARD_TOKENS
 from etude.text.prepare import corpus_report
+from etude.text.prepare.anchors import FIELDS as ANCHOR_FIELDS
+from etude.text.prepare.linking import Linking, describe_entities
 from etude.text.prepare.messages import Head
 from etude.text.prepare.pairs import match_sides, parse_pairs
 from etude.text.prepare.readers import ReadSettings
@@ -29,7 +31,7 @@ from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
-from etude.text.prepare.work_folder import WorkFolder, refuse_existing, write_atomically
+from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing, write_atomically
 from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer import training
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -70,6 +72,7 @@ def prepare(
     seed: int = 0,
     ids: str = "auto",
     force: bool = False,
+    linking: Linking | None = None,
     progress: Callable[[Progress], None] | None = None,
     shard_tokens: int = SHARD_TOKENS,
     commit_seconds: float = 5.0,
@@ -88,6 +91,7 @@ def prepare(
     sample_bytes: how much text, drawn by hash, the tokenizer is trained on.
     ids: "uint16" or "uint32" on disk; "auto" takes what the vocabulary needs.
     force: replaces a corpus that is already at `out`.
+    linking: finds the mentions of a graph's entities, which become a column of the corpus (linking.py).
     """
     out = Path(out)
     if not 0 <= valid < 1:
@@ -96,6 +100,8 @@ def prepare(
         raise UserError(f"errors is 'strict' or 'replace', not '{errors}'.")
     if workers is not None and workers < 0:
         raise UserError(f"workers is the number of processes, not {workers}.")
+    if pairs is not None and linking is not None:
+        raise UserError("A corpus of pairs is not linked to a graph: leave out --pairs, or --link.")
     source_list = find_sources(sources, weights)
     sides = parse_pairs(pairs) if pairs is not None else None
     if sides is not None:
@@ -108,9 +114,16 @@ def prepare(
     vocab = given_tokenizer.vocab if given_tokenizer else training.parse_spec(str(tokenizer)).size or 0
     id_dtype = _parse_id_dtype(ids, vocab)
     refuse_existing(out, force)
-    read_settings = ReadSettings(text_field, record_filter.fields if record_filter else (), one_document, errors, sides)
+    fields = record_filter.fields if record_filter else ()
+    anchors = linking.anchors if linking is not None else None
+    if anchors in ANCHOR_FIELDS:
+        if plain is not None:
+            raise UserError(f"--anchors {anchors} reads records, but {plain} is plain text and has none.")
+        fields = (*fields, ANCHOR_FIELDS[anchors])
+        text_field = ANCHOR_FIELDS[anchors] if anchors == "ernie" else text_field
+    read_settings = ReadSettings(text_field, fields, one_document, errors, sides, anchors)
     settings = {
-        "version": VERSION, "reading": asdict(read_settings), "where": where, "seed": seed, "valid": valid,
+        "version": VERSION, "reading": read_settings.as_dict(), "where": where, "seed": seed, "valid": valid,
         "unique": unique,
         "tokenizer": given_tokenizer.fingerprint if given_tokenizer else str(tokenizer),
         "sample_bytes": 0 if given_tokenizer else sample_bytes, "ids": ids, "shard_tokens": shard_tokens,
@@ -119,6 +132,8 @@ def prepare(
             for source in source_list
         ],
     }  # fmt: skip
+    if linking is not None:
+        settings["linking"] = linking.fingerprint
     disk_bytes = sum(file.size for source in source_list for file in source.files)
     if workers is None:
         is_small = disk_bytes < MIN_BYTES_FOR_WORKERS and all(f.format != "hub" for s in source_list for f in s.files)
@@ -129,7 +144,7 @@ def prepare(
         used_tokenizer = given_tokenizer or preparation.train(work, str(tokenizer), scan_result)
         id_dtype = id_dtype or choose_id_dtype(used_tokenizer.vocab)
         result = preparation.encode(
-            pool, work, used_tokenizer, scan_result, unique, id_dtype, shard_tokens, commit_seconds
+            pool, work, used_tokenizer, scan_result, unique, id_dtype, shard_tokens, commit_seconds, linking
         )
         if not result.splits["train"]["tokens"]:
             raise UserError("The corpus is empty: no document to train on has a single token under this tokenizer.")
@@ -145,7 +160,7 @@ def prepare(
         report = corpus_report.build_report(
             result.report_counts, scan_result, unique, result.splits, result.counts, used_tokenizer.special.unknown
         )
-        work.publish({
+        manifest: Manifest = {
             "format": FORMAT, "version": VERSION, "tokenizer": entry,
             "settings": {name: settings[name] for name in ("reading", "where", "seed", "valid", "unique")},
             "sources": [
@@ -154,7 +169,10 @@ def prepare(
             ],
             "parts": result.splits,
             "report": report,
-        })  # fmt: skip
+        }  # fmt: skip
+        if linking is not None:
+            manifest["entities"] = describe_entities(linking, work.path(CORPUS), result.splits)
+        work.publish(manifest)
     return Corpus.open(out)
 
 
@@ -208,7 +226,7 @@ class _Preparation:
 
     def setup(self) -> Head:
         """Build the head of the request that sets up a worker."""
-        return {"task": "setup", "reading": asdict(self.read_settings), "where": self.where, "seed": self.seed}
+        return {"task": "setup", "reading": self.read_settings.as_dict(), "where": self.where, "seed": self.seed}
 
     def scan(
         self,
@@ -261,7 +279,7 @@ class _Preparation:
 
     def encode(
         self, pool: WorkerPool, work: WorkFolder, tokenizer: Tokenizer, scan_result: ScanResult, unique: bool,
-        id_dtype: np.dtype, shard_tokens: int, commit_seconds: float,
+        id_dtype: np.dtype, shard_tokens: int, commit_seconds: float, linking: Linking | None,
     ) -> EncodingResult:  # fmt: skip
         start_time = time.monotonic()
 
@@ -270,5 +288,5 @@ class _Preparation:
 
         return encode_sources(
             self.sources, self.read_settings, scan_result, tokenizer, self.setup(), pool, work, unique, id_dtype,
-            shard_tokens, commit_seconds, report_progress,
+            shard_tokens, commit_seconds, report_progress, linking,
         )  # fmt: skip

@@ -12,7 +12,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import BinaryIO
 
@@ -69,6 +69,11 @@ class ReadSettings:
     one_document: bool = False  # a text file is one document, whatever blank lines it has
     errors: str = "strict"  # or "replace": invalid UTF-8 becomes U+FFFD
     pairs: tuple[str, str] | None = None  # fields of source and target: a record is a pair (text/prepare/pairs.py)
+    anchors: str | None = None  # format of mentions that the text brings along (text/prepare/anchors.py)
+
+    def as_dict(self) -> dict[str, object]:
+        """The settings as JSON; without anchors where there are none, as in corpora that were made before them."""
+        return {name: value for name, value in asdict(self).items() if name != "anchors" or value is not None}
 
     @property
     def text_fields(self) -> tuple[str, ...]:

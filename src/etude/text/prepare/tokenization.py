@@ -20,11 +20,12 @@ from etude.text.corpus.manifest import SPLITS, SplitEntry
 from etude.text.corpus.shard import Shard
 from etude.text.corpus.split_writer import SplitWriter
 from etude.text.prepare import corpus_report
+from etude.text.prepare.linking import Linking
 from etude.text.prepare.messages import Arrays, Head, Message, bytes_to_array
 from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
 from etude.text.prepare.scan import DUPLICATES, HASHES, ScanResult
 from etude.text.prepare.sources import Source
-from etude.text.prepare.work_folder import CORPUS, STATE, WorkFolder, write_atomically
+from etude.text.prepare.work_folder import CORPUS, LINKING, STATE, WorkFolder, write_atomically
 from etude.text.prepare.worker import build_request
 from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -44,14 +45,16 @@ class EncodingResult:
 def encode_sources(
     sources: list[Source], settings: ReadSettings, scan_result: ScanResult, tokenizer: Tokenizer, setup: Head,
     pool: WorkerPool, work: WorkFolder, unique: bool, id_dtype: np.dtype, shard_tokens: int, commit_seconds: float,
-    progress: Callable[[int, int, int, int], None],
+    progress: Callable[[int, int, int, int], None], linking: Linking | None = None,
 ) -> EncodingResult:  # fmt: skip
     """Write the shards. `progress` gets bytes read from disk, of how many, bytes of text, and documents."""
     corpus = work.path(CORPUS)
     corpus.mkdir(exist_ok=True)
     tokenizer.save(corpus)
     writers = {
-        split: SplitWriter(corpus / split, tokenizer.vocab, id_dtype, tokenizer.word_level, shard_tokens)
+        split: SplitWriter(
+            corpus / split, tokenizer.vocab, id_dtype, tokenizer.word_level, shard_tokens, linking is not None
+        )
         for split in SPLITS
     }
     streams = _build_streams(sources, scan_result)
@@ -63,6 +66,10 @@ def encode_sources(
         "valid": str(scan_result.valid_limit),
         "token_type": id_dtype.str,
     }
+    if linking is not None:
+        folder = work.path(LINKING)
+        linking.save(folder)
+        head["linking"] = [linking.module, str(folder.absolute())]
     pool.broadcast((head, {"tokenizer": bytes_to_array(tokenizer.content.encode())}))
     total = sum(sum(file.size for file in stream.source.files) for stream in streams)
     last_commit = time.monotonic()
@@ -197,7 +204,7 @@ class _EncodingState:
 
 
 def _build_shard(split: str, arrays: Arrays) -> Shard:
-    names = ("tokens", "documents", "sentences", "words", "surfaces", "letters")
+    names = ("tokens", "documents", "sentences", "words", "surfaces", "letters", "entities")
     return Shard(**{name: arrays[f"{split}.{name}"] for name in names if f"{split}.{name}" in arrays})
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from etude.errors import UserError
 from etude.text.checked_files import MANIFEST
 
-SETTINGS, STATE, LOCK, CORPUS = "settings.json", "state.json", "lock", "corpus"
+SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
 
 
 class WorkFolder:

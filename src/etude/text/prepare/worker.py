@@ -22,8 +22,11 @@ import numpy as np
 from etude.chance import fold, random_bits
 from etude.errors import UserError
 from etude.text.corpus.bounds import BOUND
+from etude.text.corpus.entities import mark_mentions, restart_mentions
 from etude.text.corpus.manifest import SPLITS
 from etude.text.prepare import documents, messages
+from etude.text.prepare.anchors import Anchor
+from etude.text.prepare.linking import TextLinker, open_text_linker
 from etude.text.prepare.pairs import encode_pairs, is_uneven
 from etude.text.prepare.readers import Block, BlockPart, ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
@@ -60,6 +63,7 @@ class RequestHandler:
         self.settings = ReadSettings()
         self.record_filter: RecordFilter | None = None
         self.encoder: BatchEncoder | None = None
+        self.linker: TextLinker | None = None
 
     def handle(self, head: messages.Head, arrays: messages.Arrays) -> messages.Message:
         tasks: dict[str, Callable[..., messages.Message]] = {
@@ -79,6 +83,7 @@ class RequestHandler:
             self.encoder = BatchEncoder(self.tokenizer, head["memory"])
             self.valid: int = int(head["valid"])
             self.id_dtype = np.dtype(head["token_type"])
+            self.linker = open_text_linker(*head["linking"]) if "linking" in head else None
         return {}, {}
 
     def _parse_block(self, head: messages.Head, arrays: messages.Arrays) -> documents.Documents:
@@ -119,7 +124,8 @@ class RequestHandler:
             numbers = np.flatnonzero(members).tolist()
             if numbers:
                 places = [block.places[n] for n in numbers]
-                facts[split] = self._encode_split(split, [block.texts[n] for n in numbers], places, results)
+                texts, anchors = [block.texts[n] for n in numbers], [block.anchors[n] for n in numbers]
+                facts[split] = self._encode_split(split, texts, anchors, places, results)
                 encoded = np.array([len(block.encoded[n]) for n in numbers])
                 facts[split]["bytes"] = int(encoded[results.pop("nonempty")].sum())
         texts = [text for text, used in zip(block.texts, is_used, strict=True) if used]
@@ -136,13 +142,19 @@ class RequestHandler:
         return {}, {"tokenizer": messages.bytes_to_array(content.encode())}
 
     def _encode_split(
-        self, split: str, texts: list[str], places: list[tuple[str, int]], results: dict[str, np.ndarray]
-    ) -> dict[str, Any]:
+        self, split: str, texts: list[str], anchors: list[list[Anchor]], places: list[tuple[str, int]],
+        results: dict[str, np.ndarray],
+    ) -> dict[str, Any]:  # fmt: skip
         assert self.encoder is not None
         if self.settings.pairs is not None:
             encoded = encode_pairs(self.encoder, texts, places)
         else:
-            encoded = self.encoder.encode(texts, [find_sentence_ends(text) for text in texts])
+            mentions = self.linker.link(texts, anchors) if self.linker is not None else None
+            spans = mentions[:3] if mentions is not None else None
+            encoded = self.encoder.encode(texts, [find_sentence_ends(text) for text in texts], spans)
+            if mentions is not None:
+                column = mark_mentions(len(encoded.ids), encoded.spans, mentions.entities)
+                results[f"{split}.entities"] = restart_mentions(column, encoded.sentences)
         results["nonempty"] = encoded.nonempty
         results[f"{split}.tokens"] = encoded.ids.astype(self.id_dtype)
         results[f"{split}.words"] = encoded.word_starts.view(np.uint8)

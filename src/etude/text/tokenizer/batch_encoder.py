@@ -16,6 +16,7 @@ import numpy as np
 
 from etude.text.tokenizer import characters, training
 from etude.text.tokenizer.pre_tokenization import build_pre_tokenizer, list_steps
+from etude.text.tokenizer.token_spans import PieceOffsets, Pieces, Spans, find_tokens, select_spans
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
 from etude.text.tokenizer.word_cache import ID_BITS, WHITE_SPACE, WORD_START, SpanCache, Tokens, WordCache
 
@@ -35,6 +36,7 @@ class EncodedBatch:
     sentences: np.ndarray  # (sentences,) int64: first token of each
     surfaces: bytes  # word-level tokenizers: the letters of all tokens
     letters: np.ndarray  # (N,) int64: where each token's letters start
+    spans: np.ndarray  # (spans, 2) int64: first token and end of each span of characters that was given
 
 
 class BatchEncoder:
@@ -50,18 +52,26 @@ class BatchEncoder:
         piece_bytes = cache_bytes if self.pre_tokenizer is None else 2 * cache_bytes // 3
         self.piece_cache = SpanCache(self._tokenize_pieces, piece_bytes, self.surfaces)
         self.word_cache = WordCache(self._tokenize_words, cache_bytes // 3, self.surfaces)
+        self.piece_offsets = PieceOffsets(self._tokenize_with_library)
 
-    def encode(self, texts: list[str], ends: list[list[int]]) -> EncodedBatch:
-        """Encode NFC texts, none empty, each with the ends of its sentences (see text/prepare/sentences.py)."""
+    def encode(self, texts: list[str], ends: list[list[int]], spans: Spans | None = None) -> EncodedBatch:
+        """Encode NFC texts, none empty, each with the ends of its sentences (see text/prepare/sentences.py).
+
+        spans: spans of characters whose tokens are wanted: number of the text, start and end of each, by text. Both
+        ends are characters other than white space.
+        """
         runs = groupby(zip(texts, ends, strict=True), lambda pair: self.splits_at_space and _has_plain_spaces(*pair))
         encoded = []
+        first = 0
         for cacheable, run in runs:
             some_texts, some_ends = zip(*run, strict=True)
             encode = self._encode_with_cache if cacheable else self._encode_with_library
-            encoded.append(encode(list(some_texts), list(some_ends)))
+            some_spans = select_spans(spans, first, first + len(some_texts))
+            encoded.append(encode(list(some_texts), list(some_ends), some_spans))
+            first += len(some_texts)
         return encoded[0] if len(encoded) == 1 else _join(encoded)
 
-    def _encode_with_cache(self, texts: list[str], ends: list[list[int]]) -> EncodedBatch:
+    def _encode_with_cache(self, texts: list[str], ends: list[list[int]], spans: Spans) -> EncodedBatch:
         text = "".join(texts)
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         firsts = np.cumsum([0, *map(len, texts)])
@@ -76,7 +86,10 @@ class BatchEncoder:
         places = np.concatenate([[0, *places[:-1]] for places in ends]).astype(np.int64)
         document_of = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
         sentence_starts = before_piece[np.searchsorted(starts, places + firsts[document_of])]
-        return _assemble(len(texts), tokens, sentence_starts, document_of)
+        numbers, begins, stops = spans
+        pieces = Pieces(text, starts, before_piece, space)
+        token_spans = pieces.find_tokens(begins + firsts[numbers], stops + firsts[numbers], tokens, self.piece_offsets)
+        return _assemble(len(texts), tokens, sentence_starts, document_of, token_spans)
 
     def _tokenize_pieces(self, pieces: list[str]) -> Tokens:
         """Tokenize pieces that are not in the cache."""
@@ -135,7 +148,7 @@ class BatchEncoder:
         flagged = flat.ids.astype(np.uint32) | flags
         return Tokens.build(flagged.astype(np.uint32), flat.lengths, surfaces, flat.offsets)
 
-    def _encode_with_library(self, texts: list[str], ends: list[list[int]]) -> EncodedBatch:
+    def _encode_with_library(self, texts: list[str], ends: list[list[int]], spans: Spans) -> EncodedBatch:
         tokens = self._tokenize_with_library(texts)
         assert tokens.offsets is not None
         firsts = np.cumsum(tokens.lengths) - tokens.lengths
@@ -145,7 +158,8 @@ class BatchEncoder:
             rising = np.maximum.accumulate(tokens.offsets[first : first + length, 0])
             sentence_starts.append(first + np.searchsorted(rising, [0, *places[:-1]]))
         document_of = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
-        return _assemble(len(texts), tokens, np.concatenate(sentence_starts), document_of)
+        token_spans = find_tokens(tokens, spans)
+        return _assemble(len(texts), tokens, np.concatenate(sentence_starts), document_of, token_spans)
 
 
 def is_split_at_space(tokenizer: Tokenizer) -> bool:
@@ -189,7 +203,9 @@ def _has_plain_spaces(text: str, ends: list[int]) -> bool:
     return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
 
 
-def _assemble(count: int, tokens: Tokens, sentences: np.ndarray, document_of: np.ndarray) -> EncodedBatch:
+def _assemble(
+    count: int, tokens: Tokens, sentences: np.ndarray, document_of: np.ndarray, spans: np.ndarray
+) -> EncodedBatch:
     """Build the batch: a sentence starts at its first token that is not white space, and none is empty."""
     total = len(tokens.flagged)
     first_of_document = np.ones(len(document_of), bool)
@@ -207,7 +223,7 @@ def _assemble(count: int, tokens: Tokens, sentences: np.ndarray, document_of: np
     if tokens.byte_lengths is not None and tokens.letters is not None:
         letters = np.cumsum(tokens.byte_lengths, dtype=np.int64) - tokens.byte_lengths
         surfaces = tokens.letters.tobytes()
-    return EncodedBatch(count, nonempty, ids, word_starts, starts[nonempty], sentence_starts, surfaces, letters)
+    return EncodedBatch(count, nonempty, ids, word_starts, starts[nonempty], sentence_starts, surfaces, letters, spans)
 
 
 def _join(parts: list[EncodedBatch]) -> EncodedBatch:
@@ -223,4 +239,5 @@ def _join(parts: list[EncodedBatch]) -> EncodedBatch:
         sentences=np.concatenate([part.sentences + base for part, base in zip(parts, tokens, strict=False)]),
         surfaces=b"".join(part.surfaces for part in parts),
         letters=np.concatenate([part.letters + base for part, base in zip(parts, letters, strict=False)]),
+        spans=np.concatenate([part.spans + base for part, base in zip(parts, tokens, strict=False)]),
     )
