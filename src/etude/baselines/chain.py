@@ -15,6 +15,8 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 
+from etude.baselines.blas_threads import with_one_blas_thread
+
 PENALTIES = (0.3, 1.0, 3.0)
 SMALLEST = 1e-300
 
@@ -55,6 +57,7 @@ class Sequences:
         return Sequences(self.features[rows], self.tags[rows], self.lengths[numbers])
 
 
+@with_one_blas_thread
 def fit_chain(
     sequences: Sequences, tags: int, penalty: float, start: Chain | None = None, iterations: int = 80
 ) -> Chain:

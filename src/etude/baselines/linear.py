@@ -19,6 +19,7 @@ from scipy import sparse
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 
+from etude.baselines.blas_threads import with_one_blas_thread
 from etude.baselines.text_features import SparseVector
 
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # values of C
@@ -50,6 +51,7 @@ def stack_vectors(vectors: Sequence[SparseVector], columns: int) -> sparse.csr_m
     return sparse.csr_matrix((values, indices, bounds), shape=(len(vectors), columns))
 
 
+@with_one_blas_thread
 def fit_linear(
     features: Matrix, loss: Loss, outputs: int, penalty: float, start: Linear | None = None, iterations: int = 300
 ) -> Linear:
@@ -197,6 +199,7 @@ class Choice:
     penalty: float
 
 
+@with_one_blas_thread
 def fit_best(candidates: Sequence[sparse.csr_matrix], problem: Problem, seed: int = 0) -> Choice:
     """Fit with the features and the C of the least held-out loss."""
     factors = [Factor.of(features) for features in candidates]

@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from scipy.optimize import minimize
 
+from etude.baselines.blas_threads import with_one_blas_thread
 from etude.chance import fold
 from etude.tasks.linear_task import TargetLoss, Targets
 
@@ -91,6 +92,7 @@ class Problem:
         return _candidate_loss(logits[:, 0], self)[0] / max(1, len(self.counts))
 
 
+@with_one_blas_thread
 def choose_and_fit(features: Mapping[Name, np.ndarray], targets: Targets, outputs: int, seed: int = 0) -> Fit[Name]:
     """Choose features (U, D) and penalty by inner cross-validation, then fit to all units."""
     values, counts = np.concatenate(targets.values).astype(np.float64), np.array([len(v) for v in targets.values])
