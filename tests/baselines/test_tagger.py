@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 
 from etude.baselines import chain, tag_features
+from etude.baselines.linear_baseline import WordVectors
 from etude.baselines.registry import fit, load
 from etude.errors import UserError
 from etude.inference.baseline_model import BaselineModel
@@ -117,6 +118,39 @@ def test_entities_of_unseen_names_saved_and_exported(tmp_path: Path) -> None:
     opened = BaselineModel.open(tmp_path / "best")
     lines = ["yesterday Oskar Smith went to Seaton .", "Riverton"]
     assert run_standalone(opened.export(tmp_path / "out"), lines) == opened.predict(lines)
+
+
+def colours_and_animals() -> tuple[Examples[TaggedSentence], WordVectors]:
+    """Words that only their vectors tell apart: half of them are in the labels."""
+    draw = np.random.default_rng(0)
+    words = {kind: [f"{letter}{draw.integers(10**6)}" for _ in range(40)] for kind, letter in (("C", "w"), ("A", "w"))}
+    matrix = np.concatenate([draw.normal(size=(40, 8)) + 5 * np.eye(8)[number] for number in range(2)])
+    vectors = WordVectors([word for kind in "CA" for word in words[kind]], matrix.astype(np.float32))
+    items = [
+        TaggedSentence(["see", words[kind][number], "now"], ["O", f"B-{kind}", "O"], False)
+        for number in range(40)
+        for kind in "CA"
+    ]
+    return Examples(items, "words", [f"words:{number}" for number in range(len(items))]), vectors
+
+
+def test_clusters_of_the_text_tell_unseen_words_apart(tmp_path: Path) -> None:
+    examples, vectors = colours_and_animals()
+    train, unseen = examples.part(range(40)), examples.part(range(40, 80))
+    plain, clustered = fit("tfidf", "tag", None, train), fit("tfidf+vectors", "tag", None, train, vectors=vectors)
+    scores = [float(model.task.scoring.outcome(unseen, model.predict(unseen)).score()) for model in (plain, clustered)]
+    assert scores[0] < 0.8 and scores[1] > 0.95
+    clustered.save(tmp_path / "best")
+    assert load(tmp_path / "best").predict(unseen) == clustered.predict(unseen)
+    opened = BaselineModel.open(tmp_path / "best")
+    lines = [" ".join(item.words) for item in unseen][:6]
+    assert run_standalone(opened.export(tmp_path / "out"), lines) == opened.predict(lines)
+
+
+def test_clusters_of_korean_words_reach_their_characters() -> None:
+    clusters = {"서울에": [3, 5]}
+    rows = tag_features.sentence_features(list("나는 서울에"), True, clusters)
+    assert all("cluster 0 3" in row and "cluster 1 5" in row for row in rows[3:]) and "no cluster" in rows[0]
 
 
 def test_characters_are_tagged_with_their_spaces() -> None:

@@ -6,6 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from etude.baselines.base import Baseline, BaselineTask, take_arrays
 from etude.baselines.linear import Problem, fit_best, stack_vectors
 from etude.baselines.pair_features import PairFeatures
 from etude.baselines.text_features import FeatureSettings, TextFeatures, score_linear
+from etude.baselines.word_clusters import cluster_words
 
 E = TypeVar("E")
 RARE = 1000  # from so many texts on, an n-gram of one text alone is left out
@@ -28,6 +30,11 @@ class WordVectors:
 
     words: list[str]
     matrix: np.ndarray
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """(words, grains) int16, computed once for all folds."""
+        return cluster_words(self.matrix)
 
 
 @dataclass(frozen=True)

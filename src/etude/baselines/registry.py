@@ -23,7 +23,7 @@ BASELINES: dict[str, str] = {
     "tfidf": "tf-idf of words and characters under a linear model; of tags, word features under a linear chain",
     "ngrams": "a bag of n-grams with embeddings, as fastText",
     "vectors": "the mean of word vectors under a linear model",
-    "tfidf+vectors": "tf-idf beside the mean of word vectors",
+    "tfidf+vectors": "tf-idf beside the mean of word vectors; of tags, word features beside clusters of word vectors",
 }
 PAIRS: dict[str, type[Family]] = {
     "pair": LabelBaseline, "similarity": SimilarityBaseline, "choice": ChoiceBaseline, "rank": RankBaseline,
@@ -33,7 +33,7 @@ FAMILIES: dict[str, dict[str, type[Family]]] = {
     "tfidf": {**TEXTS, **PAIRS, "tag": TagBaseline},
     "ngrams": {"classify": BagBaseline, "relation": BagBaseline},
     "vectors": {**TEXTS, **PAIRS},
-    "tfidf+vectors": {**TEXTS, **PAIRS},
+    "tfidf+vectors": {**TEXTS, **PAIRS, "tag": TagBaseline},
 }
 
 

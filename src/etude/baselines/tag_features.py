@@ -2,6 +2,7 @@
 
     words        the word, its shape, prefixes and suffixes, and the same of its neighbours (Ratnaparkhi 1996)
     characters   the character, its neighbours and their n-grams, and the word around it up to this character
+    clusters     of the word and its neighbours, or of the word around the character, where clusters of words are given
 
 Nothing but numpy is imported here: an exported baseline holds a copy of this file.
 """
@@ -17,10 +18,27 @@ EDGE = "\t"  # beyond the ends of a sentence; no word holds a tab
 AFFIX = 4  # characters of a prefix or suffix at most
 
 
-def sentence_features(words: Sequence[str], characters: bool) -> list[list[str]]:
+Clusters = Mapping[str, Sequence[int]]  # of words in lower case, one number a grain
+
+
+def sentence_features(words: Sequence[str], characters: bool, clusters: Clusters | None = None) -> list[list[str]]:
     """The names of the features of each word, or of each character."""
     normal = [unicodedata.normalize("NFC", word) for word in words]
-    return _character_features(normal) if characters else _word_features(normal)
+    features = _character_features(normal) if characters else _word_features(normal)
+    if clusters is not None:
+        starts, ends = _word_bounds(normal) if characters else (range(len(normal)), range(1, len(normal) + 1))
+        own = [_cluster_names("".join(normal[start:end]), clusters) for start, end in zip(starts, ends, strict=True)]
+        for place, names in enumerate(features):
+            names += own[place]
+            for distance in () if characters else (-1, 1):
+                if 0 <= place + distance < len(own):
+                    names += [f"{distance} {name}" for name in own[place + distance]]
+    return features
+
+
+def _cluster_names(word: str, clusters: Clusters) -> list[str]:
+    numbers = clusters.get(word.lower())
+    return ["no cluster"] if numbers is None else [f"cluster {grain} {number}" for grain, number in enumerate(numbers)]
 
 
 def word_shape(word: str) -> str:

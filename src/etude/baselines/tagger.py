@@ -19,6 +19,7 @@ from etude.baselines.base import Baseline, BaselineTask, take_arrays
 from etude.baselines.chain import Chain, Sequences, choose_chain
 from etude.baselines.linear_baseline import WordVectors
 from etude.baselines.tag_features import best_tags, emissions, sentence_features, tag_probabilities
+from etude.baselines.word_clusters import GRAINS
 from etude.errors import UserError, suggest_name
 from etude.tasks.base import Answer
 from etude.tasks.data.examples import Examples
@@ -42,12 +43,14 @@ MODEL = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
 FACTS = MODEL["facts"]
 WEIGHTS = dict(np.load(FOLDER / "weights.npz"))
 COLUMNS = {name: column for column, name in enumerate(MODEL["model"]["features"])}
+WORDS = MODEL["model"]["cluster_words"]
+CLUSTERS = dict(zip(WORDS, WEIGHTS["clusters"].tolist())) if WORDS else None
 
 
 def predict(line):
     """A tag for each word, its probability, and the entities where tags write chunks."""
     words = list(" ".join(line.split())) if FACTS["characters"] else line.split()
-    scores = emissions(sentence_features(words, FACTS["characters"]), COLUMNS, WEIGHTS["weight"])
+    scores = emissions(sentence_features(words, FACTS["characters"], CLUSTERS), COLUMNS, WEIGHTS["weight"])
     chain = [WEIGHTS[name] for name in ("start", "transitions", "end")]
     numbers = best_tags(scores, *chain)
     probs = [round(prob, 6) for prob in tag_probabilities(scores, *chain, numbers)]
@@ -79,12 +82,23 @@ if __name__ == "__main__":
 
 
 class TagBaseline(Baseline[TaggedSentence]):
-    """A linear chain over the words of a sentence."""
+    """A linear chain over the words of a sentence, with the clusters of words where there are vectors."""
 
-    def __init__(self, name: str, task: BaselineTask, features: Sequence[str], chain: Chain, penalty: float) -> None:
-        """`chain` holds FORBIDDEN where the scheme forbids a tag."""
+    def __init__(
+        self,
+        name: str,
+        task: BaselineTask,
+        features: Sequence[str],
+        chain: Chain,
+        penalty: float,
+        words: Sequence[str] = (),
+        clusters: np.ndarray | None = None,
+    ) -> None:
+        """`chain` holds FORBIDDEN where the scheme forbids a tag; `clusters` (words, grains) those of `words`."""
         super().__init__(name, task)
         self.features, self.chain, self.penalty = list(features), chain, penalty
+        self.words, self.clusters = list(words), clusters
+        self._clusters = _look_up(words, clusters)
         self._columns = {feature: column for column, feature in enumerate(self.features)}
 
     @property
@@ -100,13 +114,13 @@ class TagBaseline(Baseline[TaggedSentence]):
         seed: int = 0,
         vectors: WordVectors | None = None,
     ) -> Self:
-        if vectors is not None:
-            raise ValueError("a tagger of this kind reads no word vectors")
+        words, clusters = ([], None) if vectors is None else (vectors.words, vectors.clusters)
+        lookup = _look_up(words, clusters)
         if len(task.facts["labels"]) < 2:
             raise UserError(f"A tagger tells tags apart, and there is only {task.facts['labels']}. Give two or more.")
         task.scoring.check_gold(examples)
         tags = np.concatenate([_gold(task, item, where) for item, where in zip(examples, examples.places, strict=True)])
-        names = [sentence_features(_units(task, item), task.facts["characters"]) for item in examples]
+        names = [sentence_features(_units(task, item), task.facts["characters"], lookup) for item in examples]
         counts = Counter(name for sentence in names for word in sentence for name in word)
         smallest = 1 if len(examples) < RARE else 2
         features = sorted(name for name, count in counts.items() if count >= smallest)
@@ -118,7 +132,7 @@ class TagBaseline(Baseline[TaggedSentence]):
         table.sum_duplicates()
         lengths = np.array([len(sentence) for sentence in names])
         chain, penalty = choose_chain(Sequences(table, tags, lengths), len(task.facts["labels"]), seed)
-        return cls(name, task, features, _constrained(task, chain), penalty)
+        return cls(name, task, features, _constrained(task, chain), penalty, words, clusters)
 
     def predict(self, examples: Examples[TaggedSentence]) -> list[Answer]:
         """A tag for each word, with its probability, and the entities they write."""
@@ -128,7 +142,8 @@ class TagBaseline(Baseline[TaggedSentence]):
         answers = []
         for item in examples:
             words = _units(self.task, item)
-            scores = emissions(sentence_features(words, facts["characters"]), self._columns, self.chain.weight)
+            features = sentence_features(words, facts["characters"], self._clusters)
+            scores = emissions(features, self._columns, self.chain.weight)
             numbers = best_tags(scores, *layers)
             tags = [labels[number] for number in numbers]
             if scheme is not None and encoding != scheme:
@@ -152,19 +167,23 @@ class TagBaseline(Baseline[TaggedSentence]):
         self.chain = _constrained(self.task, Chain(*parts))
 
     def describe(self) -> dict[str, Any]:
-        return {"features": self.features, "penalty": self.penalty}
+        return {"features": self.features, "penalty": self.penalty, "cluster_words": self.words}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return dict(vars(self.chain))
+        return {**vars(self.chain), **({} if self.clusters is None else {"clusters": self.clusters})}
 
     @classmethod
     def restore(
         cls, name: str, task: BaselineTask, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     ) -> Self:
         tags, features = len(task.facts["labels"]), description["features"]
+        words = description.get("cluster_words", [])  # older taggers have none
         shapes = {"weight": (len(features), tags), "start": (tags,), "transitions": (tags, tags), "end": (tags,)}
+        if words:
+            shapes["clusters"] = len(words), len(GRAINS)
         take_arrays(arrays, shapes)
-        return cls(name, task, features, Chain(**arrays), description["penalty"])
+        chain = Chain(**{part: array for part, array in arrays.items() if part != "clusters"})
+        return cls(name, task, features, chain, description["penalty"], words, arrays.get("clusters"))
 
     def standalone(self) -> dict[str, str]:
         facts = self.task.facts
@@ -174,6 +193,10 @@ class TagBaseline(Baseline[TaggedSentence]):
                 "cannot. Leave task.encoding out."
             )
         return {"predict.py": PREDICT, "tag_features.py": inspect.getsource(tag_features)}
+
+
+def _look_up(words: Sequence[str], clusters: np.ndarray | None) -> dict[str, list[int]] | None:
+    return None if clusters is None else dict(zip(words, clusters.tolist(), strict=True))
 
 
 def _units(task: BaselineTask, item: TaggedSentence) -> list[str]:

@@ -49,7 +49,10 @@ BASELINE_LABELS = {
     "vectors": {"en": "word vectors of the text", "ko": "글의 단어 벡터"},
     "tfidf+vectors": {"en": "TF-IDF and word vectors", "ko": "TF-IDF와 단어 벡터"},
 }
-TAGGER_LABELS = {"tfidf": {"en": "word features, linear chain", "ko": "단어 자질, 선형 연쇄"}}
+TAGGER_LABELS = {
+    "tfidf": {"en": "word features, linear chain", "ko": "단어 자질, 선형 연쇄"},
+    "tfidf+vectors": {"en": "word features and clusters of the text's words", "ko": "단어 자질과 글의 단어 군집"},
+}
 
 
 @dataclass
