@@ -86,7 +86,7 @@ def test_align_orders_rows_as_the_graph_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("2 2\na\t1 2\nb\t3\n", r"v.vec:3: expected a name and 2 numbers, found 1"),
+        ("2 2\na\t1 2\nb\t3\n", r"v.vec:3: expected a name and 2 numbers, got 1"),
         ("2 2\na\t1 2\nb\t3 x\n", r"v.vec:3: expected a name and 2 numbers: could not convert"),
         ("2 2\na\t1 2\nb\t3 nan\n", r"v.vec:3: a number of this vector is not finite"),
         ("3 2\na\t1 2\nb\t3 4\n", r"promises 3 entities, and there are 2"),

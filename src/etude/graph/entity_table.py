@@ -197,7 +197,7 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
         parts = line.rsplit(b"\t", 1) if b"\t" in line else line.rsplit(b" ", width)
         numbers = parts[1].split() if b"\t" in line else parts[1:]
         if len(numbers) != width:
-            raise UserError(f"{path}:{number}: expected a name and {width} numbers, found {len(numbers)} numbers.")
+            raise UserError(f"{path}:{number}: expected a name and {width} numbers, got {len(numbers)}.")
         name = _decode(parts[0], f"{path}:{number}")
         if name in first_line:
             raise UserError(f"{path}:{number}: the entity {name!r} has a vector in line {first_line[name]} already.")
@@ -224,6 +224,20 @@ def _decode(name: bytes, place: str) -> str:
         return name.decode()
     except UnicodeDecodeError as problem:
         raise UserError(f"{place}: the name is not UTF-8 ({problem.reason}). Convert the file.") from None
+
+
+def read_names(path: Path) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield (place, (head, relation, tail)) of a file of triples, tab-separated names a line."""
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    for number, line in _lines(path):
+        parts = line.split(b"\t")
+        if len(parts) < 3:
+            raise UserError(
+                f"{path}:{number}: expected head, relation and tail, tab-separated, got {len(parts)} columns."
+            )
+        head, relation, tail = (_decode(part, f"{path}:{number}") for part in parts[:3])
+        yield f"{path}:{number}", (head, relation, tail)
 
 
 # --- OpenKE -----------------------------------------------------------------------------------------

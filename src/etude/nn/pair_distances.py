@@ -72,6 +72,8 @@ class _PairDistances(torch.autograd.Function):
         kernels = _kernels(queries)
         if kernels is not None:
             return (*kernels.backward(queries, candidates, grad, distance), None)
+        if distance == "l1":
+            return (*_l1_backward(queries, candidates, grad, distances), None)
         return (*_backward(queries, candidates, grad, distance), None)
 
 
@@ -91,6 +93,15 @@ def _forward(queries: Tensor, candidates: Tensor, distance: Distance) -> Tensor:
     return torch.cat(parts, -1)
 
 
+def _l1_backward(queries: Tensor, candidates: Tensor, grad: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both gradients by torch's loop, which makes that of its first argument: twice as fast as blocks."""
+    slopes = torch.ops.aten._cdist_backward.default
+    turned = grad.transpose(1, 2).contiguous(), distances.transpose(1, 2).contiguous()
+    query_grad: Tensor = slopes(grad, queries, candidates, 1.0, distances)
+    candidate_grad: Tensor = slopes(turned[0], candidates, queries, 1.0, turned[1])
+    return query_grad, candidate_grad
+
+
 def _backward(queries: Tensor, candidates: Tensor, grad: Tensor, distance: Distance) -> tuple[Tensor, Tensor]:
     if distance == "l2":  # the sum over m of g (q - c) is two products
         query_grad = grad.sum(2, keepdim=True) * queries - grad @ candidates
@@ -100,11 +111,8 @@ def _backward(queries: Tensor, candidates: Tensor, grad: Tensor, distance: Dista
     for block in _blocks(queries, candidates):
         difference = queries[:, :, None] - block[:, None]  # (G, C, m, D)
         weight = grad[:, :, start : start + block.shape[1], None]
-        if distance == "l1":
-            slope = difference.sign_().mul_(weight)
-        else:
-            real, imaginary = _split(difference)
-            slope = difference.div_(_modulus(real, imaginary).repeat(1, 1, 1, 2)).mul_(weight)
+        scale = weight / _modulus(*_split(difference))  # (G, C, m, D / 2)
+        slope = difference.mul_(torch.cat([scale, scale], -1))
         query_grad += slope.sum(2)
         candidate_grads.append(-slope.sum(1))
         start += block.shape[1]

@@ -62,11 +62,11 @@ def export(
     out: str | Path,
     form: Literal["word2vec", "word2vec-binary", "glove", "fasttext"] | None = None,
 ) -> ModelExport:
-    """Write a run as a folder that transformers opens, as ELMo's two files, or word vectors as a file.
+    """Write a run as a folder that transformers opens, as ELMo's two files, or word or entity vectors as a file.
 
     Args:
         run: A finished run, or a saved baseline, which becomes a folder that needs numpy alone.
-        out: The new folder; of word vectors, the new file.
+        out: The new folder; of word vectors and of a run on a graph, the new file.
         form: Of a file of word vectors; by its name if left out (.vec, .bin).
     """
     from etude.baselines.base import is_baseline
@@ -78,6 +78,10 @@ def export(
         from etude.baselines.export import export_baseline
 
         return ModelExport(path, tuple(export_baseline(run, path)), form="JSON and numpy")
+    if Run.open(run).recipe.reads_graph:
+        from etude.hub.entity_vectors import export_entity_vectors
+
+        return ModelExport(path, tuple(export_entity_vectors(run, path)), form="entity vectors, text")
     if Run.open(run).recipe.model_kind == "static":
         from etude.hub.vector_runs import export_vectors
 

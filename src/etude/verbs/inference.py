@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from etude.inference.baseline_model import BaselineModel
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
+    from etude.inference.graph_model import GraphModel
     from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
     from etude.inference.predictor import Predictor
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from etude.text.corpus.corpus import Corpus
 
 
-def load(source: str | Path, *, device: str | None = None) -> LoadedModel | BaselineModel:
+def load(source: str | Path, *, device: str | None = None) -> LoadedModel | BaselineModel | GraphModel:
     """Open a model for use: hidden states, logits, vectors, filled blanks, generated text, answers of its task.
+
+    A run on a graph gives vectors of entities by name, scores of triples, and likely heads and tails.
 
     Args:
         source: A run (finished, or its last checkpoint), a saved baseline, a folder of transformers, or a hub id.
@@ -33,7 +36,11 @@ def load(source: str | Path, *, device: str | None = None) -> LoadedModel | Base
     from etude.baselines.base import is_baseline
     from etude.inference import model
     from etude.inference.baseline_model import BaselineModel
+    from etude.inference.graph_model import GraphModel, is_graph_run
+    from etude.runs.run import Run
 
+    if is_graph_run(source):
+        return GraphModel(Run.open(source), device)
     return BaselineModel.open(source) if is_baseline(source) else model.load(source, device)
 
 
@@ -55,26 +62,41 @@ def _open_task(run: str | Path | Predictor) -> Predictor:
 
 def evaluate(
     run: str | Path | Predictor,
-    file: str | Path,
+    file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
     skip_bad: bool = False,
     report: str | Path | None = None,
     predictions: str | Path | None = None,
+    relations: bool = False,
+    graph: str | Path | None = None,
 ) -> dict[str, Score]:
     """The official scores of a run on a file, with 95 % intervals; of a translation run BLEU and chrF.
 
+    Of a run on a graph, the filtered rank of the true head and tail of each triple: MRR, mean rank, hits@1/3/10.
+
     Args:
-        run: A fine-tuned run, a saved baseline, or a translation run.
-        file: Labelled examples, or pairs to translate.
+        run: A fine-tuned run, a saved baseline, a translation run, or a run on a graph.
+        file: Labelled examples, or pairs to translate; of a graph a file of triples, or a split: test unless given.
         columns: role=name of a column, if not as in training.
         skip_bad: Leave bad examples out, and count them.
         report: An HTML page: confusion, worst errors.
         predictions: Write the answers here too.
+        relations: Of a run on a graph: the scores of each relation, too.
+        graph: Of a run on a graph: where the graph is now, if it was moved.
     """
+    from etude.inference.graph_model import is_graph_run
     from etude.inference.translation_evaluation import is_translation_run
     from etude.tasks.example_filter import warn_bad, warn_once
 
+    if isinstance(run, (str, Path)) and is_graph_run(run):
+        if report is not None or columns:
+            raise UserError("A run on a graph ranks entities: leave out --report and --columns.")
+        return _evaluate_graph(run, file, predictions, relations, graph)
+    if relations or graph is not None:
+        raise UserError("--relations and --graph are of a run on a graph: leave them out.")
+    if file is None:
+        raise UserError(f"Give a file of examples: etude evaluate {run} FILE.")
     if isinstance(run, (str, Path)) and is_translation_run(run):
         if report is not None:
             raise UserError("A report shows confusion and errors of a task; translations are in --predictions FILE.")
@@ -94,6 +116,22 @@ def evaluate(
         title = f"{model.folder.name} on {Path(file).name}"
         write_report(Path(report), title, scores, examples, judged, counts)
     return scores
+
+
+def _evaluate_graph(
+    run: str | Path,
+    triples: str | Path | None,
+    predictions: str | Path | None,
+    relations: bool,
+    graph: str | Path | None,
+) -> dict[str, Score]:
+    from etude.inference.graph_model import GraphModel
+    from etude.runs.run import Run
+
+    outcome = GraphModel(Run.open(run)).evaluate(triples, graph)
+    if predictions is not None:
+        outcome.write(predictions)
+    return outcome.scores | (outcome.relation_scores() if relations else {})
 
 
 def _evaluate_translation(

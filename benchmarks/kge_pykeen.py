@@ -1,0 +1,316 @@
+"""Knowledge-graph embeddings beside PyKEEN in one process, in turns: triples a second, and filtered MRR.
+
+Both train the same score with the same width, loss, margin, batch, negatives, learning rate (constant), optimiser
+(Adam), epochs and seeds, on the same triples, in float32. Both results are ranked by one evaluator, ours, filtered and
+with mean ties, on the graph's valid triples; --own-evaluator asks PyKEEN's evaluator, too. Speed is that of the median
+epoch behind the first, which compiles, records and warms up on either side; the whole time is printed beside it.
+
+What differs: `--share` triples have the same negatives here (1: each has its own, as in PyKEEN), and all negatives of a
+triple replace one side, in PyKEEN half of them each side.
+
+    python benchmarks/kge_pykeen.py --graph fb15k237 --score transe --epochs 20 --seeds 3            # one GPU
+    python benchmarks/kge_pykeen.py --graph wn18rr --score rotate --epochs 20 --seeds 3
+    python benchmarks/kge_pykeen.py --device cpu --width 64 --negatives 16 --epochs 3 --seeds 2 --triples 30000
+
+PyKEEN 1.11 needs, beside torch, numpy, scipy, scikit-learn, pandas, click, tqdm, requests, pyyaml and
+typing_extensions, the wheels of WHEELS below, none of which is compiled:
+
+    pip install --no-deps --target SITE $(python benchmarks/kge_pykeen.py --wheels)
+    PYTHONPATH=SITE python benchmarks/kge_pykeen.py ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import lzma
+import math
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+WHEELS = (
+    "pykeen", "class_resolver", "click_default_group", "dataclasses_json", "docdata", "marshmallow", "more_click",
+    "more_itertools", "mypy_extensions", "pystow", "tabulate", "torch_max_mem", "torch_ppr", "typing_inspect",
+)  # fmt: skip
+FILES = {
+    "fb15k237": ("fb15k237_train.tsv.xz", "fb15k237_valid.tsv.xz"),
+    "wn18rr": ("wn18rr_text_train.tsv.xz", "wn18rr_text_valid.tsv.xz"),
+}
+# width (complex numbers of RotatE), negatives, batch, margin, alpha: the RotatE code's settings of TransE and RotatE
+PUBLISHED = {"fb15k237": (1000, 256, 1024, 9.0, 1.0), "wn18rr": (500, 1024, 512, 6.0, 0.5)}
+COLUMNS = ("triples_per_second", "seconds", "mrr", "hits")
+
+
+@dataclass
+class Outcome:
+    """One training: how fast, how well."""
+
+    triples_per_second: float
+    seconds: float  # from the call of the trainer to its return
+    mrr: float
+    hits: float
+    own_mrr: float | None = None  # by PyKEEN's evaluator
+
+
+def read_triples(path: Path) -> list[list[str]]:
+    opener = lzma.open if path.suffix == ".xz" else open
+    with opener(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
+        return [line.rstrip("\n").split("\t")[:3] for line in file if line.strip()]
+
+
+def read_graph(folder: Path, name: str, limit: int | None) -> Any:
+    """The graph of two files; valid triples with entities or relations that no train triple has are left out."""
+    from etude.graph.graph import Graph
+
+    train, valid = (read_triples(folder / file) for file in FILES[name])
+    train = train[:limit]
+    entities = sorted({triple[side] for triple in train for side in (0, 2)})
+    relations = sorted({triple[1] for triple in train})
+    entity_ids, relation_ids = ({name: i for i, name in enumerate(names)} for names in (entities, relations))
+    known = [t for t in valid if t[0] in entity_ids and t[2] in entity_ids and t[1] in relation_ids]
+    encode = lambda triples: [[entity_ids[h], relation_ids[r], entity_ids[t]] for h, r, t in triples]  # noqa: E731
+    return Graph.from_triples(encode(train), entities, relations, valid=encode(known))
+
+
+def build_recipe(options: argparse.Namespace, seed: int) -> Any:
+    from etude.recipes.schema import Recipe
+
+    complex_parts = 2 if options.score in ("rotate", "complex") else 1
+    init_range = (options.margin + 2) / options.width
+    is_distance = options.score in ("transe", "rotate")
+    return Recipe.load(
+        "transe-fb15k237",
+        {
+            "model.score": options.score,
+            "model.width": options.width * complex_parts,
+            "model.init": "range" if is_distance else "normal",
+            "model.init_range": init_range if is_distance else 1 / math.sqrt(options.width),
+            "objective.margin": options.margin,
+            "objective.adversarial": options.alpha,
+            "objective.negatives": options.negatives,
+            "objective.share": options.share,
+            "objective.row_tokens": max(options.share, 128),
+            "objective.subsampling": False,
+            "train.steps": 1,
+            "train.batch_tokens": options.batch,
+            "train.lr": options.lr,
+            "train.lr_schedule": "constant",
+            "train.seed": seed,
+            "train.device": options.device,
+            "train.save_every": 0,
+            "train.eval_every": 0,
+        },
+    )
+
+
+def rank(model: Any, graph: Any, count: int) -> tuple[float, float]:
+    """MRR and hits@10 over both sides of the first `count` valid triples."""
+    from etude.graph.known_answers import KnownAnswers
+    from etude.objectives.parts.link_ranks import rank_answers
+
+    heads, relations, tails = graph.triples("valid")[:count].T.astype(np.int64)
+    wants_head = np.repeat([True, False], len(heads))
+    ranks = rank_answers(
+        model.eval(), np.concatenate([tails, heads]), np.tile(relations, 2), wants_head,
+        np.concatenate([heads, tails]), KnownAnswers.from_graph(graph),
+    )  # fmt: skip
+    return float((1 / ranks).mean()), float((ranks <= 10).mean())
+
+
+def train_ours(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
+    from etude.recipes.learner import build_learner
+    from etude.runs.source import open_source, resolve_for
+    from etude.train.device import synchronize
+    from etude.train.loop import Loop
+
+    recipe = build_recipe(options, seed)
+    source = open_source(graph, recipe)
+    recipe = resolve_for(recipe, source)
+    steps = len(source.triples) // options.batch
+    model, objective = build_learner(recipe, None)
+    device = torch.device(options.device)
+    times: list[float] = []
+
+    class Timed(Loop):
+        def advance(self, step: Any) -> None:
+            super().advance(step)
+            if self.state.step % steps == 0:
+                synchronize(device)
+                times.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        loop = Timed(
+            Path(folder), model, objective, objective.rows(source, seed), recipe.train,
+            total=steps * options.epochs, device=device,
+        )  # fmt: skip
+        loop.run()
+        seconds = time.perf_counter() - start
+    mrr, hits = rank(model, graph, options.ranked)
+    return Outcome(rate(times, steps * options.batch), seconds, mrr, hits)
+
+
+def rate(times: list[float], triples: int) -> float:
+    """Triples a second of the median epoch behind the first."""
+    return float(triples / statistics.median(np.diff(times))) if len(times) > 1 else float("nan")
+
+
+def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
+    from pykeen.losses import NSSALoss
+    from pykeen.models import ComplEx, DistMult, RotatE, TransE
+    from pykeen.training import SLCWATrainingLoop
+    from pykeen.training.callbacks import TrainingCallback
+    from pykeen.triples import CoreTriplesFactory
+
+    factory = CoreTriplesFactory(
+        torch.from_numpy(graph.triples("train").astype(np.int64)), len(graph.entities), len(graph.relations)
+    )
+    loss = NSSALoss(margin=options.margin, adversarial_temperature=options.alpha)
+    init_range = (options.margin + 2) / options.width
+    uniform = functools.partial(torch.nn.init.uniform_, a=-init_range, b=init_range)
+    normal = functools.partial(torch.nn.init.normal_, std=1 / math.sqrt(options.width))
+    shared: dict[str, Any] = {
+        "triples_factory": factory,
+        "embedding_dim": options.width,
+        "loss": loss,
+        "random_seed": seed,
+    }
+    if options.score == "transe":
+        model = TransE(
+            **shared, scoring_fct_norm=1, entity_initializer=uniform, relation_initializer=uniform,
+            entity_constrainer=None,
+        )  # fmt: skip
+    elif options.score == "rotate":
+        model = RotatE(**shared, entity_initializer=uniform)
+    elif options.score == "distmult":
+        model = DistMult(
+            **shared, entity_initializer=normal, relation_initializer=normal, entity_constrainer=None, regularizer=None
+        )
+    else:
+        model = ComplEx(**shared, entity_initializer=normal, relation_initializer=normal, regularizer=None)
+    model = model.to(options.device)
+    times: list[float] = []
+
+    class Clock(TrainingCallback):
+        def post_epoch(self, epoch: int, epoch_loss: float, **kwargs: Any) -> None:
+            if options.device != "cpu":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter())
+
+    trainer = SLCWATrainingLoop(
+        model=model, triples_factory=factory, optimizer=torch.optim.Adam(model.parameters(), lr=options.lr),
+        negative_sampler="basic", negative_sampler_kwargs={"num_negs_per_pos": options.negatives},
+    )  # fmt: skip
+    start = time.perf_counter()
+    trainer.train(
+        factory, num_epochs=options.epochs, batch_size=options.batch, use_tqdm=False, use_tqdm_batch=False,
+        callbacks=[Clock()], drop_last=True,
+    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    steps = len(graph.triples("train")) // options.batch
+    mrr, hits = rank(to_ours(model, options, graph), graph, options.ranked)
+    own = evaluate_pykeen(model, graph, options) if options.own_evaluator else None
+    return Outcome(rate(times, steps * options.batch), seconds, mrr, hits, own)
+
+
+def to_ours(model: Any, options: argparse.Namespace, graph: Any) -> Any:
+    """PyKEEN's vectors in our model, so that one evaluator ranks both."""
+    from etude.recipes.learner import build_learner
+    from etude.runs.source import open_source, resolve_for
+
+    recipe = build_recipe(options, 0)
+    ours, _ = build_learner(resolve_for(recipe, open_source(graph, recipe)), None)
+    tables = (model.entity_representations, model.relation_representations)
+    entities, relations = (table[0](indices=None).detach().cpu() for table in tables)
+    if options.score in ("rotate", "complex"):
+        entities = torch.cat([entities.real, entities.imag], -1)
+        if options.score == "rotate":
+            relations = torch.angle(relations) * ours.settings.init_range / math.pi
+        else:
+            relations = torch.cat([relations.real, relations.imag], -1)
+    with torch.no_grad():
+        ours.entities.weight.copy_(entities)
+        ours.relations.weight.copy_(relations)
+    return ours.to(options.device)
+
+
+def evaluate_pykeen(model: Any, graph: Any, options: argparse.Namespace) -> float:
+    from pykeen.evaluation import RankBasedEvaluator
+
+    valid = torch.from_numpy(graph.triples("valid")[: options.ranked].astype(np.int64))
+    known = [torch.from_numpy(graph.triples(split).astype(np.int64)) for split in graph.splits]
+    result = RankBasedEvaluator(filtered=True).evaluate(
+        model, valid, additional_filter_triples=known, batch_size=64, use_tqdm=False
+    )
+    return float(result.get_metric("both.realistic.inverse_harmonic_mean_rank"))
+
+
+def spread(values: list[float]) -> str:
+    mean = statistics.fmean(values)
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return f"{mean:.4g} ± {error:.2g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graph", choices=sorted(FILES), default="fb15k237")
+    parser.add_argument("--data", type=Path, default=Path("shared/data/knowledge"))
+    parser.add_argument("--score", choices=("transe", "rotate", "distmult", "complex"), default="transe")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--width", type=int, help="of RotatE and ComplEx complex numbers")
+    parser.add_argument("--negatives", type=int)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--margin", type=float)
+    parser.add_argument("--alpha", type=float)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--share", type=int, default=128, help="triples that share negatives here; 1: as PyKEEN")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--triples", type=int, help="only so many train triples")
+    parser.add_argument("--ranked", type=int, default=5000, help="valid triples that are ranked")
+    parser.add_argument("--own-evaluator", action="store_true", help="PyKEEN's MRR of its own vectors, too")
+    parser.add_argument("--only", choices=("ours", "pykeen"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--wheels", action="store_true", help="print the wheels that PyKEEN needs, and stop")
+    options = parser.parse_args()
+    if options.wheels:
+        print(" ".join(WHEELS))
+        return
+    width, negatives, batch, margin, alpha = PUBLISHED[options.graph]
+    options.width, options.negatives = options.width or width, options.negatives or negatives
+    options.batch = options.batch or batch
+    options.margin = margin if options.margin is None else options.margin
+    options.alpha = alpha if options.alpha is None else options.alpha
+    graph = read_graph(options.data, options.graph, options.triples)
+    print(f"{options.graph}: {graph!r}; {options.score}, {vars(options)}", file=sys.stderr)
+    trainers = {"ours": train_ours, "pykeen": train_pykeen}
+    results: dict[str, list[Outcome]] = {name: [] for name in trainers if options.only in (None, name)}
+    for seed in range(options.seeds):
+        names = list(results) if seed % 2 == 0 else list(reversed(results))  # in turns
+        for name in names:
+            outcome = trainers[name](options, graph, seed)
+            results[name].append(outcome)
+            print(f"  seed {seed} {name:>7}: {outcome}", flush=True)
+    print(f"\n{options.graph} {options.score} on {options.device}, {options.epochs} epochs, share {options.share}")
+    print(f"{'':8}{'triples/s':>20}{'seconds':>18}{'MRR':>20}{'hits@10':>20}")
+    for name, outcomes in results.items():
+        columns = [spread([vars(outcome)[key] for outcome in outcomes]) for key in COLUMNS]
+        print(f"{name:8}{columns[0]:>20}{columns[1]:>18}{columns[2]:>20}{columns[3]:>20}")
+    if len(results) == 2:
+        ratios = [a.triples_per_second / b.triples_per_second for a, b in zip(*results.values(), strict=True)]
+        print(f"triples a second: {spread(ratios)} times PyKEEN's")
+    if options.json:
+        options.json.write_text(json.dumps({name: [vars(o) for o in outcomes] for name, outcomes in results.items()}))
+
+
+if __name__ == "__main__":
+    main()
