@@ -34,19 +34,21 @@ def present_check(call: Call[Check]) -> None:
     table.add_column()
     settings = result.recipe.train
     minutes = result.seconds / 60
+    unit, source = ("triples", "graph") if result.recipe.reads_graph else ("tokens", "text")
     time = f"{minutes:,.1f} min" if minutes < 90 else f"{minutes / 60:,.1f} h"
     for name, value in (
         ("recipe", f"{result.recipe.name}: {result.recipe.model_kind} + {result.recipe.objective_kind}"),
         ("parameters", f"{result.parameters:,}"),
         ("memory", f"about {result.needs} on {settings.device} in {settings.precision}"),
-        ("steps", f"{result.steps:,} of {settings.batch_tokens or 0:,} tokens"),
-        ("tokens", f"{result.tokens:,}, {result.epochs:.2f} times through the text"),
-        ("FLOPs", f"{result.flops:.3e} ({result.speed.flops_per_token:.3e} a token)"),
-        ("time", f"about {time} at {result.speed.tokens_per_second:,.0f} tokens/s (measured just now)"),
+        ("steps", f"{result.steps:,} of {settings.batch_tokens or 0:,} {unit}"),
+        (unit, f"{result.tokens:,}, {result.epochs:.2f} times through the {source}"),
+        ("FLOPs", f"{result.flops:.3e} ({result.speed.flops_per_token:.3e} a {unit[:-1]})"),
+        ("time", f"about {time} at {result.speed.tokens_per_second:,.0f} {unit}/s (measured just now)"),
         ("loss at the start", f"{result.speed.loss:.3f}"),
-        ("loss to beat", f"{result.unigram_nats:.3f} (knowing only how often each token occurs)"),
     ):
         table.add_row(name, value)
+    if result.unigram_nats is not None:
+        table.add_row("loss to beat", f"{result.unigram_nats:.3f} (knowing only how often each token occurs)")
     console = Console()
     console.print(table)
     for problem in result.problems:

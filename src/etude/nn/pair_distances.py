@@ -6,19 +6,24 @@
 
 For queries (G, C, D) and candidates (G, M, D) the differences would be G C M D numbers: a gigabyte for a step of TransE
 on FB15k-237, read and written several times. Here they live in a block of some candidates at a time, and the backward
-pass computes them anew. On a GPU the three have kernels (nn/triton/pair_distances.py): a block is a tile of registers.
+pass computes them anew. On a GPU the three have kernels (nn/triton/pair_distances.py): a block is a tile of registers;
+on a CPU loops (nn/compiled_distances.py), where numba is installed.
 
 A distance of 0 has the gradient 0: |x| and the root have none there, and 0 is a subgradient of both.
 """
 
 from __future__ import annotations
 
-from typing import Literal, cast
+import importlib
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from etude.extras import is_installed
 from etude.nn.triton import availability
 
 Distance = Literal["l1", "l2", "modulus"]
@@ -77,11 +82,16 @@ class _PairDistances(torch.autograd.Function):
         return (*_backward(queries, candidates, grad, distance), None)
 
 
-def _kernels(queries: Tensor):  # type: ignore[no-untyped-def]
-    """Return the module of kernels for this tensor's device, or None."""
-    if not queries.is_cuda:
-        return None
-    return availability.kernel_module("pair_distances")
+def _kernels(queries: Tensor) -> Any:
+    """Return the module of kernels for this tensor's device, or None where there is none: Triton's or numba's."""
+    if queries.is_cuda:
+        return availability.kernel_module("pair_distances")
+    return _compiled_loops() if queries.device.type == "cpu" else None
+
+
+@cache
+def _compiled_loops() -> ModuleType | None:
+    return importlib.import_module("etude.nn.compiled_distances") if is_installed("numba") else None
 
 
 def _forward(queries: Tensor, candidates: Tensor, distance: Distance) -> Tensor:

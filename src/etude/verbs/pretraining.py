@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
+    from etude.graph.graph import Graph
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
     from etude.recipes.schema import Recipe
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: str | Path | Recipe, corpus: str | Path | Corpus, *, settings: Mapping[str, object] | None = None
+    recipe: str | Path | Recipe, corpus: str | Path | Corpus | Graph, *, settings: Mapping[str, object] | None = None
 ) -> Check:
     """Say before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
 
     Args:
         recipe: A recipe: a name, or a .yaml file.
-        corpus: A prepared corpus.
+        corpus: A prepared corpus; of a recipe over triples, a prepared graph.
         settings: Settings of the recipe to change: train.lr=3e-4
     """
     from etude.pretraining import check as checking
@@ -65,7 +66,7 @@ def bench(
 
 def pretrain(
     recipe: str | Path | Recipe,
-    corpus: str | Path | Corpus,
+    corpus: str | Path | Corpus | Graph,
     *,
     out: str | Path,
     settings: Mapping[str, object] | None = None,
@@ -78,7 +79,8 @@ def pretrain(
 
     Args:
         recipe: A recipe: a name, or a .yaml file; or a run or a folder of transformers to go on from.
-        corpus: A prepared corpus; of a model to go on from, prepared with its tokenizer (--tokenizer RUN).
+        corpus: A prepared corpus, or a graph where the recipe is one over triples; of a model to go on from, a corpus
+            prepared with its tokenizer (--tokenizer RUN).
         out: The folder of the new run.
         settings: Settings of the recipe to change: train.lr=3e-4
         quiet: No progress.

@@ -21,13 +21,14 @@ KINDS = {"l1": L1, "l2": L2, "modulus": MODULUS}
 TILE = 32  # queries and candidates of a forward program; rows of a backward one
 COLUMNS = 64  # of a backward program
 WARPS = 4
+UNROLL = 4  # columns, or rows of the other side, that a loop takes at once
 TINY = tl.constexpr(1e-30)  # as in nn/pair_distances.py
 
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
     queries, candidates, out, query_count, candidate_count, width, kind: tl.constexpr, query_tile: tl.constexpr,
-    candidate_tile: tl.constexpr,
+    candidate_tile: tl.constexpr, unroll: tl.constexpr,
 ):  # fmt: skip
     """queries (G, D, C), candidates (G, D, M) -> out (G, C, M)."""
     group = tl.program_id(2).to(tl.int64)
@@ -36,32 +37,30 @@ def _forward(  # type: ignore[no-untyped-def]
     query_start = queries + group * width * query_count + rows
     candidate_start = candidates + group * width * candidate_count + columns
     total = tl.zeros((query_tile, candidate_tile), tl.float32)
-    if kind == 2:  # modulus: imaginary parts lie half a width behind the real ones
-        half = width // 2
-        for d in range(half):
-            real = (
-                tl.load(query_start + d * query_count, mask=rows < query_count, other=0.0)[:, None]
-                - tl.load(candidate_start + d * candidate_count, mask=columns < candidate_count, other=0.0)[None, :]
+    half = width // 2
+    limit = half if kind == 2 else width
+    for first in range(0, limit, unroll):
+        for step in tl.static_range(unroll):  # loads of several columns are under way at once
+            d = first + step
+            left = tl.load(query_start + d * query_count, mask=(rows < query_count) & (d < limit), other=0.0)
+            right = tl.load(
+                candidate_start + d * candidate_count, mask=(columns < candidate_count) & (d < limit), other=0.0
             )
-            imaginary = (
-                tl.load(query_start + (half + d) * query_count, mask=rows < query_count, other=0.0)[:, None]
-                - tl.load(candidate_start + (half + d) * candidate_count, mask=columns < candidate_count, other=0.0)[
-                    None, :
-                ]
-            )
-            total += tl.sqrt(tl.maximum(real * real + imaginary * imaginary, TINY))
-    else:
-        for d in range(width):
-            difference = (
-                tl.load(query_start + d * query_count, mask=rows < query_count, other=0.0)[:, None]
-                - tl.load(candidate_start + d * candidate_count, mask=columns < candidate_count, other=0.0)[None, :]
-            )
+            difference = left[:, None] - right[None, :]
             if kind == 0:
                 total += tl.abs(difference)
-            else:
+            elif kind == 1:
                 total += difference * difference
-        if kind == 1:
-            total = tl.sqrt(total)
+            else:  # modulus: imaginary parts lie half a width behind the real ones
+                d += half
+                left = tl.load(query_start + d * query_count, mask=(rows < query_count) & (d < width), other=0.0)
+                right = tl.load(
+                    candidate_start + d * candidate_count, mask=(columns < candidate_count) & (d < width), other=0.0
+                )
+                imaginary = left[:, None] - right[None, :]
+                total += tl.sqrt(tl.maximum(difference * difference + imaginary * imaginary, TINY))
+    if kind == 1:
+        total = tl.sqrt(total)
     place = out + group * query_count * candidate_count + rows.to(tl.int64)[:, None] * candidate_count
     tl.store(place + columns[None, :], total, mask=(rows < query_count)[:, None] & (columns < candidate_count)[None, :])
 
@@ -69,7 +68,7 @@ def _forward(  # type: ignore[no-untyped-def]
 @triton.jit
 def _slopes(  # type: ignore[no-untyped-def]
     rows, others, weights, out, row_count, other_count, width, kind: tl.constexpr, row_tile: tl.constexpr,
-    column_tile: tl.constexpr,
+    column_tile: tl.constexpr, unroll: tl.constexpr,
 ):  # fmt: skip
     """out (G, A, D): for each row (G, A, D) the sum over others (G, B, D) of weights (G, B, A) times the slope."""
     group = tl.program_id(2).to(tl.int64)
@@ -80,31 +79,33 @@ def _slopes(  # type: ignore[no-untyped-def]
     inside = (numbers < row_count)[:, None] & (columns < limit)[None, :]
     places = group * row_count * width + numbers.to(tl.int64)[:, None] * width + columns[None, :]
     own = tl.load(rows + places, mask=inside, other=0.0)
-    total = tl.zeros((row_tile, column_tile), tl.float32)
-    other_start = others + group * other_count * width + columns
-    weight_start = weights + group * other_count * row_count + numbers
+    own_imaginary = own
     if kind == 2:
         own_imaginary = tl.load(rows + places + half, mask=inside, other=0.0)
-        total_imaginary = tl.zeros((row_tile, column_tile), tl.float32)
-        for b in range(other_count):
-            weight = tl.load(weight_start + b * row_count, mask=numbers < row_count, other=0.0)[:, None]
-            real = own - tl.load(other_start + b * width, mask=columns < limit, other=0.0)[None, :]
-            imaginary = (
-                own_imaginary - tl.load(other_start + b * width + half, mask=columns < limit, other=0.0)[None, :]
-            )
-            scaled = weight / tl.sqrt(tl.maximum(real * real + imaginary * imaginary, TINY))
-            total += scaled * real
-            total_imaginary += scaled * imaginary
-        tl.store(out + places + half, total_imaginary, mask=inside)
-    else:
-        for b in range(other_count):
-            weight = tl.load(weight_start + b * row_count, mask=numbers < row_count, other=0.0)[:, None]
-            difference = own - tl.load(other_start + b * width, mask=columns < limit, other=0.0)[None, :]
+    total = tl.zeros((row_tile, column_tile), tl.float32)
+    total_imaginary = tl.zeros((row_tile, column_tile), tl.float32)
+    other_start = others + group * other_count * width + columns
+    weight_start = weights + group * other_count * row_count + numbers
+    for first in range(0, other_count, unroll):
+        for step in tl.static_range(unroll):
+            b = first + step
+            weight = tl.load(weight_start + b * row_count, mask=(numbers < row_count) & (b < other_count), other=0.0)
+            weight = weight[:, None]
+            other = tl.load(other_start + b * width, mask=(columns < limit) & (b < other_count), other=0.0)
+            difference = own - other[None, :]
             if kind == 0:
                 total += tl.where(difference > 0, weight, tl.where(difference < 0, -weight, 0.0))
-            else:
+            elif kind == 1:
                 total += weight * difference
+            else:
+                other = tl.load(other_start + b * width + half, mask=(columns < limit) & (b < other_count), other=0.0)
+                imaginary = own_imaginary - other[None, :]
+                scaled = weight / tl.sqrt(tl.maximum(difference * difference + imaginary * imaginary, TINY))
+                total += scaled * difference
+                total_imaginary += scaled * imaginary
     tl.store(out + places, total, mask=inside)
+    if kind == 2:
+        tl.store(out + places + half, total_imaginary, mask=inside)
 
 
 def forward(queries: Tensor, candidates: Tensor, distance: str) -> Tensor:
@@ -116,7 +117,7 @@ def forward(queries: Tensor, candidates: Tensor, distance: str) -> Tensor:
     grid = (triton.cdiv(query_count, query_tile), triton.cdiv(candidate_count, candidate_tile), groups)
     _forward[grid](
         queries.transpose(1, 2).contiguous(), candidates.transpose(1, 2).contiguous(), out, query_count,
-        candidate_count, width, KINDS[distance], query_tile, candidate_tile, num_warps=WARPS,
+        candidate_count, width, KINDS[distance], query_tile, candidate_tile, UNROLL, num_warps=WARPS,
     )  # fmt: skip
     return out
 
@@ -135,7 +136,7 @@ def _sum_slopes(rows: Tensor, others: Tensor, weights: Tensor, distance: str) ->
     grid = (triton.cdiv(row_count, row_tile), triton.cdiv(columns, column_tile), groups)
     _slopes[grid](
         rows, others, weights, out, row_count, others.shape[1], width, KINDS[distance], row_tile, column_tile,
-        num_warps=WARPS,
+        UNROLL, num_warps=WARPS,
     )  # fmt: skip
     return out
 
