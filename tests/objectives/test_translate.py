@@ -18,6 +18,7 @@ from etude.objectives.base import Row
 from etude.objectives.translate import Settings, Translate, build
 from etude.pretraining.pretrain import resume
 from etude.text.tokenizer.special_tokens import Specials
+from etude.train.padding import pad_batch
 from etude.world import World
 from tests.objectives.small_corpus import small_corpus
 
@@ -46,6 +47,28 @@ def test_targets_are_the_inputs_one_further() -> None:
     assert batch.counts == {"loss": 8} and batch.size == 17
     moved = batch.clone()
     assert moved.source.tokens.tolist() == batch.source.tokens.tolist() and moved.source is not batch.source
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padding_to_static_shapes_changes_no_loss_and_no_gradient(smoothing: float) -> None:
+    model, objective = learner(smoothing=smoothing, tied=False, bias=True)
+    batch = objective.batch(ROWS, Chance(0, 0))
+    padded = pad_batch(batch)
+    assert padded.layout.total % 32 == 0 and padded.source.layout.total % 32 == 0
+    assert len(padded.layout.host) == len(padded.source.layout.host) and (len(padded.layout.host) - 1) % 8 == 0
+    assert padded.layout.lengths.max() <= 10 and padded.source.layout.lengths.max() <= 10
+    assert (padded.size, padded.lengths.tolist(), padded.source_lengths.tolist()) == (17, [4, 2, 2], [3, 2, 4])
+    assert objective.flops(model, padded) == objective.flops(model, batch)
+    parameters = [*model.parameters(), *objective.parameters()]
+    results = []
+    for each in (batch, padded):
+        term = objective.loss(model, each)["loss"]
+        assert term.count == 8
+        results.append((term.sum, *torch.autograd.grad(term.sum, parameters)))
+    for left, right in zip(*results, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+    metrics = [objective.metrics(model, each) for each in (batch, padded)]
+    assert metrics[0]["accuracy"].sum == metrics[1]["accuracy"].sum
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])

@@ -14,8 +14,8 @@ A source stands before its end token; a target is read behind a start token, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -32,9 +32,9 @@ from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Layout, Packed, positions_from_bounds
 from etude.nn.precision import upcast
 from etude.nn.states import States
-from etude.objectives.base import Batch, PretrainingObjective, Row, Stat, Term
+from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Row, Stat, Term
 from etude.objectives.rows.pairs import PairRows, row_size
-from etude.objectives.rows.sizes import sequence_length
+from etude.objectives.rows.sizes import grain_of, next_power, sequence_length
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
@@ -60,10 +60,37 @@ class TranslationBatch(Batch):
 
     @property
     def size(self) -> int:
-        return self.layout.total + self.source.layout.total
+        return int(self.lengths.sum() + self.source_lengths.sum())
+
+    @property
+    def source_lengths(self) -> np.ndarray:
+        """The lengths of its sources without padding, on the host."""
+        return np.diff(self.source.layout.host[: len(self.source.layout.host) - self.padding])
+
+    def pad(self, sizes: Sequence[int], longest: int) -> Self:
+        """With as many sequences of padding on the side of the sources, filled up to one of few sizes too.
+
+        Pairs of a step differ in number, so empty ones follow, up to a multiple of a quarter of a power of two. The
+        longest length stays what it is: it bounds both sides.
+        """
+        longest, source = self.layout.longest, self.source.layout
+        grain = grain_of(source.total)
+        pairs = max(len(sizes), -(-grain // max(1, longest - 1)))
+        grown = -(-(source.total + pairs) // grain) * grain - source.total
+        count = len(self.lengths)
+        empty = -(count + pairs) % max(8, next_power(count) // 4)
+        padded = super().pad(_spread(sum(sizes), pairs) + [0] * empty, longest)
+        sizes = _spread(grown, pairs) + [0] * empty
+        bounds = np.concatenate([source.host, source.total + np.cumsum(sizes)])
+        positions = torch.cat([self.source.positions, *(torch.arange(size) for size in sizes)])
+        layout = replace(Layout.from_bounds(bounds, longest), equal=False)
+        sources = Packed(F.pad(self.source.tokens, (0, grown)), positions, None, layout)
+        extra = padded.layout.total - self.layout.total
+        return replace(padded, source=sources, targets=F.pad(self.targets, (0, extra), value=IGNORE))
 
 
 class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
+    pads_batches = True
     length: int
     row_tokens: int
 
@@ -137,8 +164,10 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
 
     def _sum_logit_gaps(self, last: Tensor, table: Tensor, targets: Tensor) -> Tensor:
         """The sum over all tokens of z_y - mean(z), for logits z."""
-        gap = (last * (F.embedding(targets, table) - table.mean(0))).sum()
-        return gap if self.bias is None else gap + (self.bias[targets] - self.bias.mean()).sum()
+        is_used = (targets != IGNORE).to(last.dtype)
+        words = targets.clamp(min=0)
+        gap = (last * (F.embedding(words, table) - table.mean(0)) * is_used[:, None]).sum()
+        return gap if self.bias is None else gap + ((self.bias[words] - self.bias.mean()) * is_used).sum()
 
     def metrics(self, model: Seq2Seq, batch: TranslationBatch) -> dict[str, Stat]:
         last = model(batch, source=batch.source).last
@@ -159,7 +188,7 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
 
     def flops(self, model: Seq2Seq, batch: TranslationBatch) -> int:
         head = 2 * batch.counts["loss"] * model.target_width * model.vocab
-        return 3 * (model.pair_flops(batch.source.layout.lengths, batch.layout.lengths) + head)
+        return 3 * (model.pair_flops(batch.source_lengths, batch.lengths) + head)
 
 
 def find_start(role: str | None, special: Specials) -> int:
@@ -176,6 +205,12 @@ def _starts(rows: Sequence[Row]) -> np.ndarray:
     """Where each row begins among the tokens of all."""
     sizes = np.array([len(row.tokens) for row in rows])
     return np.cumsum(sizes) - sizes
+
+
+def _spread(total: int, parts: int) -> list[int]:
+    """Divide a number as evenly as it goes."""
+    base, extra = divmod(total, parts)
+    return [base + (number < extra) for number in range(parts)]
 
 
 def _pack(tokens: np.ndarray, bounds: np.ndarray, longest: int) -> Packed:

@@ -110,7 +110,7 @@ class Loop:
             workers=self._default_workers() if settings.workers is None else settings.workers,
             processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
-            pad=self.recorder is not None and rows.row_tokens is None,
+            pad=objective.pads_batches and (self.compiled or (self.recorder is not None and rows.row_tokens is None)),
         )
         self.state = TrainState()
         self.running: dict[str, Tensor] = {}  # sums of the loss terms since the last line of the log, on the device

@@ -38,3 +38,19 @@ def corpus_name(corpus: Corpus) -> str:
         return str(corpus.folder)
     except ValueError:
         return repr(corpus)
+
+
+# --- static shapes ----------------------------------------------------------------------------------
+
+SIZES = 8  # of a batch from each power of two to the next
+SMALLEST = 32  # tokens between two sizes, and the smallest bound on lengths
+
+
+def grain_of(tokens: int) -> int:
+    """Return the distance from one size to the next, around a number of tokens."""
+    return max(SMALLEST, next_power(tokens) // 2 // SIZES)
+
+
+def next_power(value: int) -> int:
+    """Return the next power of two that is not smaller."""
+    return 1 << max(0, value - 1).bit_length()

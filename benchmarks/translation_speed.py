@@ -1,0 +1,172 @@
+"""Speed of translation: training and beam search beside JoeyNMT and a plain `transformers` loop, in turns.
+
+    PYTHONPATH=JOEYNMT_FOLDER python benchmarks/translation_speed.py --data MULTI30K --out results.json   # on a GPU
+    python benchmarks/translation_speed.py --small --data MULTI30K --rounds 5                             # on a CPU
+    python benchmarks/translation_speed.py --tiny --data MULTI30K --rounds 2 --seconds 2 --sentences 40   # does it run?
+
+MULTI30K is a folder with train.jsonl.xz and valid.jsonl.xz, fields en and fr. Sentences have their natural lengths.
+Training is in real target tokens a second, decoding (4 beams, all sentences of valid) in sentences a second. The sides
+take turns for some rounds; a ratio is the median of those of the rounds, and every round is told. Before decoding, the
+Transformers of all three have the same weights, ours after the training of the first part, so that they write the same
+text (the share of equal translations is told); recurrent ones decode with what they learnt in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from translation_peers import Etude, Joey, Marian, Pairs, Side, Size
+
+import etude
+from etude.runs.model_card import describe_hardware, describe_versions
+from etude.text.corpus.corpus import Corpus
+
+SIZES = {
+    "gpu": {
+        "transformer": Size("transformer", 4, 256, 4, 1024, 0.1, 128, 8192),
+        "rnn": Size("rnn", 1, 512, 1, 0, 0.1, 128, 8192),
+    },
+    "small": {
+        "transformer": Size("transformer", 4, 256, 4, 1024, 0.1, 64, 2048),
+        "rnn": Size("rnn", 1, 256, 1, 0, 0.1, 64, 2048),
+    },
+    "tiny": {
+        "transformer": Size("transformer", 2, 64, 4, 128, 0.1, 48, 1024),
+        "rnn": Size("rnn", 1, 64, 1, 0, 0.1, 48, 1024),
+    },
+}  # fmt: skip
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def train_for(side: Side, seconds: float, device: torch.device) -> float:
+    """Real target tokens a second."""
+    begun, tokens = now(device), 0
+    while now(device) - begun < seconds:
+        for _ in range(8 if device.type == "cuda" else 1):
+            tokens += side.step()
+    return tokens / (now(device) - begun)
+
+
+def compare(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians of every side, and the median ratio of ours to each other with its range."""
+    names = list(rounds[0])
+    return {
+        "rounds": rounds,
+        "median": {name: statistics.median(entry[name] for entry in rounds) for name in names},
+        "ratio": {
+            name: {
+                "median": statistics.median(entry["etude"] / entry[name] for entry in rounds),
+                "low": min(entry["etude"] / entry[name] for entry in rounds),
+                "high": max(entry["etude"] / entry[name] for entry in rounds),
+            }
+            for name in names
+            if name != "etude"
+        },
+    }  # fmt: skip
+
+
+def show(title: str, unit: str, results: dict[str, Any]) -> None:
+    print(f"\n{title}, {unit}")
+    for name, value in results["median"].items():
+        rounds = " ".join(f"{entry[name]:,.0f}" for entry in results["rounds"])
+        ratio = results["ratio"].get(name)
+        told = "" if ratio is None else f"  ours is {ratio['median']:.2f} x ({ratio['low']:.2f} - {ratio['high']:.2f})"
+        print(f"  {name:<18} {value:>10,.0f}{told}   rounds: {rounds}", flush=True)
+
+
+def build(
+    corpus: Corpus, pairs: Pairs, size: Size, device: torch.device, peers: list[str], compiled: bool
+) -> list[Side]:
+    vocab = corpus.tokenizer.vocab
+    sides: list[Side] = [Etude(corpus, size, device)]
+    if "joeynmt" in peers:
+        sides.append(Joey(pairs, size, vocab, device))
+    if "loop" in peers and size.kind == "transformer":
+        sides.append(Marian(pairs, size, vocab, device, compiled))
+    return sides
+
+
+def measure(
+    corpus: Corpus, valid: Pairs, size: Size, device: torch.device, options: argparse.Namespace
+) -> dict[str, Any]:
+    sides = build(corpus, Pairs.from_corpus(corpus, size.context), size, device, options.peers, options.compile)
+    for side in sides:  # compiles, tunes, allocates
+        train_for(side, options.warm, device)
+    rounds = [{side.name: train_for(side, options.seconds, device) for side in sides} for _ in range(options.rounds)]
+    training = compare(rounds)
+    show(f"{size.kind}: training", "target tokens a second", training)
+    ours = sides[0]
+    assert isinstance(ours, Etude)
+    for _ in range(options.learn):
+        ours.step()
+    if size.kind == "transformer":
+        for side in sides[1:]:
+            if isinstance(side, (Joey, Marian)):
+                side.load(ours)
+    decoding_rounds: list[dict[str, float]] = []
+    written: dict[str, list[list[int]]] = {}
+    sources = valid.sources[: options.sentences]
+    for _ in range(options.rounds if options.sentences > 32 else 1):
+        entry = {}
+        for side in sides:
+            begun = now(device)
+            written[side.name] = side.decode(sources)
+            entry[side.name] = len(sources) / (now(device) - begun)
+        decoding_rounds.append(entry)
+    decoding = compare(decoding_rounds)
+    decoding["mean_length"] = {name: statistics.mean(map(len, texts)) for name, texts in written.items()}
+    decoding["equal"] = {
+        name: statistics.mean(a == b for a, b in zip(texts, written["etude"], strict=True))
+        for name, texts in written.items()
+    }
+    show(f"{size.kind}: beam search of {len(sources)} sentences", "sentences a second", decoding)
+    print(f"  mean length {decoding['mean_length']}, equal to ours {decoding['equal']}")
+    return {"training": training, "decoding": decoding}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/tasks/multi30k_en_fr"))
+    parser.add_argument("--only", choices=("transformer", "rnn"))
+    parser.add_argument("--peers", nargs="*", default=["joeynmt", "loop"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of training a side and round")
+    parser.add_argument("--warm", type=float, default=10.0, help="seconds before the first round")
+    parser.add_argument("--learn", type=int, default=1500, help="steps of ours before decoding")
+    parser.add_argument("--sentences", type=int, default=1014)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    options.compile = device.type == "cuda"
+    name = "tiny" if options.tiny else "small" if options.small or device.type == "cpu" else "gpu"
+    results: dict[str, Any] = {"hardware": describe_hardware(), "versions": describe_versions(), "sizes": name}
+    with tempfile.TemporaryDirectory() as folder:
+        vocab = 2000 if options.tiny else 8000
+        for part in ("train", "valid"):
+            kind = f"bpe:{vocab}" if part == "train" else str(Path(folder) / "train")
+            etude.prepare(options.data / f"{part}.jsonl.xz", out=Path(folder) / part, tokenizer=kind, pairs="en,fr",
+                          valid=0.0)  # fmt: skip
+        corpus, held_out = (Corpus.open(Path(folder) / part) for part in ("train", "valid"))
+        for kind, size in SIZES[name].items():
+            if options.only in (None, kind):
+                results[kind] = measure(corpus, Pairs.from_corpus(held_out, size.context), size, device, options)
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
