@@ -180,9 +180,11 @@ def present_world(call: Call[World]) -> None:
     typer.echo(f"{out / 'text.txt'}: {size:.1f} MB about town {seed} ({language})")
     if call.options["tasks"]:
         typer.echo(f"{out / 'tasks'}: {len(list((out / 'tasks').glob('*.jsonl')))} files of labelled examples")
-    typer.echo(f"{out / 'knowledge'}: {len(town.facts())} facts")
+    typer.echo(f"{out / 'knowledge'}: {len(town.facts())} facts; with the district's, triples and labels of a graph")
     if call.options["pairs"]:
         typer.echo(f"{out / 'pairs.tsv'}: {call.options['pairs']:,} sentences in English and Korean")
+    if call.options["anchored"]:
+        typer.echo(f"{out / 'anchored.txt'}: text with links to the graph, for --anchors wiki")
 
 
 COMMANDS = (Command(verbs.prepare, present_prepare), Command(verbs.world, present_world))

@@ -122,25 +122,42 @@ def world(
     seed: int = 0,
     tasks: bool = True,
     pairs: int = 0,
+    anchored: float = 0.0,
+    link_noise: float = 0.0,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> World:
     """Write text about the built-in town, with gold labels for every task.
 
     Args:
-        out: Folder for text.txt, tasks/ and knowledge/.
+        out: Folder for text.txt, tasks/ and knowledge/ (facts, and the triples and labels of a graph).
         megabytes: How much text.
         language: The language of the town.
         seed: Another seed is another town.
         tasks: Also write the labelled examples.
         pairs: Also write so many sentences in English and Korean to pairs.tsv, for translation.
+        anchored: Also write so many megabytes of text whose mentions are linked to the graph, to anchored.txt.
+        link_noise: Share of those links that point to a wrong entity.
         on_progress: Receives the part being written, and its share that is done.
     """
+    from etude.errors import UserError
     from etude.world import World
+    from etude.world import world as world_text
+    from etude.world.knowledge.knowledge import Knowledge
 
     require_at_least("megabytes", megabytes, 0.001)
     town = World(seed, language)
     require_at_least("pairs", pairs, 0)
-    town.write(Path(out), megabytes, tasks, on_progress or (lambda part, share: None))
+    require_at_least("anchored", anchored, 0)
+    if not 0 <= link_noise < 1:
+        raise UserError(f"link_noise is a share, from 0 to below 1, not {link_noise:g}.")
+    report = on_progress or (lambda part, share: None)
+    town.write(Path(out), megabytes, tasks, report)
     if pairs:
         town.write_pairs(Path(out) / "pairs.tsv", pairs)
+    knowledge = Knowledge(town)
+    knowledge.write_graph(Path(out) / "knowledge")
+    if tasks:
+        knowledge.write_tasks(Path(out) / "tasks", world_text.COUNTS, report)
+    if anchored:
+        knowledge.write_anchored(Path(out) / "anchored.txt", anchored, link_noise, report)
     return town
