@@ -5,7 +5,7 @@ Each model, objective and task module defines one `Settings(Strict)`; `recipes/s
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
@@ -19,3 +19,10 @@ class ReadsGraph(Strict):
 
     Verbs that take a recipe and a corpus open a graph folder for it; the recipe has no tokenizer.
     """
+
+
+class ReadsEntities(Strict):
+    """The base of a model's `Settings` where it reads the entities of a text from a frozen table of their vectors."""
+
+    entities: int | None = Field(default=None, ge=1, description="vectors of the table; filled from the table")
+    graph: str | None = Field(default=None, description="fingerprint of their graph; filled from the table")

@@ -10,7 +10,7 @@ import torch
 
 from etude.recipes.document import FOLDER, shipped_recipes
 from etude.recipes.schema import Recipe
-from etude.recipes.size import format_count, measure_recipe, synthetic_corpus, synthetic_graph
+from etude.recipes.size import MADE_UP, format_count, measure_recipe, synthetic_corpus, synthetic_graph
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.training import parse_spec
 from etude.train import schedule
@@ -37,6 +37,7 @@ PUBLISHED: dict[str, int | str] = {
     "electra-base": 108_891_648,
     "electra-large": 334_092_288,
     "encoder-modern": 149_014_272,
+    "ernie": "114M",  # without the entity vectors
     "gpt1": 116_534_784,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
@@ -65,7 +66,10 @@ def shrunk(name: str) -> Recipe:
     recipe = Recipe.load(name)
     lengths = {"objective.length": 32} if "length" in type(recipe.objective).model_fields else {}
     sizes: dict[str, object] = {"model.width": 16, **lengths}
-    if recipe.model_kind == "transformer":
+    if recipe.reads_entities:
+        sizes |= {"model.layers": 3, "model.heads": 2, "model.context": 32, "model.layer_kinds": ["sim", "mix", "norm"]}
+        sizes |= {"model.entity_width": 8, "model.entity_heads": 2, "model.entities": 400, "model.graph": MADE_UP}
+    elif recipe.model_kind == "transformer":
         sizes |= {"model.layers": 2, "model.heads": 2, "model.context": 32}
         sizes |= {"model.embedding_width": 8} if recipe.model.embedding_width else {}
         sizes |= {"model.window": 8} if recipe.model.window else {}
@@ -122,7 +126,7 @@ def test_a_shipped_recipe_is_complete_and_reads_back(name: str) -> None:
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path) -> None:
     recipe = shrunk(name)
-    corpus = synthetic_graph() if recipe.reads_graph else synthetic_corpus(2_000, words=400 - SPECIAL)
+    corpus = synthetic_graph() if recipe.reads_graph else synthetic_corpus(2_000, 400 - SPECIAL, recipe.reads_entities)
     torch.manual_seed(0)
     model = recipe.build_model()
     objective = recipe.build_objective(model, corpus.tokenizer.special if corpus.tokenizer else Specials())
@@ -135,6 +139,7 @@ def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path
     assert all(bool(torch.isfinite(value).all()) for value in after.values())
     still = [key for key, value in before.items() if torch.equal(value, after[key])]
     unused = ["output.weight"] if recipe.objective_kind == "ranking" else []  # the second table of word vectors
+    unused += ["entity_table"] if recipe.reads_entities else []  # frozen
     assert still == unused, f"{still} did not move"
 
 

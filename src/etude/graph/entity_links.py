@@ -17,10 +17,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from etude.errors import UserError
+from etude.graph.entity_table import ENTITIES
 from etude.graph.linking.base import Linker
 from etude.graph.linking.trie import TrieLinker
 
-ENTITIES, LINKER = "entities.json", "linker"
+LINKER = "linker"  # the folder of a run's linker
 Alignment = Literal["first", "all"]  # which pieces of a mention carry its entity
 
 
@@ -63,10 +64,15 @@ class EntityLinks:
 
     # --- files --------------------------------------------------------------------------------------
 
+    def files(self) -> dict[str, str]:
+        """The file of a run that names its entities, by its name; as a run on a graph has it."""
+        content = {"graph": self.graph, "entities": list(self.names), "relations": []}
+        return {ENTITIES: json.dumps(content, ensure_ascii=False)}
+
     def save(self, folder: Path) -> None:
         """Write names and linker into the folder of a run."""
-        content = {"graph": self.graph, "entities": list(self.names), "relations": []}
-        (folder / ENTITIES).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        for name, text in self.files().items():
+            (folder / name).write_text(text, encoding="utf-8")
         if self.linker is not None:
             if not isinstance(self.linker, TrieLinker):
                 raise UserError(f"The linker {type(self.linker).__name__} cannot be stored with a run: give a graph.")

@@ -41,7 +41,7 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
         }
     else:
         raise UserError(f"{run.folder} has no weights yet. 'etude pretrain --resume {run.folder}' trains it.")
-    return model.eval(), objective.eval(), frozenset(untrained)
+    return run.attach_links(model).eval(), objective.eval(), frozenset(untrained)
 
 
 def save_final(run: Run, model: Model, objective: PretrainingObjective, model_card: str) -> None:

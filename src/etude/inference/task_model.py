@@ -41,7 +41,7 @@ class TaskModel(Predictor):
         """Open a finished run, or the last checkpoint of an unfinished one."""
         run = Run.open(folder)
         plan = Plan.read(run.folder)
-        model, task = plan.build(run.recipe.build_model(), run.tokenizer)
+        model, task = plan.build(run.attach_links(run.recipe.build_model()), run.tokenizer)
         learner = nn.ModuleDict({"model": model, "objective": task})
         if run.finished:
             path = run.folder / "model.safetensors"

@@ -40,11 +40,12 @@ from etude.nn.norm import Norm
 from etude.nn.packed import EntityStream, Packed
 from etude.nn.precision import to_autocast_dtype
 from etude.nn.states import States
+from etude.settings import ReadsEntities
 
 Kind = Literal["sim", "mix", "norm"]
 
 
-class Settings(transformer.Settings):
+class Settings(transformer.Settings, ReadsEntities):
     layer_kinds: tuple[Kind, ...] = Field(
         default=(), description="of each layer: sim, mix or norm; sim beyond the last named"
     )
@@ -52,10 +53,6 @@ class Settings(transformer.Settings):
     entity_heads: int = Field(default=4, ge=1)
     alignment: Alignment = Field(
         default="first", description="which pieces of a mention carry its entity; paper: first, code: all"
-    )
-    entities: int | None = Field(default=None, ge=1, description="vectors of the table; filled from the table")
-    graph: str | None = Field(
-        default=None, description="fingerprint of the graph they belong to; filled from the table"
     )
 
     @model_validator(mode="after")

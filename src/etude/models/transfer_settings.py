@@ -35,6 +35,9 @@ class TransferSettings(Strict):
     dropout: float | None = Field(
         default=None, ge=0, lt=1, description="inside the model; as in pre-training if None, 0 in a two-tower model"
     )
+    link: str | None = Field(
+        default=None, description="a graph whose entities are found in the texts, for a model that reads entities"
+    )
     letters: bool | None = Field(
         default=None, description="whether character layers learn; if None, not in a two-tower model"
     )

@@ -100,13 +100,18 @@ def continued_recipe(start: StartWeights, overrides: Overrides) -> Recipe:
     return replace(recipe, note=note)
 
 
-def build_continued(recipe: Recipe, corpus: Corpus, start: StartWeights) -> tuple[Model, PretrainingObjective]:
-    """Model and objective with the weights of the start; UserError where the model or the tokenizer is another."""
+def check_tokenizers(start: StartWeights, corpus: Corpus) -> None:
+    """Raise UserError where the text was not prepared with the tokenizer of the model to start from."""
     if start.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
             f"{start.folder} and {corpus.folder} have different tokenizers: a token would mean two things. "
             f"Prepare the text with the model's: etude prepare ... --tokenizer {start.folder}"
         )
+
+
+def build_continued(recipe: Recipe, corpus: Corpus, start: StartWeights) -> tuple[Model, PretrainingObjective]:
+    """Model and objective with the weights of the start; UserError where the model or the tokenizer is another."""
+    check_tokenizers(start, corpus)
     model, objective = build_learner(recipe, corpus.tokenizer)
     learner = nn.ModuleDict({"model": model, "objective": objective})
     initial = learner.state_dict()
@@ -125,10 +130,12 @@ def build_continued(recipe: Recipe, corpus: Corpus, start: StartWeights) -> tupl
 # --- where a run came from ----------------------------------------------------------------------------
 
 
-def start_file(start: StartWeights, corpus: Corpus) -> dict[str, str]:
-    """The origin file of a run that goes on, by name."""
+def start_file(start: StartWeights, corpus: Corpus, partial: bool = False) -> dict[str, str]:
+    """The origin file of a run that goes on, by name; `partial`: it is another model, with some of the weights."""
     content = json.loads(corpus_origin(corpus)[ORIGIN])
     content["start"] = {"folder": str(start.folder.resolve()), "fingerprint": start.fingerprint}
+    if partial:
+        content["start"]["partial"] = True
     return {ORIGIN: json.dumps(content, indent=1, ensure_ascii=False)}
 
 

@@ -22,6 +22,7 @@ from etude.pretraining.continued import (
     rebuild_continued,
     start_file,
 )
+from etude.pretraining.first_weights import FirstWeights, rebuild_started
 from etude.pretraining.loop import Learner, build_loop
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.student import build_run_learner, describe_teacher
@@ -50,25 +51,33 @@ def pretrain(
     overrides: Overrides = (),
     deadline: float | None = None,
     shorten: bool = False,
+    start: str | Path | None = None,
+    entities: str | Path | None = None,
 ) -> Run:
     """Pre-train `recipe` on `corpus` into the folder `out`; `overrides` as {"train.steps": 1000}.
 
     A recipe whose objective learns from triples takes a graph in the place of the corpus.
 
-    A folder with a model in the place of the recipe goes on from its weights (pretraining/continued.py).
+    A folder with a model in the place of the recipe goes on from its weights (pretraining/continued.py). `start` and
+    `entities` give a recipe its first weights (pretraining/first_weights.py).
 
     Stopped by SIGTERM, Ctrl-C or `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run;
     `resume` goes on. With `shorten`, it becomes a shorter run that ends before the deadline (train/pace.py).
     """
     if isinstance(recipe, (str, Path)) and holds_model(recipe):
+        if start is not None or entities is not None:
+            raise UserError("A model that goes on has its own weights: drop --start and --entities, or name a recipe.")
         return _continue(recipe, corpus, out, quiet, overrides, deadline, shorten)
     loaded = load_recipe(recipe, overrides)
     source = open_source(corpus, loaded)
     refuse_existing(Path(out))
-    resolved = resolve_recipe(loaded, source, ())
-    return start_run(
-        resolved, source, out, lambda: (build_learner(resolved, source.tokenizer), {}), quiet, deadline, shorten
-    )
+    first = FirstWeights.read(start, entities)
+    resolved = resolve_recipe(first.complete(loaded, source), source, ())
+
+    def build() -> tuple[Learner, dict[str, str]]:
+        return first.build(resolved, source), first.files(source)
+
+    return start_run(resolved, source, out, build, quiet, deadline, shorten)
 
 
 def _continue(
@@ -133,12 +142,18 @@ def resume(
     device = resolve_device(run.recipe.train.device)
     with connect(device.type == "cuda") as ranks:
         source = run.source(corpus)
-        start = read_start_file(run)
-        if isinstance(source, GraphSplit):
-            learner = build_learner(run.recipe, None)
-        else:
-            learner = build_run_learner(run, source) if start is None else rebuild_continued(run, source, *start)
-        return _train(run, source, learner, device, ranks, quiet, deadline, shorten)
+        return _train(run, source, _rebuild(run, source), device, ranks, quiet, deadline, shorten)
+
+
+def _rebuild(run: Run, source: Source) -> Learner:
+    """Model and objective of a run, before its last checkpoint is loaded."""
+    if isinstance(source, GraphSplit):
+        return build_learner(run.recipe, None)
+    started = rebuild_started(run, source)
+    if started is not None:
+        return started
+    start = read_start_file(run)
+    return build_run_learner(run, source) if start is None else rebuild_continued(run, source, *start)
 
 
 def _train(

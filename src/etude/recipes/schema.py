@@ -32,7 +32,7 @@ from pydantic import BaseModel, ValidationError
 from etude.errors import UserError, suggest_name
 from etude.kinds import find_kind, list_kinds
 from etude.recipes.document import Document, Overrides, Path, Writer, find_recipe, parse, parse_overrides, read_recipe
-from etude.settings import ReadsGraph, Strict
+from etude.settings import ReadsEntities, ReadsGraph, Strict
 from etude.text.tokenizer import training
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
 from etude.train import schedule
@@ -117,6 +117,11 @@ class Recipe:
     def reads_graph(self) -> bool:
         """Whether it learns from a knowledge graph, not from a corpus."""
         return isinstance(self.objective, ReadsGraph)
+
+    @property
+    def reads_entities(self) -> bool:
+        """Whether its model reads the entities of a text, and so needs vectors of them and linked text."""
+        return isinstance(self.model, ReadsEntities)
 
     def resolve(self, vocab: int | None = None, relations: int | None = None) -> Self:
         """Fills everything that follows from something else; `vocab` is that of the corpus, where there is one.

@@ -28,6 +28,8 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 SENTENCE = 20  # tokens: about that of written English
 DOCUMENTS = 8  # of one row each and a bit: a sequence is rarely cut short by the end of a document
 GRAPH_ENTITIES, GRAPH_RELATIONS = 14_541, 237  # of FB15k-237
+MENTION_EVERY = 8  # tokens: with 5 million entities, Wikipedia's text has one link in 30, and is linked more densely
+MADE_UP = "made up"  # in the place of a graph's fingerprint
 WORDS = 4_000  # of the made-up text, unless the recipe's vocabulary is smaller
 
 
@@ -42,9 +44,12 @@ def measure_recipe(recipe: Recipe) -> Size:
     """The size of a recipe; its vocabulary is the one its tokenizer asks for."""
     if recipe.reads_graph:
         return _measure_graph_recipe(recipe)
+    if recipe.reads_entities:
+        recipe = recipe.with_settings({"model.entities": WORDS, "model.graph": MADE_UP})
     recipe = recipe.resolve()
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
-    corpus = synthetic_corpus(tokens, words=min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS)))
+    words = min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS))
+    corpus = synthetic_corpus(tokens, words, recipe.reads_entities)
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
@@ -71,8 +76,8 @@ def _measure(model: Model, objective: PretrainingObjective, source: Corpus | Gra
 
 
 @lru_cache(maxsize=4)
-def synthetic_corpus(tokens: int, words: int) -> Corpus:
-    """Documents of so many tokens each, over so many words."""
+def synthetic_corpus(tokens: int, words: int, entities: bool = False) -> Corpus:
+    """Documents of so many tokens each, over so many words; with `entities`, every eighth token mentions one."""
     names = [*TRAINED_SPECIALS, *(f"w{number}" for number in range(words))]
     vocabulary = {name: number for number, name in enumerate(names)}
     tokenizer = Tokenizer(json.dumps({"model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}}))
@@ -83,7 +88,11 @@ def synthetic_corpus(tokens: int, words: int) -> Corpus:
         [part[start : start + SENTENCE].tolist() for start in range(0, tokens, SENTENCE)]
         for part in ids.reshape(DOCUMENTS, tokens)
     ]
-    return Corpus.from_documents(documents, tokenizer)
+    if not entities:
+        return Corpus.from_documents(documents, tokenizer)
+    column = np.where(np.arange(len(ids)) % MENTION_EVERY == 0, ranks, -1).reshape(DOCUMENTS, tokens)
+    mentions = [[part[at : at + SENTENCE].tolist() for at in range(0, tokens, SENTENCE)] for part in column]
+    return Corpus.from_documents(documents, tokenizer, None, mentions, MADE_UP)
 
 
 @lru_cache(maxsize=1)

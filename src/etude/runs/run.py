@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
+from etude.graph.entity_links import EntityLinks
+from etude.models.base import Model
 from etude.recipes.schema import Recipe
 from etude.runs.source import ORIGIN, Source, reopen_source, source_files
 from etude.runs.staging import staged_folder
@@ -55,13 +57,20 @@ class Run:
         return cls(folder)
 
     @classmethod
-    def create(cls, folder: str | Path, recipe: Recipe, tokenizer: Tokenizer | None, files: Mapping[str, str]) -> Run:
+    def create(
+        cls,
+        folder: str | Path,
+        recipe: Recipe,
+        tokenizer: Tokenizer | None,
+        files: Mapping[str, str],
+        links: EntityLinks | None = None,
+    ) -> Run:
         """Create the folder with everything a resume needs, all at once; `files`: further texts by name.
 
-        A run on a graph has no tokenizer.
+        A run on a graph has no tokenizer. `links`: what finds the entities of a text, of a model that reads them.
         """
         with staged_folder(Path(folder)) as staging:
-            write_run_files(staging, recipe, tokenizer, files)
+            write_run_files(staging, recipe, tokenizer, files, links)
         return cls(Path(folder))
 
     # --- content ------------------------------------------------------------------------------------
@@ -84,6 +93,14 @@ class Run:
     def special(self) -> Specials:
         """The special tokens of its tokenizer; none of a run on a graph."""
         return Specials() if self.recipe.reads_graph else self.tokenizer.special
+
+    def attach_links(self, model: Model) -> Model:
+        """The model, with what the run keeps to find the entities of a text where it reads them."""
+        if model.reads_entities:
+            links = EntityLinks.load(self.folder)
+            if links is not None:
+                model.attach_links(links)
+        return model
 
     @property
     def finished(self) -> bool:
@@ -125,13 +142,21 @@ class Run:
         return source
 
 
-def write_run_files(folder: Path, recipe: Recipe, tokenizer: Tokenizer | None, files: Mapping[str, str]) -> None:
+def write_run_files(
+    folder: Path,
+    recipe: Recipe,
+    tokenizer: Tokenizer | None,
+    files: Mapping[str, str],
+    links: EntityLinks | None = None,
+) -> None:
     """Write what every run starts with into a folder."""
     checkpoint.write_text(folder / RECIPE, recipe.dump())
     for name, text in files.items():
         checkpoint.write_text(folder / name, text)
     if tokenizer is not None:
         tokenizer.save(folder)
+    if links is not None:
+        links.save(folder)
 
 
 def corpus_origin(corpus: Source) -> dict[str, str]:

@@ -202,7 +202,7 @@ class Machine:
 def make_placeholder_corpus(recipe: Recipe) -> Corpus:
     vocab = recipe.model.vocab or PLACEHOLDER_WORDS
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
-    return synthetic_corpus(tokens, words=min(PLACEHOLDER_WORDS, vocab - len(TRAINED_SPECIALS)))
+    return synthetic_corpus(tokens, min(PLACEHOLDER_WORDS, vocab - len(TRAINED_SPECIALS)), recipe.reads_entities)
 
 
 def resolve_minutes(seconds: Callable[[], list[float]], amount: float, kind: str) -> float:

@@ -44,6 +44,7 @@ from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as TrainSettings
 from etude.transfer import task_teacher as teachers
 from etude.transfer import vector_init
+from etude.transfer.entity_linker import attach_linker
 from etude.transfer.gradual_unfreezing import ThawingLoop
 from etude.transfer.model_card import format_model_card
 from etude.transfer.probe_run import solve_probe
@@ -95,6 +96,7 @@ def finetune(
     refuse_existing(Path(out))
     kind, overrides = resolve_dataset(task, overrides)
     start = open_pretrained(base)
+    attach_linker(start.model, plans.resolve_settings(kind, overrides, start.model)[1])
     with warn_once():
         if plans.resolve_settings(kind, overrides, start.model)[1].probe:
             return solve_probe(start, kind, train, out, dev, columns, overrides, skip_bad)
@@ -103,7 +105,8 @@ def finetune(
         with connect(device.type == "cuda") as ranks:
             run = Run(Path(out))
             if ranks.is_first:
-                run = Run.create(out, start.recipe, start.tokenizer, {TASK: transfer.plan.dump()})
+                files = {TASK: transfer.plan.dump()}
+                run = Run.create(out, start.recipe, start.tokenizer, files, start.model.links)
             ranks.barrier()
             with discard_untrained(run, ranks):
                 return _train(run, transfer, device, ranks, quiet, deadline)
@@ -115,7 +118,7 @@ def resume(folder: str | Path, quiet: bool = False, deadline: float | None = Non
     plan = Plan.read(run.folder)
     if run.finished:
         return run
-    model = run.recipe.build_model() if run.steps else open_pretrained(plan.base).model
+    model = run.attach_links(run.recipe.build_model() if run.steps else open_pretrained(plan.base).model)
     device = resolve_device(plan.train.device)
     with warn_once(), connect(device.type == "cuda") as ranks:
         return _train(run, _reopen(plan, model, run.tokenizer), device, ranks, quiet, deadline)

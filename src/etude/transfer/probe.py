@@ -259,7 +259,9 @@ class Probe:
             scores = {name: score.json() for name, score in task.to(self.device).evaluate(model, examples).items()}
         plan = replace(plan, facts=task.facts(), score=task.score, scores=scores)
         with staged_folder(Path(out)) as staging:
-            write_run_files(staging, self.start.recipe, self.start.tokenizer, {TASK: plan.dump()})
+            write_run_files(
+                staging, self.start.recipe, self.start.tokenizer, {TASK: plan.dump()}, self.start.model.links
+            )
             card = format_model_card(Run(Path(out)), self.start.recipe, plan, None)
             write_task_run(staging, self.start.recipe, plan, model, task, card)
         return Run(Path(out))

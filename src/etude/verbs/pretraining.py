@@ -69,6 +69,8 @@ def pretrain(
     corpus: str | Path | Corpus | Graph,
     *,
     out: str | Path,
+    start: str | Path | None = None,
+    entities: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
     quiet: bool = False,
 ) -> Run:
@@ -82,12 +84,16 @@ def pretrain(
         corpus: A prepared corpus, or a graph where the recipe is one over triples; of a model to go on from, a corpus
             prepared with its tokenizer (--tokenizer RUN).
         out: The folder of the new run.
+        start: A run of another recipe whose weights are taken over where names and shapes agree: BERT's for ernie.
+        entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
         settings: Settings of the recipe to change: train.lr=3e-4
         quiet: No progress.
     """
     from etude.pretraining import pretrain as pretraining
 
-    return pretraining.pretrain(recipe, corpus, out, quiet=quiet, overrides=dict(settings or {}))
+    return pretraining.pretrain(
+        recipe, corpus, out, quiet=quiet, overrides=dict(settings or {}), start=start, entities=entities
+    )
 
 
 def distill(
