@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from etude.verbs.transfer import AugmentCounts
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
+    from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
     from etude.world import World
 
@@ -77,6 +78,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "LoadedModel": "etude.inference.model",
     "ModelExport": "etude.verbs.hub",
     "ModelImport": "etude.verbs.hub",
+    "PathExplanation": "etude.view.paths",
     "Perplexity": "etude.inference.perplexity",
     "PickResult": "etude.pick.pick",
     "PromptResult": "etude.transfer.prompt",
@@ -97,12 +99,12 @@ TYPES = {  # what the verbs take and return, and the module it is in
 }
 __all__ = [
     "Analogies", "Attention", "AugmentCounts", "BaselineModel", "Bench", "Check", "Continuation", "Corpus",
-    "Coverage", "FeatureFile", "Graph", "Guess", "LoadedModel", "ModelExport", "ModelImport", "Perplexity",
-    "PickResult", "PromptResult", "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity", "StudyPlan",
-    "SuiteRun", "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer", "Translation", "UserError", "World", "augment",
-    "bench", "check", "demo", "distill", "evaluate", "export", "features", "fill", "finetune", "finetune_suite",
-    "generate", "import_", "load", "perplexity", "pick", "plan_study", "predict", "prepare", "prepare_graph",
-    "pretrain", "prompt", "recipes", "resume", "serve", "show", "study", "tasks", "translate", "world",
+    "Coverage", "FeatureFile", "Graph", "Guess", "LoadedModel", "ModelExport", "ModelImport", "PathExplanation",
+    "Perplexity", "PickResult", "PromptResult", "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity",
+    "StudyPlan", "SuiteRun", "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer", "Translation", "UserError", "World",
+    "augment", "bench", "check", "demo", "distill", "evaluate", "export", "features", "fill", "finetune",
+    "finetune_suite", "generate", "import_", "load", "perplexity", "pick", "plan_study", "predict", "prepare",
+    "prepare_graph", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study", "tasks", "translate", "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()

@@ -16,6 +16,7 @@ from etude.verbs.limits import require_at_least
 if TYPE_CHECKING:
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
+    from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
 
@@ -48,6 +49,25 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
         typer.echo(describe_head(attention, layer, head, top))
     else:
         typer.echo(format_habits(attention, layer))
+
+
+def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = False) -> None:
+    """Prints the answers, the likeliest first, with their heaviest paths.
+
+    Args:
+        top: How many paths of each answer to show.
+        json: Everything as one JSON object.
+    """
+    require_at_least("top", top, 1)
+    explanation = call()
+    from etude.view.paths import describe_paths
+
+    if call.options["out"] is not None:
+        typer.echo(f"{call.options['out']}: open it in a browser", err=True)
+    elif json:
+        typer.echo(jsons.dumps(explanation.json(), ensure_ascii=False))
+    else:
+        typer.echo(describe_paths(explanation, top))
 
 
 def present_neighbours(call: Call[dict[str, list[tuple[str, float]]]]) -> None:
@@ -98,6 +118,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
 COMMANDS = (
     Command(verbs.graph, present_graph),
     Command(verbs.attention, present_attention),
+    Command(verbs.paths, present_paths),
     Command(verbs.neighbours, present_neighbours),
     Command(verbs.analogy, present_analogy),
     Command(verbs.scores, present_scores),

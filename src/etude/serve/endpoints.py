@@ -5,6 +5,7 @@
     translate   a translation model       {"texts": ["The cat sat."], "beams": 4, "penalty": 0.6}
     predict     a fine-tuned run          {"inputs": ["a text", {"text_a": "...", "text_b": "..."}]}
     attention   a Transformer             {"text": "The cat sat.", "second": null}
+    paths       a run of graph_choice     {"question": "Where is a cat?", "choices": ["sofa", "sea"]}
     encode      any                       {"texts": ["one vector", "for each"], "pool": "mean"}
 
 Each endpoint is tried once when the run is opened, and those that raise UserError are left out. Answers are those of
@@ -34,6 +35,7 @@ from etude.runs import task_plan as plan
 from etude.runs.run import Run
 from etude.settings import Strict
 from etude.view.alignment import compute_maps
+from etude.view.paths import PathExplanation, explain_paths, require_graph_task
 
 MAX_ITEMS = 1024  # generated tokens, or inputs, of one request
 
@@ -67,6 +69,11 @@ class AttentionRequest(Strict):
     second: str | None = None
 
 
+class PathsRequest(Strict):
+    question: str = Field(min_length=1)
+    choices: list[str] = Field(min_length=2, max_length=26)
+
+
 class EncodeRequest(Strict):
     texts: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
     pool: Literal["mean", "max", "first", "last"] = "mean"
@@ -96,6 +103,7 @@ class ServedModel:
     abilities: dict[str, Endpoint]
     model: LoadedModel | None  # None: a baseline, which has no hidden states
     inputs: dict[str, str] = field(default_factory=dict)  # of a fine-tuned run: the parts of an input, their columns
+    tuned: TaskModel | None = None  # of a fine-tuned run
 
     @classmethod
     def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
@@ -123,6 +131,7 @@ class ServedModel:
                 lambda values: _attention(model, values),
                 lambda: _require_attention(model),
             ),
+            "paths": (PathsRequest, lambda values: _paths(tuned, values), lambda: require_graph_task(tuned)),
             "encode": (EncodeRequest, lambda values: _encode(model, values), lambda: model.encode(["a"])),
         }
         endpoints = {}
@@ -134,7 +143,7 @@ class ServedModel:
             endpoints[name] = Endpoint(request, answer)
         if not endpoints:
             raise UserError(f"{folder} has no endpoint that could be served.")
-        return cls(Path(folder).name, _system(folder), endpoints, model, inputs)
+        return cls(Path(folder).name, _system(folder), endpoints, model, inputs, tuned)
 
     def describe(self) -> dict[str, Any]:
         """Return what GET /about answers: the name, the endpoints and the fields of their requests."""
@@ -197,6 +206,17 @@ def _attention(model: LoadedModel, request: AttentionRequest) -> dict[str, Any]:
         "cut": attention.cut,
         "habits": habits,
     }
+
+
+def explain_request(tuned: TaskModel | None, request: PathsRequest) -> PathExplanation:
+    """Return the paths of a requested question, whatever the run calls the columns of its files."""
+    assert tuned is not None
+    columns = {"question": "question", "choices": "choices"}
+    return explain_paths(tuned.with_columns(columns), request.model_dump())
+
+
+def _paths(tuned: TaskModel | None, request: PathsRequest) -> dict[str, Any]:
+    return explain_request(tuned, request).json()
 
 
 def _encode(model: LoadedModel, request: EncodeRequest) -> dict[str, Any]:

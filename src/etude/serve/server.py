@@ -3,6 +3,7 @@
     GET  /              the page
     GET  /about         what the run is, what it can do, and the fields of each request
     GET  /attention?text=...[&second=...]     maps of all heads, as a page
+    GET  /paths?question=...&choices=...&choices=...    paths of all answers, as a page
     POST /fill ...      a JSON object, as serve/endpoints.py has them; the answer is one, too
 
 Wrong requests are answered 400 with {"error": message}. By default the server listens on this machine only, and then
@@ -23,10 +24,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from etude.errors import UserError
-from etude.serve.endpoints import AttentionRequest, ServedModel
+from etude.serve.endpoints import AttentionRequest, PathsRequest, ServedModel, explain_request
 from etude.view.alignment import compute_maps
 from etude.view.attention_page import render_page
 from etude.view.page_template import fill_template
+from etude.view.paths_page import render_paths_page
 
 MAX_BODY_BYTES = 2**20  # bytes of a request
 TIMEOUT = 30  # seconds to wait for a client's next bytes
@@ -112,6 +114,16 @@ class Handler(BaseHTTPRequestHandler):
                 attention = compute_maps(served.model, request.text, request.second)
             title = request.text if request.second is None else f"{request.text} ⏐ {request.second}"
             self._send(HTTPStatus.OK, "text/html", render_page(attention, title, served.name))
+        elif url.path == "/paths" and "paths" in served.abilities:
+            query = parse_qs(url.query)
+            question = query.get("question", [""])[0]
+            paths_request = served.abilities["paths"].validate(
+                {"question": question, "choices": query.get("choices", [])}
+            )
+            assert isinstance(paths_request, PathsRequest)
+            with self.server.busy:
+                explanation = explain_request(served.tuned, paths_request)
+            self._send(HTTPStatus.OK, "text/html", render_paths_page(explanation, served.name))
         else:
             self._not_found(url.path)
 

@@ -1,8 +1,9 @@
-"""A model, looked at: attention of its heads; of word vectors neighbours, analogies, scores; and what a graph holds."""
+"""A model, looked at: attention of its heads, paths of its answers; word vectors; and what a graph holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,8 +13,10 @@ from etude.verbs.limits import require_at_least
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
     from etude.inference.model import LoadedModel
+    from etude.inference.task_model import TaskModel
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
+    from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
 
@@ -36,11 +39,7 @@ def attention(
         out: Write the maps of all heads as a page, .html.
         device: cpu or cuda; a GPU where there is one.
     """
-    page_file = None if out is None else Path(out)
-    if page_file is not None and (page_file.suffix != ".html" or not page_file.parent.is_dir()):
-        raise UserError(
-            f"{page_file}: the maps are a page. Name a file that ends with .html, in a folder that is there."
-        )
+    page_file = _check_page(out, "maps are")
     from etude.inference.model import load
     from etude.view.alignment import compute_maps
 
@@ -54,6 +53,63 @@ def attention(
         name = Path(run).name if isinstance(run, (str, Path)) else ""
         write_text(page_file, render_page(result, title, name, layer))
     return result
+
+
+def paths(
+    run: str | Path | TaskModel,
+    question: str | Path | Mapping[str, object],
+    *,
+    out: str | Path | None = None,
+    device: str | None = None,
+) -> PathExplanation:
+    """Why an answer: what joins a question with its answers in a graph, and what KagNet attends to.
+
+    Args:
+        run: A run fine-tuned as graph_choice.
+        question: A file with a question and its choices as a JSON object, or the object itself.
+        out: Write the graphs of all answers as a page, .html.
+        device: cpu or cuda; a GPU where there is one.
+    """
+    page_file = _check_page(out, "paths are")
+    record, place = _read_question(question)
+    from etude.inference.task_model import TaskModel
+    from etude.view.paths import explain_paths
+
+    model = TaskModel.open(run, device) if isinstance(run, (str, Path)) else run
+    result = explain_paths(model, record, place)
+    if page_file is not None:
+        from etude.train.checkpoint import write_text
+        from etude.view.paths_page import render_paths_page
+
+        write_text(page_file, render_paths_page(result, model.folder.name))
+    return result
+
+
+def _check_page(out: str | Path | None, what: str) -> Path | None:
+    """Return the file of a page; raise UserError where it cannot be one."""
+    page_file = None if out is None else Path(out)
+    if page_file is not None and (page_file.suffix != ".html" or not page_file.parent.is_dir()):
+        raise UserError(f"{page_file}: the {what} a page. Name a file that ends with .html, in a folder that is there.")
+    return page_file
+
+
+def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping[str, object], str]:
+    """Return a question as a record, and where it stands; raise UserError where it is no JSON object."""
+    if isinstance(question, Mapping):
+        return question, "question"
+    text, place = str(question), "question"
+    if not text.lstrip().startswith("{"):
+        place = text
+        if not Path(text).is_file():
+            raise UserError(f"There is no file {text}. Name a file with one question, or write the JSON object itself.")
+        text = Path(text).read_text(encoding="utf-8")
+    try:
+        record = json.loads(text)
+    except ValueError as problem:
+        raise UserError(f"{place}: this is not one JSON object ({problem}).") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{place}: a question is a JSON object with `question` and `choices`.")
+    return record, place
 
 
 def graph(graph: str | Path | Graph) -> Graph:

@@ -1,0 +1,151 @@
+"""Explanations of a question: data, text, picture, page, command and server."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from threading import Thread
+from urllib.parse import quote
+
+import pytest
+
+import etude
+from etude.errors import UserError
+from etude.inference.task_model import TaskModel
+from etude.serve.endpoints import ServedModel
+from etude.serve.server import Server
+from etude.transfer.finetune import finetune
+from etude.verbs.show import paths as show_paths
+from etude.view.paths import AnswerView, Hop, PairView, PathExplanation, PathView, describe_paths, explain_paths
+from etude.view.paths_page import render_paths_page
+from etude.view.paths_picture import draw_answer
+from tests.two_hop import questions, town_graph, write_graph, write_questions
+
+
+@pytest.fixture(scope="module")
+def run(base: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explained")
+    graph = town_graph()
+    write_graph(folder / "graph", graph)
+    train = write_questions(folder / "train.jsonl", questions(graph, range(20)))
+    overrides = {
+        "task.graph": str(folder / "graph"), "train.steps": 2, "train.device": "cpu", "task.concept_width": 8,
+        "task.processes": 1,
+    }  # fmt: skip
+    finetune(base("bert"), "graph_choice", train, folder / "run", overrides=overrides, quiet=True)
+    write_questions(folder / "question.json", questions(graph, range(5, 6)))
+    return folder / "run"
+
+
+def test_paths_are_the_facts_of_the_graph(run: Path) -> None:
+    explanation = show_paths(run, run.parent / "question.json", device="cpu")
+    graph = town_graph()
+    facts = {(graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in graph.triples().tolist()}
+    assert len(explanation.answers) == 5
+    scores = [answer.score for answer in explanation.answers]
+    assert scores == sorted(scores, reverse=True)
+    for answer in explanation.answers:
+        assert sum(path.weight or 0 for path in answer.paths) == pytest.approx(1, abs=1e-4)
+        for path in answer.paths:
+            for hop, first, second in zip(path.hops, path.concepts, path.concepts[1:], strict=False):
+                head, tail = (second, first) if hop.reverse else (first, second)
+                assert (head, hop.relation, tail) in facts
+    assert any(path.concepts[0] == "person5" for answer in explanation.answers for path in answer.paths)
+    assert json.loads(json.dumps(explanation.json()))["answers"][0]["text"] == explanation.answers[0].text
+
+
+EXAMPLE = PathExplanation(
+    "고양이는 <어디에> 있나?",
+    (
+        AnswerView(
+            "소파 & 방", 1.5, 0.75,
+            (PairView("고양이", "소파", 1.0, (
+                PathView(("고양이", "집", "소파"), (Hop("at location", False), Hop("part of", True)), 0.8, 0.5),
+                PathView(("고양이", "소파"), (Hop("likes", False),), 0.2, 0.9),
+            )),),
+        ),
+        AnswerView("바다", 0.4, 0.25, ()),
+    ),
+)  # fmt: skip
+
+
+def test_text_names_paths_with_their_directions() -> None:
+    text = describe_paths(EXAMPLE)
+    assert "75.0%  소파 & 방" in text and "80.0%  고양이 -at location-> 집 <-part of- 소파" in text
+    assert "no path joins it" in text and describe_paths(EXAMPLE, top=1).count("->") == 1
+
+
+class WellFormed(HTMLParser):
+    """Counts that every element is closed in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        if tag not in ("meta", "link", "input", "html"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_in_both_languages_and_escaped() -> None:
+    page = render_paths_page(EXAMPLE, "runs/<kagnet>")
+    parser = WellFormed()
+    parser.feed(page)
+    assert not parser.open and parser.names.count("svg") == 1 and parser.names.count("details") == 2
+    assert "{{" not in page and "<어디에>" not in page and "<kagnet>" not in page and "소파 &amp; 방" in page
+    assert page.count('lang="en"') == page.count('lang="ko"') + 1  # and the page itself
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_heavier_paths_have_thicker_lines_and_sides_are_columns() -> None:
+    svg = draw_answer(EXAMPLE.answers[0], 0)
+    widths = [float(part.split(";")[0]) for part in svg.split("stroke-width:")[1:]]
+    assert widths == [5.0, 5.0, 2.0]  # 1 + 5 times the weight: two hops of 0.8, one of 0.2
+    assert svg.count('class="concept question"') == svg.count('class="concept answer"') == 1
+    assert draw_answer(EXAMPLE.answers[1], 1) == ""
+
+
+def test_the_command_writes_a_page(run: Path, tmp_path: Path) -> None:
+    question = json.loads((run.parent / "question.json").read_text(encoding="utf-8"))
+    result = etude.show.paths(run, question, out=tmp_path / "paths.html", device="cpu")
+    page = (tmp_path / "paths.html").read_text(encoding="utf-8")
+    assert result.question in page and page.count("<details") == 5
+    for bad, message in (("[1]", "There is no file"), ("{", "not one JSON object"), ({"question": "x"}, "choices")):
+        with pytest.raises(UserError, match=message):
+            show_paths(run, bad, device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"ends with \.html"):
+        show_paths(run, question, out=tmp_path / "paths.png")
+
+
+def test_other_runs_have_no_paths(base: Callable[[str], Path], run: Path) -> None:
+    with pytest.raises(UserError, match="not fine-tuned"):
+        show_paths(base("bert"), {"question": "x", "choices": ["a", "b"]}, device="cpu")
+
+
+def test_the_server_answers_with_the_same_and_a_page(run: Path) -> None:
+    question = json.loads((run.parent / "question.json").read_text(encoding="utf-8"))
+    served = ServedModel.open(run, "cpu")
+    assert "paths" in served.abilities
+    server = Server(served, "127.0.0.1", 0)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"http://127.0.0.1:{server.server_address[1]}/paths"
+        body = json.dumps({"question": question["question"], "choices": question["choices"]}).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        answer = json.load(urllib.request.urlopen(request))
+        expected = explain_paths(TaskModel.open(run, "cpu"), question).json()
+        assert [a["text"] for a in answer["answers"]] == [a["text"] for a in expected["answers"]]
+        query = "&".join(f"choices={quote(choice)}" for choice in question["choices"])
+        page = urllib.request.urlopen(f"{address}?question={quote(question['question'])}&{query}").read().decode()
+        assert page.count("<details") == 5
+    finally:
+        server.shutdown()
+        server.server_close()
