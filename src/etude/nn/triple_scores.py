@@ -65,8 +65,14 @@ class TripleScore:
             return (queries * candidates).sum(-1)
         return -row_distances(queries, candidates, self.distance)
 
-    def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return the scores of queries (G, C, D) with all candidates (G, M, D) of their group, (G, C, M)."""
+    def score_pairs(self, queries: Tensor, candidates: Tensor, exact: bool = False) -> Tensor:
+        """Return the scores of queries (G, C, D) with all candidates (G, M, D) of their group, (G, C, M).
+
+        `exact` gives equal candidates equal scores, for ranks: a float32 product adds up in an order that depends on
+        the place of a candidate, so it is made in float64 and rounded once. Distances have one order anyway.
+        """
+        if self.distance is None and exact:
+            return (queries.double() @ candidates.double().transpose(1, 2)).float()
         if self.distance is None:
             return queries @ candidates.transpose(1, 2)
         return -pair_distances(queries, candidates, self.distance)

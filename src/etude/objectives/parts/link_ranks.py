@@ -55,7 +55,7 @@ def _rank_block(
     """Return the ranks (Q,) of answers (Q,) for queries (Q, D), the excluded (query, entity) pairs left out."""
     starts = range(0, model.vocab, ENTITIES)
     only = _score_block(model, queries, 0) if len(starts) == 1 else None
-    # the answer's own score is one of the same products as its rivals': equal vectors then have equal scores
+    # the answer's own score is computed as its rivals' are: equal vectors then have equal scores
     own = torch.empty(len(queries), device=queries.device)
     for start in starts:
         scores = _score_block(model, queries, start) if only is None else only
@@ -80,7 +80,7 @@ def _rank_block(
 def _score_block(model: GraphEmbedding, queries: Tensor, start: int) -> Tensor:
     """Return the scores (Q, entities of the block) of queries (Q, D)."""
     numbers = torch.arange(start, min(start + ENTITIES, model.vocab), device=queries.device)
-    return model.score.score_pairs(queries[None], model.vectors(numbers)[None])[0].float()
+    return model.score.score_pairs(queries[None], model.vectors(numbers)[None], exact=True)[0]
 
 
 def _inside(entities: Tensor, start: int) -> Tensor:
