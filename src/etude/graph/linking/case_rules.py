@@ -6,7 +6,7 @@ What decides is the shape of both, read off the counts of their upper- and lower
     apple          Apple: a title, or another thing of that name; a good match where a sentence starts
     Jet engine     jet engine: labels that are titles begin with a capital
     Apple          apple: never (a common word; `titles` allows it), APPLE: in capitals
-    New York       new york: careless; NEW YORK: in capitals
+    New York       new york: careless, below the usual threshold ("the sea" is not "The Sea"); NEW YORK: in capitals
     US, NASA       us: never; Nasa: from four letters on
     eBay           EBay, ebay: careless
 
@@ -44,7 +44,7 @@ FACTORS = {
     (_L, _I): 0.6, (_L, _S): 0.8, (_L, _T): 0.7, (_L, _U): 0.6, (_L, _M): 0.3,
     (_I, _U): 0.7, (_I, _M): 0.3,
     (_S, _L): 0.9, (_S, _T): 0.7, (_S, _U): 0.6, (_S, _M): 0.3,
-    (_T, _L): 0.5, (_T, _S): 0.5, (_T, _T): 0.9, (_T, _U): 0.9, (_T, _M): 0.6,
+    (_T, _L): 0.25, (_T, _S): 0.5, (_T, _T): 0.9, (_T, _U): 0.9, (_T, _M): 0.6,
     (_U, _I): 0.5, (_U, _S): 0.4, (_U, _T): 0.6, (_U, _M): 0.4,
     (_M, _L): 0.3, (_M, _I): 0.6, (_M, _S): 0.5, (_M, _T): 0.7, (_M, _U): 0.7, (_M, _M): 0.7,
 }  # fmt: skip

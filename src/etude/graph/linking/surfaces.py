@@ -41,14 +41,17 @@ class Surfaces:
     weights: np.ndarray  # (P,) float32
 
     @classmethod
-    def collect(cls, surfaces: Iterable[Surface], min_letters: int) -> Self:
-        """Hash surfaces, a chunk at a time, without those that are like plain text."""
+    def collect(cls, surfaces: Iterable[Surface], min_letters: int, common: bool = True) -> Self:
+        """Hash surfaces, a chunk at a time, without those that are like plain text.
+
+        `common` False leaves out single words in lower case, too.
+        """
         stream = iter(surfaces)
         parts = []
         while chunk := list(islice(stream, CHUNK)):
-            parts.append(cls._hash(chunk, min_letters))
+            parts.append(cls._hash(chunk, min_letters, common))
         if not parts:
-            parts = [cls._hash([], min_letters)]
+            parts = [cls._hash([], min_letters, common)]
         lengths = np.concatenate([np.diff(part.bounds) for part in parts])
         return cls(
             bounds=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -61,7 +64,7 @@ class Surfaces:
         )
 
     @classmethod
-    def _hash(cls, chunk: list[Surface], min_letters: int) -> Self:
+    def _hash(cls, chunk: list[Surface], min_letters: int, common: bool = True) -> Self:
         texts = [normalize_nfc(text.replace(BETWEEN, " ")) for text, _, _ in chunk]
         words = Words(texts)
         hashes = words.hash_prefixes(slice(None), words.ends)
@@ -77,6 +80,8 @@ class Surfaces:
         is_function_word = is_single & np.isin(hashes[firsts[chosen]], _hash_function_words())
         is_usable = (counts.letters >= max(1, min_letters)) & (lengths[chosen] <= MAX_WORDS)
         is_usable &= ~is_function_word | (shapes == Shape.UPPER)
+        if not common:
+            is_usable &= ~is_single | (shapes != Shape.LOWER)
         has_long_word = np.add.reduceat(hashes == 0, firsts[chosen]) if len(chosen) else np.zeros(0)
         is_usable &= has_long_word == 0
         chosen, starts, ends, shapes = chosen[is_usable], starts[is_usable], ends[is_usable], shapes[is_usable]
@@ -95,8 +100,11 @@ def _hash_function_words() -> np.ndarray:
     return words.hash_prefixes(slice(None), words.ends)[::2]
 
 
-def list_surfaces(graph: Graph, weights: np.ndarray, alias_weight: float) -> Iterator[Surface]:
-    """Yield labels, then aliases at a share of the weight, of every entity of a graph."""
+def list_surfaces(graph: Graph, weights: np.ndarray, alias_weight: float, commas: bool) -> Iterator[Surface]:
+    """Yield labels, then aliases at a share of the weight, of every entity of a graph.
+
+    `commas`: whether what follows the first comma tells apart, and the label is a name without it, too.
+    """
     for entity, weight in enumerate(weights.tolist()):
         label = graph.label(entity).replace("_", " ")
         yield label, entity, weight
@@ -104,3 +112,5 @@ def list_surfaces(graph: Graph, weights: np.ndarray, alias_weight: float) -> Ite
             yield alias.replace("_", " "), entity, alias_weight * weight
         if label.endswith(")") and (bare := BRACKETS.sub("", label)) != label:
             yield bare, entity, alias_weight * weight
+        elif commas and "," in label:
+            yield label.partition(",")[0], entity, alias_weight * weight

@@ -48,6 +48,8 @@ class Settings(Strict):
     priors: Literal["degree", "uniform"] = "degree"  # where no counts are given
     case: bool = True  # False: case is ignored, for text that is all lower case
     titles: bool = False  # labels are titles of an encyclopedia: "Anarchism" is also "anarchism"
+    common: bool = True  # False: no single words in lower case ("end", "music"), whatever the graph calls so
+    commas: bool = False  # "Oakland, California" is also "Oakland"
     min_letters: int = Field(default=2, ge=1)  # of a surface
     alias_weight: float = Field(default=0.5, gt=0)  # the weight of an alias beside that of a label
     counts: str | None = None  # a .tsv file of surface, entity, and how often the one names the other
@@ -97,8 +99,8 @@ class TrieLinker:
             weights = np.ones(len(graph.entities))
         if observed:  # what was never seen counts as half of one mention at most
             weights *= 0.5 / weights.max()
-        labels = list_surfaces(graph, weights, settings.alias_weight)
-        surfaces = Surfaces.collect(chain(labels, observed), settings.min_letters)
+        labels = list_surfaces(graph, weights, settings.alias_weight, settings.commas)
+        surfaces = Surfaces.collect(chain(labels, observed), settings.min_letters, settings.common)
         trie, nodes = WordTrie.build(surfaces.hashes, surfaces.follows_space, surfaces.bounds)
         return cls(
             trie, _group(surfaces, nodes, len(trie.is_inner)), settings, graph.fingerprint, hash_counts(observed)
