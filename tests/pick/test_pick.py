@@ -152,3 +152,11 @@ def test_the_command_tries_the_default_recipes(monkeypatch: pytest.MonkeyPatch, 
         app, ["pick", "town.txt", "--task", "classify", "--train", "labels.csv", "-o", str(tmp_path / "x")]
     )
     assert calls and not calls[0]["recipes"] and not calls[0]["starts"] and not calls[0]["text_field"]
+
+
+def test_settings_of_the_task_stand_among_the_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hints such as "set task.scheme=auto" can be followed."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("etude.pick.pick.pick", lambda *words, **options: calls.append((words[0], options["settings"])))
+    etude.pick(["a.txt", "task.scheme=auto"], task="tag", train="x.conll", out=tmp_path, score="accuracy")
+    assert calls == [(["a.txt"], {"task.scheme": "auto", "task.score": "accuracy"})]

@@ -63,6 +63,22 @@ def test_few_folds_must_be_better_by_more_than_luck() -> None:
     assert rank(leader, equal) == ["leader", "equal"], "no better: the whole evidence stays"
 
 
+def test_one_fold_must_lead_by_two_errors() -> None:
+    leader = trials("leader", {0, 5, 10, 15})  # four errors on fold 0
+    better = trials("better", {0}, folds=range(1))  # three fewer there: more than one standard error, less than two
+    assert rank(leader, better) == ["leader", "better"]
+    assert rank(leader, trials("better", {0}, folds=range(3))) == ["better", "leader"], "with more folds it does"
+
+
+def test_little_evidence_does_not_lead_where_nobody_has_all_folds() -> None:
+    """Each would have to beat the others, and the one with one fold was listed first."""
+    many = trials("many", set(range(0, 200, 8)), folds=range(4))
+    few = trials("few", set(range(0, 200, 3)), folds=range(1))
+    assert rank(few, many) == rank(many, few) == ["many", "few"]
+    fewer = trials("fewer", set(range(0, 200, 16)), folds=range(3))
+    assert rank(few, many, fewer) == ["fewer", "many", "few"], "three folds of four compare by their score"
+
+
 def test_answers_of_repeats_are_drawn_together() -> None:
     folds = [*FOLDS, *FOLDS]
     comparison = Comparison(folds, score, GOLD)

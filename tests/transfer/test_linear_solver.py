@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from etude.tasks.linear_task import Targets
-from etude.transfer.linear_solver import PENALTIES, Problem, choose_and_fit, solve_path
+from etude.transfer.linear_solver import PENALTIES, Problem, choose_and_fit, cross_validate, solve_path
 
 
 def problem(loss: str, units: int, width: int, seed: int = 0) -> Problem:
@@ -99,3 +99,21 @@ def test_queries_that_say_nothing_are_left_out() -> None:
     alone = choose_and_fit({0: features}, Targets("candidates", values), 1, seed=0)
     np.testing.assert_array_equal(fit.layer.weight, alone.layer.weight)
     assert fit.layer.weight[0, 0] > 0
+
+
+def test_equal_inputs_are_not_held_out_from_themselves() -> None:
+    """Noise that stands twice looks learnable where a copy is on the other side: only a strong penalty is right."""
+    draw = np.random.default_rng(0)
+    features, labels = draw.normal(size=(60, 40)), draw.integers(2, size=60)
+    twice, targets = np.tile(features, (2, 1)), Targets("softmax", [np.array([value]) for value in np.tile(labels, 2)])
+    groups = np.tile(np.arange(60), 2)
+    leaking = choose_and_fit({"x": twice}, targets, 2)
+    grouped = choose_and_fit({"x": twice}, targets, 2, groups=groups)
+    assert leaking.penalty < grouped.penalty and leaking.loss < 0.5 < grouped.loss
+
+
+def test_the_walk_over_penalties_ends_where_it_gets_worse() -> None:
+    losses = cross_validate(problem("softmax", 60, 40, seed=3), seed=0)
+    walked = np.isfinite(losses)
+    assert not walked.all() and walked[: walked.sum()].all(), "weak penalties are not solved for"
+    assert np.argmin(losses) < walked.sum() - 1

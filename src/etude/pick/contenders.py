@@ -173,13 +173,13 @@ class ProbeContender(Contender):
         check_deadline(deadline)
         self.prepare(data, deadline)
         assert self._probe is not None and self._features is not None
-        head = self._probe.fit(self._features, train)
+        head = self._probe.fit(self._features, train, groups=data.labelled.groups)
         return self._probe.predict(head, self._features, valid)
 
     def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
         self.prepare(data, deadline)
         assert self._probe is not None and self._features is not None
-        head = self._probe.fit(self._features, data.refit_on)
+        head = self._probe.fit(self._features, data.refit_on, groups=data.labelled.groups)
         examples = data.write(data.refit_on, out.parent / "labels")
         self._probe.write(head, out, examples, columns=data.labelled.columns)
 

@@ -61,6 +61,7 @@ class Candidate:
     recipe: str | Path  # a recipe by name or file; the run or folder it starts from where `is_start`
     changes: Mapping[str, Any]
     is_start: bool = False
+    epochs: float | None = None  # over the text, where more does not pay; fewer where the time is short
 
 
 def open_start(folder: Path, name: str) -> Encoder:
@@ -114,20 +115,25 @@ def plan_pretraining(
 ) -> Pretraining:  # fmt: skip
     """Settle a pre-training of some minutes; the text is prepared here if it is not there yet.
 
-    One that is timed has a trial of its speed first. On a device that others share the trial would say nothing, and
-    it costs as much as the rest of a short run: then the run is planned too long, and shortened.
+    A number of epochs is shortened where the minutes are too few. One that is timed has a trial of its speed first. On
+    a device that others share the trial would say nothing, and it costs as much as the rest of a short run: then the
+    run is planned too long, and shortened.
     """
     corpus = text.open_corpus(tokenizer_of(candidate), share, on_progress)
     overrides = {**candidate.changes, "train.seed": seed, "train.device": device}
-    overrides |= {"train.minutes": minutes} if is_timed else _untimed_overrides(candidate, corpus, 60 * minutes, device)
+    if candidate.epochs is not None:
+        overrides["train.tokens"] = max(1, int(candidate.epochs * corpus.total))
+    elif is_timed:
+        overrides["train.minutes"] = minutes
+    else:
+        overrides |= _untimed_overrides(candidate, corpus, 60 * minutes, device)
     label = {
         "en": f"{candidate.label['en']}, {_format_minutes(minutes, 'en')}",
         "ko": f"{candidate.label['ko']}, {_format_minutes(minutes, 'ko')}",
     }
-    return Pretraining(
-        _encoder_key(candidate, corpus.fingerprint, overrides), f"{candidate.name} {_format_minutes(minutes, 'en')}",
-        label, str(candidate.recipe), str(corpus.folder), overrides, minutes,
-    )  # fmt: skip
+    key = _encoder_key(candidate, corpus.fingerprint, {**overrides, "minutes": minutes})
+    name = f"{candidate.name} {_format_minutes(minutes, 'en')}"
+    return Pretraining(key, name, label, str(candidate.recipe), str(corpus.folder), overrides, minutes)
 
 
 def _untimed_overrides(candidate: Candidate, corpus: Corpus, seconds: float, device: str) -> dict[str, Any]:

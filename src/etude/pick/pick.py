@@ -158,7 +158,7 @@ def pick(
         for encoder in start_encoders
     ]  # fmt: skip
     with closing(pool) if pool is not None else nullcontext():
-        run_race(race, pile, continued, scratch)
+        run_race(race, pile, continued, scratch, must_pay=not recipes)
     winner = choose_winner(race)
     score = score_held_out(race, winner)
     scaling = calibrate(race, winner, accuracy)

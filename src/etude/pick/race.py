@@ -22,6 +22,7 @@ from etude.pick.contenders import (
     Answerer,
     BaselineContender,
     Contender,
+    Label,
     Majority,
     ProbeContender,
     TunedContender,
@@ -82,6 +83,7 @@ class Race:
     entries: dict[str, Entry] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
+    untried: list[dict[str, Label]] = field(default_factory=list)  # label and reason of those that were not worth it
 
     def __post_init__(self) -> None:
         assert self.journal.clock is not None
@@ -208,6 +210,11 @@ class Race:
             f"{100 * standing.score:.1f} ± {100 * standing.error:.1f}  ({lead})"
         )
 
+    def skip(self, label: Label, reason: Label) -> None:
+        """Say in the table that a contender was not tried, and why."""
+        self.untried.append({"label": label, "reason": reason})
+        self.on_progress(f"{label['en']}: {reason['en']}")
+
     # --- stages -------------------------------------------------------------------------------------
 
     def run_baselines(self, vectors: Encoder | None = None) -> None:
@@ -243,7 +250,9 @@ class Race:
         fits = self.journal.decide(f"fits {contender.name}", lambda: estimate + self.reserve(entry) < self.clock.left)
         if not fits:
             del self.entries[contender.name]
-            self.notes.append(f"{contender.label['en']}: about {2 * entry.trials.cost + estimate:.0f} s, not tried")
+            needed = f"{2 * entry.trials.cost + estimate:.0f}"
+            self.skip(contender.label, {"en": f"not tried: needs about {needed} s",
+                                        "ko": f"시도하지 않음: 약 {needed}초 필요"})  # fmt: skip
             return
         self.run_folds(entry)
         if not entry.trials.answers:

@@ -57,7 +57,8 @@ def collect(
         "held_out": score.json() if score is not None else None,
         "calibration": scaling.json() if scaling is not None else None,
         "errors": _collect_errors(data, score),
-        "rounds": race.rounds, "notes": race.notes, "warnings": list(warnings), "not_exported": not_exported,
+        "rounds": race.rounds, "untried": race.untried, "notes": race.notes, "warnings": list(warnings),
+        "not_exported": not_exported,
         "seconds": clock.spent, "minutes": clock.total / 60, "device": race.device, "seed": race.seed,
         "hardware": describe_hardware(), "versions": describe_versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -119,10 +120,18 @@ def build_table(results: dict[str, Any]) -> Any:
     return table
 
 
+def describe_untried(results: dict[str, Any]) -> list[str]:
+    """Those that were not worth their time, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for skipped in results["untried"]:
+        reasons.setdefault(skipped["reason"]["en"], []).append(skipped["label"]["en"])
+    return [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()]
+
+
 def summarize(picked: PickedFolder) -> list[str]:
     """What was chosen, how good it is, and how to use it, in a few lines."""
     results, score = picked.results, picked.results["held_out"]
-    lines = list(results["notes"])
+    lines = [*describe_untried(results), *results["notes"]]
     metric = results["score"].replace("_", " ")
     best = f"Best: {results['label']['en']}."
     if score is not None:
@@ -216,6 +225,11 @@ def _render_table(results: dict[str, Any]) -> str:
             f'<span class="sd">± {format_points(row["error"])}</span></td><td class="plot">{strip}</td>'
             f'<td class="n part">{_format_cost(row)}</td><td class="n part">{row["fit_seconds"]:.1f} s</td></tr>'
         )
+    body += [
+        f'<tr class=base><td class="rank n">–</td><td class="who">{localize_html(skipped["label"])}</td>'
+        f'<td colspan="4">{localize_html(skipped["reason"])}</td></tr>'
+        for skipped in results["untried"]
+    ]
     cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "학습 한 번")
     table = (
         f'<div class="scroll"><table class="board"><thead><tr><th></th><th>{_both("contender", "후보")}</th>'

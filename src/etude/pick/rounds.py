@@ -74,7 +74,8 @@ def run_rounds(race: Race, stage: str, entering: Sequence[Candidate], text: Pick
     minimum = candidate_list.FIRST_ROUND_SECONDS[race.device]
     count, rounds = plan_rounds(len(entering), seconds, overhead, minimum)
     if not count:
-        _note_no_time(race, stage, (overhead + minimum) / share)
+        if entering:
+            _note_no_time(race, stage, (overhead + minimum) / share)
         return
     alive = list(entering[:count])
     results: list[tuple[Candidate, Entry]] = []

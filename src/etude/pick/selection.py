@@ -1,10 +1,10 @@
 """Comparison of contenders by their out-of-fold answers.
 
-Every contender answers each fold's held-out examples after training on the rest. A contender with all folds has one
-score per repeat of the cross-validation, and their mean ranks it. One that had time for some folds only is compared
-with the leader on those folds, and takes the lead where it is better by more than the standard error of the paired
-difference: half the evidence must not overturn the whole by luck. Equal scores are decided by the log loss where
-answers carry probabilities, then by cost: never by the order of a list.
+Every contender answers each fold's held-out examples after training on the rest. Those with all folds, or nearly as
+many as anyone has, are ranked by their score on the folds that all of them have. One that had time for fewer is
+compared on the folds it has, and passes whom it beats by more than the standard error of the paired difference, by two
+of them where it has less than half of the other's folds: little evidence must not overturn much by luck. Equal scores
+are decided by the log loss where answers carry probabilities, then by cost: never by the order of a list.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from etude.tasks.outcomes import Outcome
 
 DRAWS = 1_000
 FLOOR = 1e-6  # of a probability in the log loss
+NEARLY_ALL = 0.75  # of the folds of the one that has most
+FEW, MANY_ERRORS = 0.5, 2.0  # below this share of another's folds, a lead must be so many standard errors
 Score = Callable[[np.ndarray, Answers], Outcome]  # the examples' numbers and their answers
 
 
@@ -68,9 +70,9 @@ class Comparison:
                            for _ in range(DRAWS)])  # fmt: skip
         return counts[:, inverse].astype(np.float64)
 
-    def rate(self, trials: Trials) -> Standing:
-        """Return the standing of a contender that has at least one fold."""
-        numbers = sorted(trials.answers)
+    def rate(self, trials: Trials, numbers: Sequence[int] | None = None) -> Standing:
+        """Return the standing of a contender over the folds `numbers`, all it has if None: at least one."""
+        numbers = sorted(trials.answers) if numbers is None else numbers
         outcome = self._outcome(trials, numbers)
         error = float(np.std(outcome.score(self._weights(numbers))))
         return Standing(
@@ -95,17 +97,20 @@ class Comparison:
         return float(a.score() - b.score()), float(np.std(a.score(weights) - b.score(weights)))
 
     def rank(self, trials: Mapping[str, Trials]) -> list[str]:
-        """Return names from best to worst: those with every fold first, then the others put where they beat them."""
-        rated = {name: self.rate(entry) for name, entry in trials.items() if entry.answers}
+        """Return names from best to worst."""
+        counts = {name: len(entry.answers) for name, entry in trials.items() if entry.answers}
+        if not counts:
+            return []
+        ahead = [name for name in counts if counts[name] >= NEARLY_ALL * max(counts.values())]
+        shared = sorted(set.intersection(*(set(trials[name].answers) for name in ahead)))  # folds go in one order
 
-        def order(name: str) -> tuple[float, float, float]:
-            standing = rated[name]
+        def order(name: str, numbers: Sequence[int] | None) -> tuple[float, float, float]:
+            standing = self.rate(trials[name], numbers)
             return -standing.score, standing.log_loss if standing.log_loss is not None else math.inf, standing.cost
 
-        complete = sorted((name for name in rated if rated[name].folds == len(self.folds)), key=order)
-        partial = sorted((name for name in rated if rated[name].folds < len(self.folds)), key=order, reverse=True)
-        ranking = list(complete)
-        for name in partial:
+        ranking = sorted(ahead, key=lambda name: order(name, shared))
+        behind = [name for name in counts if name not in ahead]
+        for name in sorted(behind, key=lambda name: (-counts[name], *order(name, None))):
             place = next((place for place, rival in enumerate(ranking) if self._beats(trials[name], trials[rival])),
                          len(ranking))  # fmt: skip
             ranking.insert(place, name)
@@ -115,4 +120,5 @@ class Comparison:
         if not partial.answers.keys() & rival.answers.keys():
             return False
         difference, error = self.difference(partial, rival)
-        return difference > error
+        has_few = len(partial.answers) < FEW * len(rival.answers)
+        return difference > (MANY_ERRORS if has_few else 1.0) * error

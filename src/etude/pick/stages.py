@@ -14,18 +14,24 @@ from etude.baselines import registry as baselines
 from etude.pick import candidates as candidate_list
 from etude.pick.encoders import Candidate, Encoder
 from etude.pick.race import BASELINE_LABELS, Race
-from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds
+from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds, text_share
 from etude.pick.text import PickText
 from etude.pick.worker_pool import WorkerPool
+from etude.pick.worth import drop_unpaying
 
-VECTOR_SHARE = 0.1  # of the time for word vectors of the text
+VECTOR_SHARE = 0.12  # of the time for word vectors of the text, at most
+LONG_VECTOR_SHARE = 0.3  # where no encoder from scratch can read enough: their time is better spent so
 PRETRAIN_SHARE = 0.6  # of the time left after the cheap contenders, for pre-training; the rest is for fine-tuning
 
 
 def run_race(
-    race: Race, text: PickText | None, starts: Sequence[tuple[Encoder, Candidate]], scratch: Sequence[Candidate]
-) -> None:
-    """All stages in their order; `starts` with the candidates that go on from them."""
+    race: Race, text: PickText | None, starts: Sequence[tuple[Encoder, Candidate]], scratch: Sequence[Candidate],
+    *, must_pay: bool = True,
+) -> None:  # fmt: skip
+    """All stages in their order; `starts` with the candidates that go on from them.
+
+    Recipes that the user named are tried whether they can pay or not (`must_pay`).
+    """
     continued = [candidate for _, candidate in starts]
     pool = WorkerPool(race.pool.slots, race.pool.folder) if race.pool is not None and text is not None else None
     with closing(pool) if pool is not None else nullcontext():
@@ -36,7 +42,11 @@ def run_race(
         race.run_baselines()
         probed = [entry for encoder, _ in starts if (entry := race.run_probe(encoder)) is not None]
         if text is not None:
-            run_vectors(race, text)
+            left, share = PRETRAIN_SHARE * (race.clock.left - race.reserve()), text_share(race, text)
+            if must_pay:
+                scratch = drop_unpaying(race, scratch, text, share, left)
+            continued = drop_unpaying(race, continued, text, share, left)
+            run_vectors(race, text, VECTOR_SHARE if scratch else LONG_VECTOR_SHARE)
         order = race.ranking()
         probed.sort(key=lambda entry: order.index(entry.contender.name))
         for entry in probed:  # the best start first
@@ -46,16 +56,17 @@ def run_race(
         elif text is not None:
             if continued:
                 run_rounds(race, "continued pre-training", continued, text, PRETRAIN_SHARE)
-            run_rounds(race, "pre-training from scratch", scratch, text, PRETRAIN_SHARE)
+            if scratch:
+                run_rounds(race, "pre-training from scratch", scratch, text, PRETRAIN_SHARE)
 
 
-def run_vectors(race: Race, text: PickText) -> None:
+def run_vectors(race: Race, text: PickText, share: float) -> None:
     """Word vectors of the user's text, averaged over a text's words, alone and beside the words.
 
     The processor learns them, also where there is a GPU: it has nothing else to do.
     """
     kind = race.data.labelled.kind
     if any(baselines.needs_vectors(name) and baselines.supports(name, kind) for name in BASELINE_LABELS):
-        encoder = pretrain_in_turn(race, candidate_list.VECTORS, text, VECTOR_SHARE * race.clock.total, "cpu")
+        encoder = pretrain_in_turn(race, candidate_list.VECTORS, text, share * race.clock.total, "cpu")
         if encoder is not None:
             race.run_baselines(encoder)

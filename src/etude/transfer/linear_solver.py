@@ -15,7 +15,7 @@ accuracy on some hundred labels and rewards calibrated probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -31,6 +31,7 @@ INNER_FOLDS = 5
 MANY_UNITS = 4000  # beyond it one held-out fifth is enough to tell penalties apart, and folds take long
 
 Name = TypeVar("Name")
+Layer = tuple[np.ndarray, np.ndarray]  # weight (outputs, D), bias (outputs,)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Problem:
     counts: np.ndarray  # (examples,) units of each
     outputs: int
     width: int  # D, before any rotation: what the penalty is a multiple of
+    groups: np.ndarray | None = None  # (examples,) equal inputs, never on both sides of an inner fold; None: all differ
 
     def rotate(self) -> tuple[Problem, np.ndarray]:
         """The same problem in the span of its features, and the rotation (K, D) back: fewer unknowns, one optimum."""
@@ -80,7 +82,10 @@ class Problem:
         """The problem of some examples."""
         starts = np.concatenate([[0], np.cumsum(self.counts)])
         units = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in examples])
-        return replace(self, features=self.features[units], values=self.values[units], counts=self.counts[examples])
+        return replace(
+            self, features=self.features[units], values=self.values[units], counts=self.counts[examples],
+            groups=None if self.groups is None else self.groups[examples],
+        )  # fmt: skip
 
     def mean_loss(self, weight: np.ndarray, bias: np.ndarray) -> float:
         """Of a layer over these standardised features."""
@@ -93,8 +98,13 @@ class Problem:
 
 
 @with_one_blas_thread
-def choose_and_fit(features: Mapping[Name, np.ndarray], targets: Targets, outputs: int, seed: int = 0) -> Fit[Name]:
-    """Choose features (U, D) and penalty by inner cross-validation, then fit to all units."""
+def choose_and_fit(
+    features: Mapping[Name, np.ndarray], targets: Targets, outputs: int, seed: int = 0, groups: np.ndarray | None = None
+) -> Fit[Name]:
+    """Choose features (U, D) and penalty by inner cross-validation, then fit to all units.
+
+    `groups` (examples,) are equal where inputs are: a text that stands twice must not be held out from itself.
+    """
     values, counts = np.concatenate(targets.values).astype(np.float64), np.array([len(v) for v in targets.values])
     useful = np.ones(len(counts), dtype=bool)
     if targets.loss == "candidates":  # an example whose candidates are all right, or all wrong, says nothing
@@ -102,7 +112,7 @@ def choose_and_fit(features: Mapping[Name, np.ndarray], targets: Targets, output
     best: tuple[Name, float, float] | None = None
     problems: dict[Name, tuple[Problem, np.ndarray, np.ndarray]] = {}
     for name, array in features.items():
-        problem, mean, deviation = _standardise(array, targets.loss, values, counts, outputs)
+        problem, mean, deviation = _standardise(array, targets.loss, values, counts, outputs, groups)
         problem = problem.take(np.flatnonzero(useful))
         problems[name] = problem, mean, deviation
         losses = cross_validate(problem.rotate()[0], seed)
@@ -121,44 +131,57 @@ def choose_and_fit(features: Mapping[Name, np.ndarray], targets: Targets, output
 
 
 def cross_validate(problem: Problem, seed: int) -> np.ndarray:
-    """(penalties,) the mean held-out loss of each."""
+    """(penalties,) the mean held-out loss of each.
+
+    Penalties become weaker until the loss has risen twice: what lies behind is never better, and takes the longest. It
+    stays infinite.
+    """
     examples = len(problem.counts)
-    folds = min(INNER_FOLDS, examples)
+    folds = min(INNER_FOLDS, examples if problem.groups is None else len(np.unique(problem.groups)))
     if folds < 2:
         return np.where(np.array(PENALTIES) == 1.0, 0.0, 1.0)  # nothing to hold out: a logit of variance 1
     parts = _fold_numbers(problem, folds, seed)
-    losses = np.zeros(len(PENALTIES))
+    splits = []
     for number in range(folds if len(problem.values) <= MANY_UNITS else 1):
         train, valid = problem.take(np.flatnonzero(parts != number)), problem.take(np.flatnonzero(parts == number))
-        share = np.sum(parts == number) / examples
-        layers = solve_path(train, PENALTIES)
-        losses += share * np.array([valid.mean_loss(weight, bias) for weight, bias in layers])
+        splits.append((_walk_path(train, PENALTIES), valid, np.sum(parts == number) / examples))
+    losses = np.full(len(PENALTIES), np.inf)
+    for number in range(len(PENALTIES)):
+        losses[number] = sum(share * valid.mean_loss(*next(path)) for path, valid, share in splits)
+        if number > 1 and losses[number] > losses[number - 1] > losses[number - 2]:
+            break
     return losses
 
 
 def _fold_numbers(problem: Problem, folds: int, seed: int) -> np.ndarray:
-    """(examples,) the fold of each; where examples have one label, every label is spread evenly over the folds."""
-    examples = len(problem.counts)
-    order = np.random.default_rng(fold(seed, "inner folds")).permutation(examples)
-    if problem.loss == "softmax" and len(problem.values) == examples:
-        order = order[np.argsort(problem.values[order], kind="stable")]
-    parts = np.empty(examples, dtype=np.int64)
-    parts[order] = np.arange(examples) % folds
-    return parts
+    """(examples,) the fold of each, one for a group; where examples have one label, labels are spread evenly."""
+    groups = np.arange(len(problem.counts)) if problem.groups is None else problem.groups
+    _, firsts, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    order = np.random.default_rng(fold(seed, "inner folds")).permutation(len(firsts))
+    if problem.loss == "softmax" and len(problem.values) == len(problem.counts):
+        order = order[np.argsort(problem.values[firsts[order]], kind="stable")]
+    parts = np.empty(len(firsts), dtype=np.int64)
+    parts[order] = np.arange(len(firsts)) % folds
+    return parts[group_of]
 
 
 # --- solving ----------------------------------------------------------------------------------------
 
 
-def solve_path(problem: Problem, penalties: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+def solve_path(problem: Problem, penalties: Sequence[float]) -> list[Layer]:
     """The layer (weight, bias) of each penalty over standardised features; each starts from the one before."""
+    return list(_walk_path(problem, penalties))
+
+
+def _walk_path(problem: Problem, penalties: Sequence[float]) -> Iterator[Layer]:
+    """The same, each solved when it is asked for."""
     strengths = [penalty * problem.width for penalty in penalties]
     if problem.loss == "squares":
         return _solve_squares(problem, strengths)
     return _solve_softmax(problem, strengths) if problem.loss == "softmax" else _solve_candidates(problem, strengths)
 
 
-def _solve_softmax(problem: Problem, strengths: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _solve_softmax(problem: Problem, strengths: Sequence[float]) -> Iterator[Layer]:
     """Multinomial logistic regression over the labels that occur; others get what half an example would give them."""
     labels, numbers = np.unique(problem.values.astype(int), return_inverse=True)
     features, (units, width), present = problem.features, problem.features.shape, len(labels)
@@ -173,18 +196,16 @@ def _solve_softmax(problem: Problem, strengths: Sequence[float]) -> list[tuple[n
         return value / units, slope / units
 
     flat = np.concatenate([np.zeros(present * width), np.log(gold.mean(0))])
-    layers = []
     for strength in strengths:
         flat = _minimise(value_and_slope, flat, strength)
         weight = np.zeros((problem.outputs, width))
         weight[labels] = flat[: present * width].reshape(present, width)
         bias = np.full(problem.outputs, flat[present * width :].mean() - np.log(2.0 * units))
         bias[labels] = flat[present * width :]
-        layers.append((weight, bias))
-    return layers
+        yield weight, bias
 
 
-def _solve_candidates(problem: Problem, strengths: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _solve_candidates(problem: Problem, strengths: Sequence[float]) -> Iterator[Layer]:
     features = problem.features
 
     def value_and_slope(weight: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
@@ -193,11 +214,9 @@ def _solve_candidates(problem: Problem, strengths: Sequence[float]) -> list[tupl
         return total / len(problem.counts), (slope @ features + strength * weight) / len(problem.counts)
 
     weight = np.zeros(features.shape[1])
-    layers = []
     for strength in strengths:
         weight = _minimise(value_and_slope, weight, strength)
-        layers.append((weight[None], np.zeros(1)))
-    return layers
+        yield weight[None], np.zeros(1)
 
 
 def _candidate_loss(scores: np.ndarray, problem: Problem) -> tuple[float, np.ndarray]:
@@ -217,15 +236,13 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def _solve_squares(problem: Problem, strengths: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _solve_squares(problem: Problem, strengths: Sequence[float]) -> Iterator[Layer]:
     mean, centre = problem.features.mean(0), problem.values.mean()
     features, values = problem.features - mean, problem.values - centre
     left, scale, right = np.linalg.svd(features, full_matrices=False)
-    layers = []
     for strength in strengths:
         weight = right.T @ (scale / (scale**2 + strength) * (left.T @ values))
-        layers.append((weight[None], np.array([centre - weight @ mean])))
-    return layers
+        yield weight[None], np.array([centre - weight @ mean])
 
 
 def _minimise(
@@ -238,10 +255,16 @@ def _minimise(
 
 
 def _standardise(
-    features: np.ndarray, loss: TargetLoss, values: np.ndarray, counts: np.ndarray, outputs: int
+    features: np.ndarray,
+    loss: TargetLoss,
+    values: np.ndarray,
+    counts: np.ndarray,
+    outputs: int,
+    groups: np.ndarray | None,
 ) -> tuple[Problem, np.ndarray, np.ndarray]:
     """The problem over standardised features, with their mean and deviation; constant ones are only centred."""
     array = features.astype(np.float64)
     mean, deviation = array.mean(0), array.std(0)
     deviation[deviation < 1e-6 * max(1e-12, float(deviation.max(initial=0.0)))] = 1.0
-    return Problem(loss, (array - mean) / deviation, values, counts, outputs, array.shape[1]), mean, deviation
+    problem = Problem(loss, (array - mean) / deviation, values, counts, outputs, array.shape[1], groups)
+    return problem, mean, deviation

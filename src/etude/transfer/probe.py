@@ -191,10 +191,16 @@ class Probe:
 
     # --- the head -----------------------------------------------------------------------------------
 
-    def fit(self, features: Features, indices: Sequence[int] | np.ndarray, seed: int = 0) -> ProbeHead:
+    def fit(
+        self,
+        features: Features,
+        indices: Sequence[int] | np.ndarray,
+        seed: int = 0,
+        groups: Sequence[int] | None = None,
+    ) -> ProbeHead:
         """Solve for the head on some of the examples; representation and penalty are chosen among them.
 
-        All examples of `features` must have labels.
+        All examples of `features` must have labels. `groups` of all of them are equal where inputs are equal.
         """
         _, task = next(iter(self.readers.values()))
         if features.targets is None:
@@ -202,7 +208,9 @@ class Probe:
         targets = Targets(features.targets.loss, [features.targets.values[int(n)] for n in indices])
         units = features.units(indices)
         arrays = {representation: array[units] for representation, array in features.arrays.items()}
-        fit = choose_and_fit(arrays, targets, task.output_layer.out_features, seed)
+        numbers: dict[int, int] = {}  # small ones: a group may be any hash
+        own = None if groups is None else np.array([numbers.setdefault(groups[int(n)], len(numbers)) for n in indices])
+        fit = choose_and_fit(arrays, targets, task.output_layer.out_features, seed, own)
         return ProbeHead(fit.name, fit.layer, fit.penalty, fit.loss)
 
     def logits(self, head: ProbeHead, features: Features, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:

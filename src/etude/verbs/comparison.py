@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +218,7 @@ def pick(
     examples that nothing was chosen on.
 
     Args:
-        text: Plain text to learn from: files, folders, or one prepared corpus.
+        text: Plain text to learn from: files, folders, or one prepared corpus; task.NAME=VALUE sets the task.
         task: classify, pair, tag …: 'etude tasks' lists them.
         train: Labelled examples.
         out: Where everything goes; the model will be in OUT/best.
@@ -241,9 +242,14 @@ def pick(
 
     begin = time.monotonic()  # loading torch takes seconds, which count
     from etude.pick import pick as picking
+    from etude.recipes.document import parse_overrides
 
+    words = [text] if isinstance(text, str) else list(text)
+    is_setting = [re.match(r"task\.\w+=", str(word)) is not None for word in words]
+    given = parse_overrides([word for word, is_set in zip(words, is_setting, strict=True) if is_set]).values
+    settings: dict[str, object] = {f"task.{name}": value for name, value in given.get("task", {}).items()}
     return picking.pick(
-        [text] if isinstance(text, str) else list(text),
+        [word for word, is_set in zip(words, is_setting, strict=True) if not is_set],
         task,
         train,
         out,
@@ -257,7 +263,7 @@ def pick(
         errors=errors,
         unique=unique,
         skip_bad=skip_bad,
-        settings={"task.score": score} if score else {},
+        settings=settings | ({"task.score": score} if score else {}),
         accuracy=accuracy,
         device=device,
         seed=seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import io
 import json
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.tasks.classify import LabelledText, read
 from etude.tasks.data.examples import Examples, label_names, label_numbers
+from etude.tasks.data.records import records
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -209,3 +211,20 @@ def test_real_files() -> None:
     assert len(found) == 526 and label_names(item.label for item in found) == ["0", "1"]
     korean = read(DATA / "korean_hate_speech" / "train.jsonl.xz", {"label": "hate"})
     assert len(korean) == 7896 and label_names(item.label for item in korean) == ["hate", "none", "offensive"]
+
+
+def test_rows_of_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "labels.parquet"
+    table = {"text": ["하나", "two"], "label": [1, 0], "day": [datetime.date(2026, 1, 2)] * 2, "tokens": [["a"], ["b"]]}
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+    assert list(records(path)) == [
+        (f"{path}:1", {"text": "하나", "label": 1, "day": "2026-01-02", "tokens": ["a"]}),
+        (f"{path}:2", {"text": "two", "label": 0, "day": "2026-01-02", "tokens": ["b"]}),
+    ]
+    path.write_bytes(b"no parquet at all")
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        list(records(path))

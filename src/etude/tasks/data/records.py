@@ -5,8 +5,9 @@
     .tsv     one record a line, nothing is quoted: a quotation mark is a letter, as in the files of GLUE and NSMC
     .json    a list of objects (KLUE), or SQuAD's articles, paragraphs and questions (SQuAD, KorQuAD, KLUE's MRC),
              one record a question: id title context question answers is_impossible
+    .parquet one row a record, its place its number from 1 on; needs pyarrow
 
-Each also compressed (.gz, .xz, .zst). An error message names the line of the file and what to do.
+Each but the last also compressed (.gz, .xz, .zst). An error message names the line of the file and what to do.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from etude.errors import UserError
+from etude.extras import require
 from etude.tasks.data.examples import Record, short
 
-FILES = (".jsonl", ".csv", ".tsv", ".json")
+FILES = (".jsonl", ".csv", ".tsv", ".json", ".parquet")
 COMPRESSED = (".gz", ".xz", ".zst")
 READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
 COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
@@ -49,7 +51,10 @@ def records(path: str | Path) -> Records:
             f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(COMPRESSED)}), not from "
             f"'{kind or path.name}'. Rename or convert the file."
         )
-    parse = {".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole}[kind]
+    parse = {
+        ".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole,
+        ".parquet": _parquet_rows,
+    }[kind]  # fmt: skip
     try:
         with open_file(path) as file:
             yield from parse(path, file)
@@ -91,6 +96,28 @@ def _json_lines(path: Path, file: BinaryIO) -> Records:
             yield where, line
         elif line.strip():
             yield where, json_record(line, where)
+
+
+def _parquet_rows(path: Path, file: BinaryIO) -> Records:
+    require("pyarrow", f"Reading {path}")
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.suffix in COMPRESSED:
+        raise UserError(f"{path}: Parquet is compressed inside already, and read from both ends. Unpack it.")
+    try:
+        number = 0
+        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=256, use_threads=False):
+            for record in batch.to_pylist():
+                number += 1
+                yield f"{path}:{number}", {name: _plain(value) for name, value in record.items()}
+    except pyarrow.ArrowException as problem:
+        raise UserError(f"{path} cannot be read as Parquet: {problem}.") from None
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: dates and bytes as text."""
+    return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
 def json_record(line: str, where: str) -> Record | UserError:
