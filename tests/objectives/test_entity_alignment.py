@@ -24,7 +24,7 @@ from tests.objectives.small_corpus import SPECIAL, tokenizer
 VOCAB, ENTITIES, GRAPH = 200, 30, "f" * 64
 
 
-def make_model(seed: int = 0, **changes: Any) -> ernie.Ernie:
+def make_model(seed: int = 0, vectors: np.ndarray | None = None, **changes: Any) -> ernie.Ernie:
     settings: dict[str, Any] = {
         "layers": 3, "width": 32, "heads": 2, "context": 32, "vocab": VOCAB, "segments": 2, "pooler": True,
         "norm": "post", "embedding_norm": True, "layer_kinds": ("sim", "mix", "norm"), "entity_width": 16,
@@ -33,7 +33,8 @@ def make_model(seed: int = 0, **changes: Any) -> ernie.Ernie:
     torch.manual_seed(seed)
     model = ernie.build(ernie.Settings(**{**settings, **changes}))
     if model.settings.entities:
-        model.set_entity_vectors(np.random.default_rng(0).normal(size=(ENTITIES, 16)).astype(np.float32))
+        drawn = np.random.default_rng(0).normal(size=(ENTITIES, 16)).astype(np.float32)
+        model.set_entity_vectors(drawn if vectors is None else vectors)
     return model
 
 
@@ -231,3 +232,38 @@ def test_wrong_inputs_have_one_message() -> None:
         entity_alignment.build(entity_alignment.Settings(), plain, SPECIAL)
     with pytest.raises(ValueError, match="more than 1"):
         entity_alignment.Settings(replace_share=0.6, drop_share=0.6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_compiled_step_on_a_gpu_is_that_of_a_cpu() -> None:
+    """Half precision, our kernels (widths that they take), static shapes; gradients within what bf16 rounds away."""
+    sizes = {
+        "width": 128,
+        "heads": 2,
+        "feedforward": 512,
+        "entity_width": 100,
+        "entity_heads": 4,
+        "init_deviation": 0.05,
+    }
+    vectors = np.random.default_rng(0).normal(size=(ENTITIES, 100)).astype(np.float32)
+
+    def compute_gradients(device: str) -> dict[str, torch.Tensor]:
+        model = make_model(**sizes, vectors=vectors)
+        objective = make_objective(model)
+        batch = make_batch(objective).to(device)
+        learner = torch.nn.ModuleDict({"model": model, "objective": objective}).to(device)
+
+        def loss() -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda"):
+                terms = objective.loss(model, batch)
+            return torch.stack([term.sum.float() / term.count for term in terms.values()]).sum()
+
+        (torch.compile(loss) if device == "cuda" else loss)().backward()
+        return {name: p.grad.float().cpu() for name, p in learner.named_parameters() if p.grad is not None}
+
+    ours, expected = compute_gradients("cuda"), compute_gradients("cpu")
+    assert ours.keys() == expected.keys()
+    for name, gradient in expected.items():
+        cosine = torch.nn.functional.cosine_similarity(ours[name].flatten(), gradient.flatten(), dim=0)
+        assert cosine > 0.98, f"{name}: {cosine:.4f}"

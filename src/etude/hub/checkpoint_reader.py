@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.graph.entity_links import EntityLinks
 from etude.hub import elmo_files as elmo
+from etude.hub import ernie_files as ernie
 from etude.hub import mapping
 from etude.hub import openai_gpt as openai
 from etude.hub.checkpoint_writer import GENERATOR, compute_shapes, read_generator, trim_vocab
@@ -37,6 +39,7 @@ class ImportedModel:
     untrained: frozenset[str]  # tensors of the recipe that the folder lacks: heads it came without
     tokenizer: Tokenizer
     notes: tuple[str, ...]  # for the user: rows that were left out, heads that are missing
+    links: EntityLinks | None = None  # the names of its entities, where it reads entities
 
     def load_into(self, learner: nn.ModuleDict) -> None:
         """TiedCopy the tensors into {"model": ..., "objective": ...}, strictly; untrained ones stay as they are."""
@@ -49,6 +52,12 @@ def read_checkpoint(source: str | Path) -> ImportedModel:
     folder = locate_folder(source)
     if elmo.is_release(folder):
         return _read_elmo(folder)
+    if ernie.is_release(folder):
+        release = ernie.read_release(folder)
+        return ImportedModel(
+            "ernie", "BertForPreTraining", release.recipe, release.tensors, release.untrained, release.tokenizer,
+            release.notes, release.links,
+        )  # fmt: skip
     is_openai_release = openai.is_release(folder)
     source_name = str(folder)
     if is_openai_release:

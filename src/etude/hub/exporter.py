@@ -10,7 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.graph.entity_links import EntityLinks
 from etude.hub import elmo_files as elmo
+from etude.hub import ernie_files as ernie
 from etude.hub import translator_files
 from etude.hub.checkpoint_writer import (
     PublishedModel,
@@ -21,6 +23,7 @@ from etude.hub.checkpoint_writer import (
 )
 from etude.hub.task_heads import to_published_with_head
 from etude.hub.tokenizer_files import add_markers, add_start_token
+from etude.models import ernie as ernie_model
 from etude.models import recurrent
 from etude.recipes.schema import Recipe
 from etude.runs.run import MODEL_CARD, Run
@@ -46,6 +49,8 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     tensors, _ = read_run_tensors(recipe, run.tokenizer.special, run.folder)
     if recipe.model_kind == "recurrent":
         return _export_elmo(run, tensors, folder)
+    if recipe.model_kind == "ernie":
+        return _export_ernie(run, tensors, folder)
     is_translator = recipe.objective_kind == "translate"
     if is_translator:
         reason = translator_files.describe_mismatch(recipe, run.tokenizer.special)
@@ -87,6 +92,19 @@ def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publi
     own = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
     usage = ("Opens where ELMo's released files do, and here:", f'  model = etude.load("{folder}")')
     return PublishedModel(elmo.make_options(run.recipe.model_settings(recurrent.Settings)), own, usage=usage)
+
+
+def _export_ernie(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> PublishedModel:
+    """Write ernie_config.json, pytorch_model.bin and the entity vectors, as ERNIE was released."""
+    reason = ernie.describe_mismatch(run.recipe)
+    if reason:
+        raise UserError(f"{run.folder} cannot be exported as ERNIE's release: it has no place for {reason}.")
+    links = EntityLinks.load(run.folder)
+    with _exported_folder(folder, run) as staging:
+        ernie.write_release(run.recipe, tensors, run.tokenizer, None if links is None else list(links.names), staging)
+    usage = ("Opens where ERNIE's released files do (thunlp/ERNIE), and here:", f"  etude import {folder} -o runs/NAME")
+    config = ernie.make_config(run.recipe.model_settings(ernie_model.Settings))
+    return PublishedModel(config | {"architectures": ["BertForPreTraining"]}, dict(tensors), usage=usage)
 
 
 def _add_framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:

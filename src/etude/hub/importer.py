@@ -22,7 +22,7 @@ def write_run(imported: ImportedModel, source: str, folder: Path) -> Run:
     published = to_published(imported.recipe, imported.tensors, imported.tokenizer) or _keep_own_names(imported)
     name = Path(source).name
     with staged_folder(folder) as staging:
-        write_run_files(staging, imported.recipe, imported.tokenizer, import_origin(name))
+        write_run_files(staging, imported.recipe, imported.tokenizer, import_origin(name), imported.links)
         checkpoint.write_text(staging / MODEL_CARD, _make_model_card(imported, name))
         write_published(published, staging)
     return Run(folder)

@@ -1,0 +1,185 @@
+"""Files of ERNIE's release (thunlp/ERNIE), read and written: BERT's layout under a config of its own.
+
+    ernie_config.json     BERT's keys, and layer_types: the kind of each layer, sim, mix or norm; the rest are sim
+    pytorch_model.bin     tensors under the names of hub/families/ernie.py; model.safetensors is read as well
+    vocab.txt             of a WordPiece tokenizer
+    entity2vec.vec, entity2id.txt   the entity vectors and their names, as OpenKE writes them (in kg_embed/ there)
+
+The entity vectors lie beside the checkpoint there; in a folder that holds them they are read along, else the model is
+imported without and reads plain text. Sizes of the entity stream are fixed in that code (100 and 4 heads); where ours
+are others, ernie_config.json says so under keys that its code passes over. What nothing reads, the entity output of
+the last layer that fuses, is left aside on reading and written as it starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from etude.errors import UserError
+from etude.graph.entity_links import EntityLinks
+from etude.graph.entity_table import load_entity_table
+from etude.hub import mapping
+from etude.hub.checkpoint_writer import compute_shapes
+from etude.hub.families import bert
+from etude.hub.families.ernie import make_table, unused_names
+from etude.hub.tokenizer_files import open_tokenizer
+from etude.hub.weights import read_tensors
+from etude.models import transformer
+from etude.models.ernie import Settings
+from etude.recipes.document import Document
+from etude.recipes.schema import Recipe
+from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.train import checkpoint
+
+CONFIG, WEIGHTS, VOCABULARY, VECTORS = "ernie_config.json", "pytorch_model.bin", "vocab.txt", "entity2vec.vec"
+SYSTEM = "ERNIE"
+ENTITY_SIZES = {"entity_hidden_size": ("entity_width", 100), "entity_attention_heads": ("entity_heads", 4)}
+TABLE = "model.entity_table"
+
+
+def is_release(folder: Path) -> bool:
+    """Whether a folder holds ERNIE's config."""
+    return (folder / CONFIG).is_file()
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a folder of the release holds, under our names."""
+
+    recipe: Recipe
+    tensors: dict[str, Tensor]
+    tokenizer: Tokenizer
+    links: EntityLinks | None  # the names of the entity vectors, where the folder has them
+    untrained: frozenset[str]  # tensors of the recipe that it lacks
+    notes: tuple[str, ...]  # what a person should know
+
+
+def read_release(folder: Path) -> Release:
+    """Read a folder; UserError where its files do not fit each other."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None
+    settings, tokenizer, tensors = _read_settings(config, str(path)), open_tokenizer(folder), read_tensors(folder)
+    notes: list[str] = []
+    table = load_entity_table(folder) if (folder / VECTORS).is_file() else None
+    if table is None:
+        notes.append("has no entity vectors (entity2vec.vec, entity2id.txt): it reads plain text, without entities")
+    elif table.width != settings.entity_width:
+        raise UserError(
+            f"{folder}: entity2vec.vec has {table.width} numbers a line, the model {settings.entity_width}."
+        )
+    else:
+        settings = settings.model_copy(update={"entities": len(table.vectors)})
+    parts = mapping.find_parts(make_table(settings), settings, tensors)
+    settings = settings.model_copy(update={"pooler": "pooler" in parts})
+    recipe = _make_recipe(folder.resolve().name, settings, "sentence" in parts, tokenizer)
+    shapes = compute_shapes(recipe, tokenizer.special)
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in unused_names(settings)}
+    own = mapping.to_own_names(make_table(settings), settings, tensors, shapes, str(folder))
+    own[TABLE] = torch.zeros(shapes[TABLE])
+    if table is not None:
+        own[TABLE][1:] = torch.from_numpy(table.vectors)
+    if tokenizer.vocab != settings.vocab:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocab} tokens, and the model has rows for {settings.vocab}. "
+            "The two do not belong together: use the tokenizer that the model was trained with."
+        )
+    untrained = frozenset(set(shapes) - set(own))
+    if untrained:
+        notes.append(f"has no weights for {', '.join(sorted(untrained))}: they start fresh")
+    contiguous = {name: tensor.contiguous() for name, tensor in own.items()}
+    links = None if table is None else EntityLinks("", table.names)  # the files do not say of which graph
+    return Release(recipe, contiguous, tokenizer, links, untrained, tuple(notes))
+
+
+def _read_settings(config: Mapping[str, Any], source: str) -> Settings:
+    values: dict[str, Any] = {**bert.FAMILY.fixed, "pooler": True}
+    for entry in bert.FIELDS:
+        values |= entry.read(config, source)
+    values["layer_kinds"] = tuple(config.get("layer_types") or ())
+    values |= {name: config.get(key, default) for key, (name, default) in ENTITY_SIZES.items()}
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{source} describes no ERNIE: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+
+
+def _make_recipe(name: str, settings: Settings, has_sentence: bool, tokenizer: Tokenizer) -> Recipe:
+    return Recipe.from_document(
+        Document(
+            {
+                "name": name,
+                "system": SYSTEM,
+                "note": "Imported. Its weights were trained elsewhere: the group train says nothing of how.",
+                "tokenizer": f"{tokenizer.kind}:{tokenizer.vocab}",
+                "model": {"kind": "ernie", **settings.model_dump(mode="json")},
+                "objective": {"kind": "entity_alignment", "sentence": "next" if has_sentence else "none"},
+                "train": {"steps": 1},
+            }
+        )
+    )
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+
+def describe_mismatch(recipe: Recipe) -> str:
+    """Say why a recipe has no place in the release's format; empty where it has."""
+    settings = recipe.model_settings(Settings)
+    plain = transformer.Settings(**settings.model_dump(include=set(transformer.Settings.model_fields)))
+    mismatches = bert.FAMILY.find_mismatches(plain)
+    if settings.epsilon != 1e-12:
+        mismatches.append(f"model.epsilon={settings.epsilon} (its norms have 1e-12)")
+    return "; ".join(mismatches)
+
+
+def make_config(settings: Settings) -> dict[str, Any]:
+    """The content of ernie_config.json."""
+    config = {entry.key: entry.write(settings) for entry in bert.FIELDS}
+    config["layer_types"] = [settings.kind_of(layer) for layer in range(settings.layers)]
+    sizes = {key: getattr(settings, name) for key, (name, _) in ENTITY_SIZES.items()}
+    return config | {key: value for key, value in sizes.items() if value != ENTITY_SIZES[key][1]}
+
+
+def write_release(
+    recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, names: list[str] | None, folder: Path
+) -> None:
+    """Write the files of the release; entity vectors too, where `names` of their rows are given."""
+    settings = recipe.model_settings(Settings)
+    own = {name: tensor for name, tensor in tensors.items() if name != TABLE}
+    published = mapping.to_published_names(make_table(settings), settings, own, f"recipe {recipe.name} as {SYSTEM}")
+    unused = {
+        name: torch.ones(shape) if name.endswith("LayerNorm_ent.weight") else torch.zeros(shape)
+        for name, shape in unused_names(settings).items()
+    }
+    decoder = {"cls.predictions.decoder.weight": published["bert.embeddings.word_embeddings.weight"]}
+    checkpoint.write_text(folder / CONFIG, json.dumps(make_config(settings), indent=1) + "\n")
+    vocabulary = [tokenizer.token(number) for number in range(tokenizer.vocab)]
+    checkpoint.write_text(folder / VOCABULARY, "\n".join(vocabulary) + "\n")
+    torch.save({**published, **unused, **decoder}, folder / WEIGHTS)
+    vectors = tensors[TABLE][1:].numpy()
+    if names is not None and len(vectors):
+        _write_vectors(names, vectors, folder)
+
+
+def _write_vectors(names: Sequence[str], vectors: np.ndarray, folder: Path) -> None:
+    """OpenKE's two files: a line of numbers an entity, and its name with the number of that line."""
+    lines = ("\t".join(map(str, vector)) for vector in vectors.astype(np.float32))
+    checkpoint.write_text(folder / VECTORS, "".join(f"{line}\n" for line in lines))
+    ids = "".join(f"{name}\t{number}\n" for number, name in enumerate(names))
+    checkpoint.write_text(folder / "entity2id.txt", f"{len(names)}\n{ids}")
