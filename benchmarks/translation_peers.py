@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from etude.hub import translator_files
 from etude.inference.model import LoadedModel
-from etude.inference.translation import translate
+from etude.inference.translation import translate_tokens
 from etude.inference.translation_search import Search
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
@@ -138,9 +138,8 @@ class Etude(Side):
     def decode(self, sources: list[np.ndarray]) -> list[list[int]]:
         loaded = LoadedModel(self.model.eval(), self.objective.eval(), self.tokenizer, str(self.device))
         half = torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
-        texts = [self.tokenizer.decode(source[:-1]) for source in sources]
         with half:
-            return [list(best[0].ids) for best in translate(loaded, texts, Search(beams=BEAMS, penalty=1.0))]
+            return [list(best[0].ids) for best in translate_tokens(loaded, sources, Search(BEAMS, penalty=1.0))]
 
     def weights(self) -> dict[str, Tensor]:
         """Under our names."""

@@ -24,17 +24,17 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
-from etude.inference.translation_search import Search, search_targets
+from etude.inference.translation_search import Hypothesis, Search, search_targets
 from etude.models.base import require
 from etude.models.seq2seq import Seq2Seq
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
 from etude.objectives.translate import Translate
 
-__all__ = ["Search", "Translation", "is_translator", "require_translator", "translate"]
+__all__ = ["Search", "Translation", "is_translator", "require_translator", "translate", "translate_tokens"]
 
 EXTRA = 50  # tokens of a target beyond those of its source, at most
-HYPOTHESES = 512  # decoded at once; bounds memory, never changes a result
+HYPOTHESES = {"cpu": 512, "cuda": 4096}  # decoded at once; bounds memory, never changes a result
 
 
 @dataclass(frozen=True)
@@ -52,49 +52,50 @@ class Translation:
         return self.text
 
 
-@dataclass
-class _Source:
-    """One source that is not empty."""
-
-    number: int
-    tokens: np.ndarray
-    limit: int  # tokens of a target, its end among them
-
-
 @torch.no_grad()
 def translate(loaded: InferenceModel, texts: Sequence[str], search: Search | None = None) -> list[list[Translation]]:
     """Return the `search.best` translations of each text, best first; of an empty text the empty translation."""
+    _, objective = require_translator(loaded)
+    translations: list[list[Translation]] = [[Translation(text, "", (), 0.0, 0.0, True)] for text in texts]
+    sources = _encode_sources(loaded, objective, texts)
+    for number, targets in zip(sources, translate_tokens(loaded, list(sources.values()), search), strict=True):
+        translations[number] = [
+            Translation(
+                texts[number], loaded.tokenizer.decode(target.ids, special=False).strip(), target.ids, target.score,
+                target.log_prob, target.is_finished,
+            )
+            for target in targets
+        ]  # fmt: skip
+    return translations
+
+
+@torch.no_grad()
+def translate_tokens(
+    loaded: InferenceModel, sources: Sequence[np.ndarray], search: Search | None = None
+) -> list[list[Hypothesis]]:
+    """Return the `search.best` targets of each source, given as ids with their end, best first."""
     search = search or Search()
     model, objective = require_translator(loaded)
-    sources = _encode_sources(loaded, objective, texts)
-    translations: list[list[Translation]] = [[Translation(text, "", (), 0.0, 0.0, True)] for text in texts]
-    per_batch = max(1, HYPOTHESES // search.beams)
-    # of like lengths together: all hypotheses of a batch are read up to the longest source
-    order = sorted(sources, key=lambda source: len(source.tokens))
-    log_probs = _make_scorer(loaded, model, objective)
     start = objective.start_token
     assert start is not None  # every translation has one
+    per_batch = max(1, HYPOTHESES[torch.device(loaded.device).type] // search.beams)
+    # of like lengths together: all hypotheses of a batch are read up to the longest source
+    order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+    log_probs = _make_scorer(loaded, model, objective)
+    results: list[list[Hypothesis]] = [[] for _ in sources]
     for first in range(0, len(order), per_batch):
-        batch = order[first : first + per_batch]
-        packed = pack([source.tokens for source in batch]).to(loaded.device)
+        numbers = order[first : first + per_batch]
+        packed = pack([sources[number] for number in numbers]).to(loaded.device)
         decoding = model.start_decoding(packed, search.beams, weights=search.coverage > 0)
-        lengths, limits = (
-            torch.tensor(values, device=loaded.device)
-            for values in ([len(source.tokens) for source in batch], [source.limit for source in batch])
-        )
-        results = search_targets(
-            decoding, log_probs, search, start=start, end=objective.end, lengths=lengths, limits=limits
-        )
-        for place, targets in results:
-            number = batch[place].number
-            translations[number] = [
-                Translation(
-                    texts[number], loaded.tokenizer.decode(target.ids, special=False).strip(), target.ids,
-                    target.score, target.log_prob, target.is_finished,
-                )
-                for target in targets
-            ]  # fmt: skip
-    return translations
+        lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
+        limits = (lengths + EXTRA).clamp(max=loaded.model.max_length)
+        targets = search_targets(
+            decoding, log_probs, search, start=start, end=objective.end, lengths=lengths.to(loaded.device),
+            limits=limits.to(loaded.device),
+        )  # fmt: skip
+        for place, best in targets:
+            results[numbers[place]] = best
+    return results
 
 
 def _make_scorer(loaded: InferenceModel, model: Seq2Seq, objective: Translate) -> Callable[[Tensor], Tensor]:
@@ -124,10 +125,10 @@ def require_translator(loaded: InferenceModel) -> tuple[Seq2Seq, Translate]:
     return require(loaded.model, Seq2Seq, message), loaded.objective  # type: ignore[type-abstract]
 
 
-def _encode_sources(loaded: InferenceModel, objective: Translate, texts: Sequence[str]) -> list[_Source]:
-    """The texts that are not empty, framed as in training; UserError where one is too long."""
+def _encode_sources(loaded: InferenceModel, objective: Translate, texts: Sequence[str]) -> dict[int, np.ndarray]:
+    """The texts that are not empty by their numbers, framed as in training; UserError where one is too long."""
     limit = loaded.model.max_length
-    sources = []
+    sources = {}
     for number, encoding in enumerate(loaded.tokenizer.encode_batch([" ".join(text.split()) for text in texts])):
         if not len(encoding.ids):
             continue
@@ -135,6 +136,5 @@ def _encode_sources(loaded: InferenceModel, objective: Translate, texts: Sequenc
             raise UserError(
                 f"Text {number + 1} has {len(encoding.ids)} tokens, and this model reads at most {limit - 1}: split it."
             )
-        tokens = objective.frame(encoding.ids.astype(np.int64), None)
-        sources.append(_Source(number, tokens, min(limit, len(tokens) + EXTRA)))
+        sources[number] = objective.frame(encoding.ids.astype(np.int64), None)
     return sources

@@ -43,6 +43,7 @@ from etude.text.tokenizer.special_tokens import Specials
 class Settings(Strict):
     length: int | None = Field(default=None, ge=2, description="tokens of a side at most; the model's context if None")
     row_tokens: int | None = Field(default=None, ge=1, description="of both sides; 6 * length, at least 1024, if None")
+    bucketed: bool = Field(default=False, description="pairs of like lengths in a row: for recurrent decoders")
     smoothing: float = Field(default=0.1, ge=0, lt=1, description="share of the labels spread over the vocabulary")
     tied: bool = Field(default=True, description="the output layer is the table of target vectors")
     bias: bool = Field(default=False, description="a bias a token on the logits")
@@ -103,7 +104,7 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
         self.start_token = find_start(settings.start, special)
         self.length = sequence_length(settings.length, model.context)
         self.row_tokens = row_size(settings.row_tokens, self.length)
-        self.smoothing = settings.smoothing
+        self.smoothing, self.bucketed = settings.smoothing, settings.bucketed
         if settings.tied and model.target_table.shape[1] != model.target_width:
             raise UserError(
                 f"objective.tied=true: vectors of {model.target_table.shape[1]} numbers are no output layer over "
@@ -116,7 +117,7 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
         self.bias = nn.Parameter(torch.zeros(model.vocab)) if settings.bias else None
 
     def rows(self, corpus: Corpus, seed: int) -> PairRows:
-        return PairRows(corpus, seed, self.row_tokens, self.length, self.end)
+        return PairRows(corpus, seed, self.row_tokens, self.length, self.end, self.bucketed)
 
     def find_problems(self, corpus: Corpus) -> list[str]:
         rows = self.rows(corpus, seed=0)

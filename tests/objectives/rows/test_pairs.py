@@ -36,10 +36,11 @@ def contents(rows: PairRows, epoch: int) -> list[tuple[tuple[int, ...], tuple[in
     return pairs
 
 
+@pytest.mark.parametrize("bucketed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 7, 50, 200])
-def test_every_epoch_holds_every_pair_once_in_another_order(count: int) -> None:
+def test_every_epoch_holds_every_pair_once_in_another_order(count: int, bucketed: bool) -> None:
     corpus = corpus_of(count)
-    rows = PairRows(corpus, seed=3, row_tokens=80, length=13, end=END)
+    rows = PairRows(corpus, seed=3, row_tokens=80, length=13, end=END, bucketed=bucketed)
     bounds = list(corpus.sentences)
     expected = Counter(
         (
@@ -51,6 +52,17 @@ def test_every_epoch_holds_every_pair_once_in_another_order(count: int) -> None:
     first, second = contents(rows, 0), contents(rows, 1)
     assert Counter(first) == Counter(second) == expected
     assert count < 7 or first != second
+
+
+def test_rows_of_like_lengths_waste_few_steps() -> None:
+    corpus = corpus_of(290)
+    steps = []
+    for bucketed in (False, True):
+        rows = PairRows(corpus, 3, 120, 13, END, bucketed)
+        targets = [np.diff(rows[number].bounds)[1::2] for number in range(len(rows))]
+        steps.append(sum(int(lengths.max()) for lengths in targets))
+        assert not bucketed or np.mean([np.ptp(lengths) for lengths in targets]) < 1
+    assert steps[1] < 0.75 * steps[0]
 
 
 def test_rows_are_functions_of_their_number() -> None:

@@ -5,6 +5,10 @@ row holds the pairs that begin within its share of the tokens. The share is so m
 last pair always fits, so a row has at most that many tokens of both sides together, and no padding; and it is never
 smaller than the longest pair, so no row is empty. Which pairs a row holds is a function of (seed, number) alone.
 
+With `bucketed` the pairs of an epoch are sorted by their lengths, those of one length in the epoch's order, so that a
+row holds pairs of like lengths; the order of the rows is shuffled all the same. A recurrent decoder takes as many steps
+as the longest target of its batch has tokens, so for it rows of like lengths are a half or a third of the work.
+
 A pair with a side of more than `length` tokens, its end among them, is left out; `left_out` says how many there are.
 """
 
@@ -42,8 +46,10 @@ class PairRows:
 
     shuffle = True
 
-    def __init__(self, corpus: Corpus, seed: int, row_tokens: int, length: int, end: int) -> None:
-        self.corpus, self.seed, self.end = corpus, seed, end
+    def __init__(
+        self, corpus: Corpus, seed: int, row_tokens: int, length: int, end: int, bucketed: bool = False
+    ) -> None:
+        self.corpus, self.seed, self.end, self.bucketed = corpus, seed, end, bucketed
         self.row_tokens: int | None = row_tokens
         if corpus.manifest.get("settings") is not None and corpus.pairs is None:
             raise UserError(
@@ -61,7 +67,8 @@ class PairRows:
                 f"{corpus_name(corpus)} has no pair whose sides have at most {length} tokens, their ends among them. "
                 "Raise objective.length (and model.context)."
             )
-        self.costs = sizes.sum(1)[self.pairs] + 2
+        self.sizes = sizes[self.pairs]  # (pairs, 2)
+        self.costs = self.sizes.sum(1) + 2
         self.total = int(self.costs.sum())
         self.count = math.ceil(self.total / (row_tokens - int(self.costs.max()) + 1))
         self._epochs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -76,6 +83,8 @@ class PairRows:
             order = np.asarray(
                 Permutation(len(self.pairs), fold(self.seed, epoch, "pairs"))(np.arange(len(self.pairs)))
             )
+            if self.bucketed:  # lexsort keeps the order of equals; the last key, the target's length, comes first
+                order = order[np.lexsort((self.sizes[order, 0], self.sizes[order, 1]))]
             costs = self.costs[order]
             begins = np.cumsum(costs) - costs  # of each pair among all tokens
             shares = -(-np.arange(self.count + 1) * self.total // self.count)  # of each row, rounded up

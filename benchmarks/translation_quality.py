@@ -1,0 +1,162 @@
+"""Quality of translation beside JoeyNMT at the same budget: BLEU of unseen pairs, several seeds, resumable.
+
+    PYTHONPATH=JOEYNMT_FOLDER python benchmarks/translation_quality.py --tasks TASKS --out quality.jsonl   # on a GPU
+    python benchmarks/translation_quality.py --tasks TASKS --out q.jsonl --tiny --steps 20 --seeds 1      # does it run?
+
+TASKS holds multi30k_en_fr (train and valid), tatoeba_en_ko, jhe_ko_en and park_news_ko_en. Each line of the output is a
+cell: pair of languages, kind of model, side, seed. A cell that is there is not done again, so a run that was stopped
+goes on with the next one. Same pairs, tokenizer, sizes, dropout, smoothing, tokens a step, steps, and rate: warm-up,
+then the inverse square root. 4 beams; the length penalty is each side's own form of exponent 1. BLEU is sacrebleu's on
+detokenised text, with its signature. Korean to English has 500 pairs of the three sets held out, by a fixed draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from translation_peers import Etude, Joey, Pairs, Side, Size
+from translation_speed import SIZES, now
+
+import etude
+from etude.inference.translation_scores import score_translations
+from etude.runs.model_card import describe_hardware, describe_versions
+from etude.text.corpus.corpus import Corpus
+
+PEAK, WARM_UP = 1e-3, 1000
+HELD_OUT = 500
+KOREAN = ("tatoeba_en_ko", "jhe_ko_en", "park_news_ko_en")
+TextPairs = list[tuple[str, str]]
+
+
+def read_pairs(tasks: Path, languages: str) -> tuple[TextPairs, TextPairs]:
+    """Training pairs, and those that are translated."""
+    source, target = languages.split("-")
+    if languages == "en-fr":
+        train, test = ([tasks / "multi30k_en_fr" / f"{part}.jsonl.xz"] for part in ("train", "valid"))
+        return tuple(_read(files, source, target) for files in (train, test))  # type: ignore[return-value]
+    files = [path for name in KOREAN for path in sorted((tasks / name).glob("*.jsonl.xz"))]
+    pairs = sorted(set(_read(files, source, target)))
+    order = np.random.default_rng(0).permutation(len(pairs))
+    return [pairs[n] for n in order[HELD_OUT:]], [pairs[n] for n in order[:HELD_OUT]]
+
+
+def _read(files: list[Path], source: str, target: str) -> TextPairs:
+    pairs = []
+    for path in files:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            for record in map(json.loads, file):
+                pairs.append((" ".join(record[source].split()), " ".join(record[target].split())))
+    return pairs
+
+
+def write_corpus(pairs: TextPairs, folder: Path, vocab: int) -> Corpus:
+    lines = "".join(f"{a}\t{b}\n" for a, b in pairs)
+    (folder / "pairs.tsv").write_text(f"source\ttarget\n{lines}", encoding="utf-8")
+    etude.prepare(
+        folder / "pairs.tsv", out=folder / "corpus", tokenizer=f"bpe:{vocab}", pairs="source,target", valid=0.0
+    )
+    return Corpus.open(folder / "corpus")
+
+
+def build(side: str, corpus: Corpus, size: Size, device: torch.device, seed: int, warm_up: int) -> Side:
+    if side == "joeynmt":
+        return Joey(Pairs.from_corpus(corpus, size.context), size, corpus.tokenizer.vocab, device, seed)
+    changes = {"train.lr": PEAK, "train.lr_schedule": "inverse_sqrt", "train.warmup": warm_up}
+    return Etude(corpus, size, device, seed, **changes)
+
+
+def train(side: Side, steps: int, warm_up: int) -> int:
+    """Return the target tokens read."""
+    tokens = 0
+    for number in range(1, steps + 1):
+        if isinstance(side, Joey):  # ours has the same in its recipe
+            for group in side.optimizer.param_groups:
+                group["lr"] = PEAK * min(number / warm_up, (warm_up / number) ** 0.5)
+        tokens += side.step()
+    return tokens
+
+
+def run_cell(side: str, corpus: Corpus, test: TextPairs, size: Size, device: torch.device, seed: int, steps: int
+             ) -> dict[str, Any]:  # fmt: skip
+    warm_up = min(WARM_UP, max(1, steps // 8))
+    learner = build(side, corpus, size, device, seed, warm_up)
+    begun = now(device)
+    tokens = train(learner, steps, warm_up)
+    seconds = now(device) - begun
+    encoded = corpus.tokenizer.encode_batch([source for source, _ in test])
+    sources = [np.append(each.ids[: size.context - 1], 5).astype(np.int64) for each in encoded]
+    written = [corpus.tokenizer.decode(ids, special=False).strip() for ids in learner.decode(sources)]
+    bleu, chrf = score_translations(written, [target for _, target in test])
+    return {
+        "steps": steps, "target_tokens": tokens, "seconds": seconds, "bleu": bleu.value, "chrf": chrf.value,
+        "signature": bleu.signature, "example": {"source": test[0][0], "reference": test[0][1], "written": written[0]},
+    }  # fmt: skip
+
+
+def summarise(cells: list[dict[str, Any]]) -> None:
+    """Mean and standard error of each side, and the difference."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["languages"], cell["kind"]), {}).setdefault(cell["side"], []).append(cell["bleu"])
+    for (languages, kind), sides in groups.items():
+        print(f"\n{languages}, {kind}, BLEU")
+        errors = {}
+        for side, values in sides.items():
+            errors[side] = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+            seeds = ", ".join(f"{value:.2f}" for value in values)
+            print(f"  {side:<10} {statistics.mean(values):6.2f} +- {errors[side]:.2f}   seeds: {seeds}")
+        if {"etude", "joeynmt"} <= sides.keys():
+            gap = statistics.mean(sides["etude"]) - statistics.mean(sides["joeynmt"])
+            print(f"  difference {gap:+.2f} +- {(errors['etude'] ** 2 + errors['joeynmt'] ** 2) ** 0.5:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=Path, default=Path("../shared/data/tasks"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--languages", nargs="*", default=["en-fr", "ko-en"])
+    parser.add_argument("--kinds", nargs="*", default=["transformer", "rnn"])
+    parser.add_argument("--sides", nargs="*", default=["etude", "joeynmt"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="6,000 for en-fr and 3,000 for ko-en unless given")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cells = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.is_file() else []
+    done = {(cell["languages"], cell["kind"], cell["side"], cell["seed"]) for cell in cells}
+    for languages in options.languages:
+        train_pairs, test = read_pairs(options.tasks, languages)
+        if options.tiny:
+            train_pairs, test = train_pairs[:2000], test[:20]
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = write_corpus(train_pairs, Path(folder), 2000 if options.tiny else 8000)
+            for kind in options.kinds:
+                size = replace(SIZES["tiny" if options.tiny else "gpu"][kind], dropout=0.3)
+                steps = options.steps or (6000 if languages == "en-fr" else 3000)
+                for seed in range(options.seeds):
+                    for side in options.sides:
+                        if (languages, kind, side, seed) in done:
+                            continue
+                        name = {"languages": languages, "kind": kind, "side": side, "seed": seed}
+                        cell = name | run_cell(side, corpus, test, size, device, seed, steps)
+                        cell |= {"hardware": describe_hardware(), "versions": describe_versions(),
+                                 "finished": time.strftime("%Y-%m-%d %H:%M")}  # fmt: skip
+                        cells.append(cell)
+                        with options.out.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(cell, ensure_ascii=False) + "\n")
+                        print(f"{name} BLEU {cell['bleu']:.2f} in {cell['seconds']:.0f} s", flush=True)
+    summarise(cells)
+
+
+if __name__ == "__main__":
+    main()
