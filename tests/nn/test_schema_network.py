@@ -154,7 +154,8 @@ def test_path_counts_see_relations_and_no_concepts(graphs: list[SchemaGraph]) ->
     renamed = [SchemaGraph(**{**vars(graph), "concepts": graph.concepts[::-1]}) for graph in graphs]
     again = count_paths(renamed, RELATIONS, 1 << 20)
     assert torch.equal(again.buckets, counts.buckets) and torch.equal(again.values, counts.values)
-    layer = PathCounts(1 << 20, 5)
-    sparse = layer(counts)
-    dense_counts = torch.zeros(len(graphs), 1 << 20).index_put((counts.owners, counts.buckets), counts.values)
-    torch.testing.assert_close(sparse, F.relu(dense_counts @ layer.weights.weight + layer.bias))
+    counts = count_paths(graphs, RELATIONS, 512)
+    layer, statements = PathCounts(512, 9, 5), torch.randn(len(graphs), 9)
+    dense_counts = torch.zeros(len(graphs), 512).index_put((counts.owners, counts.buckets), counts.values)
+    expected = F.relu(dense_counts @ layer.weights.weight + layer.statement(statements))
+    torch.testing.assert_close(layer(counts, statements), expected)

@@ -2,7 +2,8 @@
 
 Relation-path statistics alone give most of what graph networks gain on CommonsenseQA (SAFE, Jiang et al. 2022). Here
 the relation classes of a path, in their order and direction, are hashed to one of some thousand features; a unit is
-the vector of log(1 + count), read by one hidden layer. It sees how question and answer are joined, never by what.
+the vector of log(1 + count). One hidden layer reads it together with the statement vector, so that a question can ask
+for one relation and not another. It sees how question and answer are joined, never by what.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ def count_paths(graphs: Sequence[SchemaGraph], relations: int, buckets: int) -> 
 
 
 class PathCounts(nn.Module):
-    """Counts of relation paths to one vector a unit."""
+    """Counts of relation paths and statement vectors to one vector a unit."""
 
-    def __init__(self, buckets: int, hidden: int) -> None:
+    def __init__(self, buckets: int, statement: int, hidden: int) -> None:
         super().__init__()
         self.weights = nn.Embedding(buckets, hidden)  # a linear layer over a sparse vector
         nn.init.normal_(self.weights.weight, std=0.1)
-        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.statement = nn.Linear(statement, hidden)
         self.width = hidden
 
-    def forward(self, counts: PackedCounts) -> Tensor:
-        """(U, hidden)."""
+    def forward(self, counts: PackedCounts, statements: Tensor) -> Tensor:
+        """(U, hidden) from statement vectors (U, statement)."""
         rows = self.weights(counts.buckets) * counts.values[:, None]
-        return F.relu(segment_sum(rows, counts.owners, counts.units) + self.bias)
+        return F.relu(segment_sum(rows, counts.owners, counts.units) + self.statement(statements))
 
     def flops(self, counts: PackedCounts) -> int:
-        """Of a forward pass, over the features that are not 0."""
-        return 2 * len(counts.values) * self.width
+        """Of a forward pass, over the counts that are not 0."""
+        return 2 * self.width * (len(counts.values) + counts.units * self.statement.in_features)

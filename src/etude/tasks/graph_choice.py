@@ -3,7 +3,7 @@
     score of an answer = w_s . s + w_g . g          s: the statement vector of any pre-trained model
                                                     g: what the graph says (`task.knowledge`)
     kagnet        the network over schema graphs (nn/schema_network.py)
-    path_counts   an MLP over hashed relation paths, which sees no concept (nn/path_counts.py)
+    path_counts   an MLP over hashed relation paths and s, which sees no concept (nn/path_counts.py)
     none          the text alone, under the same loss: what the others must beat
 
 The loss is KagNet's: a margin of 0.2 between the right answer and each wrong one, on raw scores. The released code puts
@@ -160,7 +160,7 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
         if settings.reads_graph:
             self.source = KnowledgeSource(settings, facts["graph"])
             if settings.knowledge == "path_counts":
-                self.path_counter = PathCounts(settings.buckets, settings.graph_hidden)
+                self.path_counter = PathCounts(settings.buckets, self.pooled.width, settings.graph_hidden)
             else:
                 self.kagnet = self._build_kagnet(facts["graph"], self.source)
             network = self.kagnet or self.path_counter
@@ -226,7 +226,8 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
         sizes = self.pooled.feature_counts(batch)
         schema: SchemaStates | None = None
         if self.path_counter is not None:
-            flat = flat + self._graph_scores(self.path_counter(batch.path_counts))
+            vectors = self.path_counter(batch.path_counts, self.pooled.features(model, states, batch))
+            flat = flat + self._graph_scores(vectors)
         if self.kagnet is not None:
             schema = self.kagnet(batch.schema_graphs, self.pooled.features(model, states, batch))
             assert schema is not None
