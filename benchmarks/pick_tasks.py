@@ -4,7 +4,7 @@
     python benchmarks/pick_tasks.py DATA --mode text                          # six minutes on two cores, no start
     python benchmarks/pick_tasks.py DATA --mode start --parallel 8 --cores 2  # with MiniLM; eight at once on 16 cores
     python benchmarks/pick_tasks.py DATA --mode gpu --limit-minutes 25        # ten minutes on the GPU, with all cores
-    python benchmarks/pick_tasks.py --report                                  # the table of what there is so far
+    python benchmarks/pick_tasks.py --table                                   # the table of what there is so far
     python benchmarks/pick_tasks.py DATA --pack FOLDER                        # DATA for another machine, with MiniLM
 
 DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/{enwiki,kowiki}_train.txt.xz. Eight tasks, 100 and 400 labels,
@@ -46,7 +46,7 @@ def main() -> None:
     options = parse_options()
     usable = len(os.sched_getaffinity(0))
     options.cores = options.cores or (usable // options.parallel if options.mode and "gpu" in options.mode else 2)
-    store = ResultStore([options.results, *([options.write] if options.write else [])])
+    store = ResultStore([options.results, *([options.write] if options.write else [])], options.after)
     if options.report:
         print(format_table(store.read()))
         return
@@ -113,7 +113,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--mode", choices=sorted(MODES), help="run picks of this mode")
     parser.add_argument("--rivals", action="store_true", help="run what picks are compared with")
     parser.add_argument("--sides", nargs="+", help="only these rivals")
-    parser.add_argument("--report", action="store_true", help="print the table")
+    parser.add_argument(
+        "--table", "--report", dest="report", action="store_true", help="print the table, from RESULTS alone"
+    )
+    parser.add_argument("--after", default="", help="picks before this date (2026-11-16T18:00) do not count")
     parser.add_argument("--pack", type=Path, help="copy what is needed into this folder")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--labels", nargs="+", type=int, default=list(LABELS))

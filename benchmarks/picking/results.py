@@ -46,8 +46,9 @@ class Result:
 class ResultStore:
     """Reads the results of some folders, and adds new ones to the last of them."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self.folders = list(folders)
+    def __init__(self, folders: Iterable[Path], after: str = "") -> None:
+        """Picks before the date `after` do not count: they are of an older pick. Rivals do not change."""
+        self.folders, self.after = list(folders), after
         self.lock = threading.Lock()
 
     def read(self) -> dict[Key, Result]:
@@ -56,6 +57,8 @@ class ResultStore:
         for path in (path for folder in self.folders for path in sorted(folder.glob("*.jsonl"))):
             for line in path.read_text(encoding="utf-8").splitlines():
                 result = Result(**json.loads(line))
+                if result.side.startswith("pick-") and result.date < self.after:
+                    continue
                 if result.error is None or results.get(result.key) is None:
                     results[result.key] = result
         return results

@@ -144,3 +144,20 @@ def test_results_are_lines_of_json(tmp_path: Path) -> None:
     add_scores(store, "tfidf", [0.5, 0.6])
     lines = (tmp_path / "tfidf.jsonl").read_text().splitlines()
     assert [json.loads(line)["score"] for line in lines] == [0.5, 0.6]
+
+
+def test_picks_of_an_older_version_do_not_count(tmp_path: Path) -> None:
+    store = ResultStore([tmp_path])
+    old = {
+        "task": "sst2",
+        "labels": 100,
+        "draw": 0,
+        "score": 0.6,
+        "seconds": 1.0,
+        "test": 10,
+        "date": "2026-11-16T10:00",
+    }
+    store.add(Result(**old, side="pick-text"))
+    store.add(Result(**old, side="tfidf"))
+    assert len(store.list_finished()) == 2
+    assert [key[-1] for key in ResultStore([tmp_path], after="2026-11-16T12:00").list_finished()] == ["tfidf"]

@@ -14,6 +14,7 @@ from etude.baselines.base import is_baseline
 from etude.baselines.export import export_baseline
 from etude.errors import UserError
 from etude.hub.exporter import export_run
+from etude.hub.own_class import export_with_own_class
 from etude.inference.abstention import Abstention
 from etude.pick import calibration
 from etude.pick.clock import OutOfTime
@@ -145,12 +146,18 @@ def write_best(
 
 
 def export_model(folder: Path, target: Path) -> str | None:
-    """Export a final model into a new folder; returns why not where that is impossible."""
+    """Export a final model into a new folder; returns why not where that is impossible.
+
+    What no class of transformers can hold comes with one of its own.
+    """
     try:
         if is_baseline(folder):
             export_baseline(folder, target)
-        else:
+            return None
+        try:
             export_run(folder, target)
+        except UserError:
+            export_with_own_class(folder, target)
     except UserError as error:
         return str(error)
     return None
