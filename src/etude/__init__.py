@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from etude.inference.baseline_model import BaselineModel
     from etude.inference.fill import Guess
     from etude.inference.generation import Continuation
+    from etude.inference.graph_model import GraphModel
     from etude.inference.model import LoadedModel
     from etude.inference.perplexity import Perplexity
     from etude.inference.task_model import TaskModel
@@ -74,6 +75,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "Coverage": "etude.view.coverage",
     "FeatureFile": "etude.verbs.inference",
     "Graph": "etude.graph.graph",
+    "GraphModel": "etude.inference.graph_model",
     "Guess": "etude.inference.fill",
     "LoadedModel": "etude.inference.model",
     "ModelExport": "etude.verbs.hub",
@@ -99,12 +101,13 @@ TYPES = {  # what the verbs take and return, and the module it is in
 }
 __all__ = [
     "Analogies", "Attention", "AugmentCounts", "BaselineModel", "Bench", "Check", "Continuation", "Corpus",
-    "Coverage", "FeatureFile", "Graph", "Guess", "LoadedModel", "ModelExport", "ModelImport", "PathExplanation",
-    "Perplexity", "PickResult", "PromptResult", "Recipe", "RecipeInfo", "Report", "Run", "Score", "Similarity",
-    "StudyPlan", "SuiteRun", "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer", "Translation", "UserError", "World",
-    "augment", "bench", "check", "demo", "distill", "evaluate", "export", "features", "fill", "finetune",
-    "finetune_suite", "generate", "import_", "load", "perplexity", "pick", "plan_study", "predict", "prepare",
-    "prepare_graph", "pretrain", "prompt", "recipes", "resume", "serve", "show", "study", "tasks", "translate", "world",
+    "Coverage", "FeatureFile", "Graph", "GraphModel", "Guess", "LoadedModel", "ModelExport", "ModelImport",
+    "PathExplanation", "Perplexity", "PickResult", "PromptResult", "Recipe", "RecipeInfo", "Report", "Run",
+    "Score", "Similarity", "StudyPlan", "SuiteRun", "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer",
+    "Translation", "UserError", "World", "augment", "bench", "check", "demo", "distill", "evaluate", "export",
+    "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load", "perplexity", "pick",
+    "plan_study", "predict", "prepare", "prepare_graph", "pretrain", "prompt", "recipes", "resume", "serve",
+    "show", "study", "tasks", "translate", "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()

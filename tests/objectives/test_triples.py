@@ -285,6 +285,27 @@ def test_problems_of_a_graph_are_named() -> None:
     assert "1 triples have one entity as head and tail" in problems[1]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", ["transe-toy", "rotate-toy", "complex-toy"])
+def test_steps_on_a_gpu_are_recorded_and_agree_with_the_cpu(recipe: str, tmp_path: Path) -> None:
+    weights = {}
+    for device in ("cpu", "cuda"):
+        loaded = Recipe.load(recipe, {"train.steps": 12, "train.workers": 0, "train.precision": "float32"})
+        source = open_source(ring(), loaded)
+        resolved = resolve_for(loaded, source)
+        model, objective = build_learner(resolved, None)
+        folder = tmp_path / device
+        folder.mkdir()
+        rows = objective.rows(source, 0)
+        loop = Loop(folder, model, objective, rows, resolved.train, total=12, device=torch.device(device))
+        loop.run()
+        if device == "cuda":
+            assert loop.recorder is not None and loop.recorder.obstacle is None
+            assert all(recording.is_recorded for recording in loop.recorder.recordings.values())
+        weights[device] = model.entities.weight.detach().cpu()
+    torch.testing.assert_close(weights["cpu"], weights["cuda"], rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(("recipe", "least"), [("rotate-toy", 0.95), ("complex-toy", 0.95), ("transe-toy", 0.3)])
 def test_a_toy_learns_a_ring(recipe: str, least: float, tmp_path: Path) -> None:
     """Chance has an MRR of 0.08 among 60 entities. A ring has no translation on a line, so TransE learns it in part."""
