@@ -20,6 +20,7 @@ from etude.graph.linking.trie import TrieLinker
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare import readers
 from etude.text.prepare.anchors import Anchor
+from etude.text.prepare.corpus_report import format_report
 from etude.text.prepare.prepare import Progress, prepare
 
 GRAPH = Graph.from_triples(
@@ -171,7 +172,23 @@ def test_wiki_anchors(tmp_path: Path) -> None:
     assert corpus.tokenizer.decode(corpus.tokens(0, 6)).startswith("In the capital of south Korea")
     both = prepare(text, tmp_path / "d", "wordpiece:200", linking=GraphLinking(GRAPH, "trie", "wiki"))
     assert read_mentions(both)[0] == [("the capital", 0), ("south Korea", 1), ("Busan", 2), ("Q90", 3)]
-    assert both.manifest["entities"]["anchors"] == "wiki"
+    entry = both.manifest["entities"]
+    assert (entry["anchors"], entry["anchor_count"]) == ("wiki", 4 * 14)
+    pieces = [corpus.tokenizer.token(id) for id in range(corpus.tokenizer.vocab)]
+    assert not any("[[" in piece or "|" in piece for piece in pieces)  # the tokenizer never saw the markup
+    rows = dict(format_report(both.manifest))
+    assert rows["entities"].startswith("56 mentions of 4 entities, ")
+    assert rows["anchors"] == "56 in the text, wiki"
+    assert rows["most frequent"] == "서울 14, South Korea 14, Busan 14, Paris 14"
+
+
+def test_a_mention_over_two_sentences_is_two(tmp_path: Path) -> None:
+    text = tmp_path / "wiki.txt"
+    text.write_text("\n\n".join(f"[[Seoul|He came. She]] left {'x ' * number}" for number in range(1, 15)))
+    prepare(text, tmp_path / "c", "wordpiece:200", linking=GraphLinking(GRAPH, anchors="wiki"))
+    corpus = Corpus.open(tmp_path / "c", verify=True)
+    assert corpus.sentences.slice(0, 2).tolist() == [0, 3]
+    assert corpus.entities(0, 5).tolist() == [0, -2, -2, 0, -1]
 
 
 def test_ernie_files(tmp_path: Path) -> None:

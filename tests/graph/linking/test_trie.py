@@ -223,7 +223,9 @@ def test_words_and_case(text: str, mentions: list[str]) -> None:
     [
         ("서울은 서울이 서울을 서울에서는 서울의", ["서울"] * 5),
         ("서울는 서울가 서울를 서울와", []),  # forms after a vowel, and 서울 ends in a consonant
-        ("서울로 서울으로 서울과 서울까지", ["서울"] * 3),  # 로 after ㄹ
+        ("서울로 서울과 서울까지", ["서울"] * 3),
+        ("서울으로", []),  # ㄹ takes 로, other consonants 으로
+        ("대한민국으로 대한민국로", ["대한민국"]),
         ("삼성전자는 삼성전자가 삼성전자은 삼성전자로", ["삼성전자"] * 3),
         ("서울특별시에서 서울역", ["서울특별시"]),
         ("대한민국의 수도 서울", ["대한민국", "서울"]),
@@ -265,6 +267,27 @@ def test_priors_choose_among_entities_of_one_name() -> None:
     linker = TrieLinker.from_graph(graph, counts=counts)
     assert link(linker, "in Paris, the French capital") == [("Paris", 3), ("the French capital", 3)]
     assert linker.fingerprint != TrieLinker.from_graph(graph).fingerprint
+
+
+def test_entities_that_the_case_rules_out_take_no_share_of_the_prior() -> None:
+    graph = make_graph([["apple"], ["Apple"], ["fruit"]], [(1, 2)] * 9)
+    [mention] = TrieLinker.from_graph(graph).link("an apple")
+    assert (mention.entity, mention.score) == (0, 1.0)
+    [mention] = TrieLinker.from_graph(graph).link("of Apple")
+    assert (mention.entity, mention.score) == (1, pytest.approx(10 / 11))
+
+
+def test_held_out_triples_give_no_prior() -> None:
+    graph = Graph.from_triples(
+        [(0, 0, 2)],
+        ["A", "B", "C"],
+        ["r"],
+        labels=["Paris", "Paris", "Troy"],
+        valid=[(1, 0, 2)] * 5,
+        test=[(1, 0, 2)] * 5,
+    )
+    [mention] = TrieLinker.from_graph(graph).link("in Paris")
+    assert (mention.entity, mention.score) == (0, pytest.approx(2 / 3))
 
 
 def test_of_very_many_entities_those_of_large_weight_are_candidates() -> None:

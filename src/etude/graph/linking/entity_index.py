@@ -8,6 +8,7 @@ may be lower case, as in wiki links.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -35,13 +36,14 @@ class EntityIndex:
     def from_graph(cls, graph: Graph) -> Self:
         """Index the names, labels and aliases of a graph."""
         degrees = graph.outgoing.degrees() + graph.incoming.degrees()
-        rows = list(_list_names(graph))
-        hashes = np.array([_hash(text) for text, _, _ in rows], np.uint64)
-        entities = np.array([entity for _, entity, _ in rows], np.int64)
-        ranks = np.array([rank for _, _, rank in rows], np.int64)
+        columns = array("Q"), array("i"), array("b")  # ten million names are 130 MB
+        for text, entity, rank in _list_names(graph):
+            for column, value in zip(columns, (_hash(text), entity, rank), strict=True):
+                column.append(value)
+        hashes, entities, ranks = (np.array(column) for column in columns)
         order = np.lexsort((entities, -degrees[entities], ranks, hashes))
         chosen = order[np.unique(hashes[order], return_index=True)[1]]
-        return cls(hashes[chosen], entities[chosen].astype(np.int32), len(graph.entities))
+        return cls(hashes[chosen], entities[chosen], len(graph.entities))
 
     def find(self, name: str | int) -> int | None:
         """Return the number of an entity by its name or number; None where the graph has none of it."""

@@ -105,6 +105,7 @@ class EntitiesEntry(TypedDict):
     # the rest not of a corpus in memory, whose documents came with their entities
     linker: NotRequired[str]  # fingerprint of what linked the text
     anchors: NotRequired[str | None]  # format of anchors in the text
+    anchor_count: NotRequired[int]  # also of those whose entity the graph does not have
     mentions: NotRequired[int]
     entities: NotRequired[int]  # that are mentioned at all
     token_share: NotRequired[float]  # of tokens that are pieces of mentions

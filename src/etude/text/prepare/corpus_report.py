@@ -26,6 +26,7 @@ class ReportCounts:
         default_factory=list
     )  # file and line of documents that do not look like text
     without_tokens: int = 0
+    anchors: int = 0
 
     def add(self, facts: Head, splits: tuple[str, ...]) -> None:
         """Add the counts of one block."""
@@ -34,6 +35,7 @@ class ReportCounts:
         self.non_text += facts["non_text"]
         self.examples = (self.examples + facts["examples"])[:MAX_EXAMPLES]
         self.without_tokens += sum(facts[split]["without_tokens"] for split in splits if split in facts)
+        self.anchors += sum(facts[split]["anchors"] for split in splits if split in facts)
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -122,6 +124,8 @@ def format_report(manifest: Manifest) -> list[tuple[str, str]]:
 def _format_entities(entry: EntitiesEntry) -> list[tuple[str, str]]:
     share = f"{100 * entry['token_share']:.1f} % of tokens"
     rows = [("entities", f"{entry['mentions']:,} mentions of {entry['entities']:,} entities, {share}")]
+    if entry["anchors"] is not None:
+        rows.append(("anchors", f"{entry['anchor_count']:,} in the text, {entry['anchors']}"))
     if entry["top"]:
         rows.append(("most frequent", ", ".join(f"{name} {count:,}" for name, count in entry["top"][:5])))
     return rows

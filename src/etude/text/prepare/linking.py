@@ -65,7 +65,9 @@ def open_text_linker(module: str, folder: str) -> TextLinker:
     return opener(Path(folder))
 
 
-def describe_entities(linking: Linking, corpus: Path, splits: dict[str, SplitEntry]) -> EntitiesEntry:
+def describe_entities(
+    linking: Linking, corpus: Path, splits: dict[str, SplitEntry], anchor_count: int
+) -> EntitiesEntry:
     """Count the mentions of a corpus that was written; return its entry in the manifest."""
     counts = np.zeros(0, np.int64)
     pieces = tokens = 0
@@ -87,6 +89,6 @@ def describe_entities(linking: Linking, corpus: Path, splits: dict[str, SplitEnt
     ]
     return {
         "graph": linking.graph, "linker": linking.fingerprint, "anchors": linking.anchors,
-        "mentions": int(counts.sum()), "entities": int((counts > 0).sum()),
+        "anchor_count": anchor_count, "mentions": int(counts.sum()), "entities": int((counts > 0).sum()),
         "token_share": round(pieces / max(1, tokens), 6), "top": top,
     }  # fmt: skip

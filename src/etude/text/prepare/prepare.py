@@ -171,7 +171,9 @@ def prepare(
             "report": report,
         }  # fmt: skip
         if linking is not None:
-            manifest["entities"] = describe_entities(linking, work.path(CORPUS), result.splits)
+            manifest["entities"] = describe_entities(
+                linking, work.path(CORPUS), result.splits, result.report_counts.anchors
+            )
         work.publish(manifest)
     return Corpus.open(out)
 

@@ -163,7 +163,7 @@ class RequestHandler:
         if self.tokenizer.word_level:
             results[f"{split}.surfaces"] = messages.bytes_to_array(encoded.surfaces)
             results[f"{split}.letters"] = encoded.letters.astype(BOUND)
-        return {"without_tokens": encoded.count - len(encoded.nonempty)}
+        return {"without_tokens": encoded.count - len(encoded.nonempty), "anchors": sum(map(len, anchors))}
 
 
 def _measure_texts(texts: list[str], places: list[tuple[str, int]], are_pairs: bool) -> dict[str, Any]:
