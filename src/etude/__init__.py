@@ -26,6 +26,7 @@ from etude.verbs.hub import export, import_
 from etude.verbs.inference import evaluate, features, fill, generate, load, perplexity, predict, translate
 from etude.verbs.pretraining import bench, check, distill, pretrain, resume
 from etude.verbs.transfer import augment, finetune, finetune_suite, prompt
+from etude.verbs.verify import verify
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from etude.verbs.serving import serve
     from etude.verbs.task_run import SuiteRun, TaskRun
     from etude.verbs.transfer import AugmentCounts
+    from etude.verbs.verify import Verified
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.paths import PathExplanation
@@ -97,6 +99,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "TaskRun": "etude.verbs.task_run",
     "Tokenizer": "etude.text.tokenizer.tokenizer",
     "Translation": "etude.inference.translation",
+    "Verified": "etude.verbs.verify",
     "World": "etude.world",
 }
 __all__ = [
@@ -104,10 +107,10 @@ __all__ = [
     "Coverage", "FeatureFile", "Graph", "GraphModel", "Guess", "LoadedModel", "ModelExport", "ModelImport",
     "PathExplanation", "Perplexity", "PickResult", "PromptResult", "Recipe", "RecipeInfo", "Report", "Run",
     "Score", "Similarity", "StudyPlan", "SuiteRun", "TaskCatalog", "TaskModel", "TaskRun", "Tokenizer",
-    "Translation", "UserError", "World", "augment", "bench", "check", "demo", "distill", "evaluate", "export",
-    "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load", "perplexity", "pick",
+    "Translation", "UserError", "Verified", "World", "augment", "bench", "check", "demo", "distill", "evaluate",
+    "export", "features", "fill", "finetune", "finetune_suite", "generate", "import_", "load", "perplexity", "pick",
     "plan_study", "predict", "prepare", "prepare_graph", "pretrain", "prompt", "recipes", "resume", "serve",
-    "show", "study", "tasks", "translate", "world",
+    "show", "study", "tasks", "translate", "verify", "world",
 ]  # fmt: skip
 
 malloc.configure_mimalloc()

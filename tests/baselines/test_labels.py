@@ -11,6 +11,7 @@ from etude.baselines.labels import LabelBaseline
 from etude.baselines.linear_baseline import WordVectors
 from etude.baselines.registry import fit, load, supports
 from etude.errors import UserError
+from etude.runs.checksums import remove_checksums
 from etude.tasks import classify
 from etude.tasks.classify import LabelledText
 from etude.tasks.data.examples import Examples
@@ -65,7 +66,8 @@ def test_a_saved_baseline_answers_the_same_bits(tmp_path: Path) -> None:
     again = load(tmp_path / "best")
     assert again.predict(texts) == model.predict(texts)
     assert again.task.columns == {"text": "review"}
-    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["baseline.json", "model.safetensors"]
+    files = sorted(path.name for path in (tmp_path / "best").iterdir())
+    assert files == ["baseline.json", "checksums.json", "model.safetensors"]
 
 
 def test_a_fit_repeats_and_does_not_depend_on_company() -> None:
@@ -107,6 +109,7 @@ def test_word_vectors_carry_over_to_unseen_words(tmp_path: Path) -> None:
 
 def test_loading_is_strict(tmp_path: Path) -> None:
     fit("tfidf", "classify", None, reviews()).save(tmp_path)
+    remove_checksums(tmp_path)  # which would refuse all of it
     path = tmp_path / "baseline.json"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"words": ["', '"words": ["extra", "', 1), encoding="utf-8")

@@ -19,6 +19,7 @@ from etude.hub.exporter import export_run
 from etude.hub.run_weights import load_learner
 from etude.pretraining import pretrain as pretraining
 from etude.pretraining.continued import read_start, read_start_file
+from etude.runs.checksums import remove_checksums
 from etude.runs.run import Run
 from etude.train.loader import Step
 from etude.train.loop import Loop, total_loss
@@ -114,6 +115,7 @@ def test_a_changed_start_is_refused(start: Path, corpus: Path, tmp_path: Path) -
     shutil.rmtree(run.checkpoints)
     other = pretraining.pretrain(start, corpus, tmp_path / "other", quiet=True, overrides=LONGER)
     shutil.copy(other.folder / "model.safetensors", moved / "model.safetensors")
+    remove_checksums(moved)
     with pytest.raises(UserError, match="its weights differ"):
         pretraining.resume(run, quiet=True)
     shutil.rmtree(moved)

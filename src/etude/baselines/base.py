@@ -26,11 +26,13 @@ from safetensors.numpy import load_file, save_file
 from etude.errors import UserError
 from etude.recipes.document import Document
 from etude.recipes.schema import validate_settings
+from etude.runs.checksums import remove_checksums, write_checksums
 from etude.runs.run import WEIGHTS
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.base import Answer, Facts, Scoring, TaskKind
 from etude.tasks.data.examples import Examples
+from etude.text.run_checksums import verify_checksums
 from etude.train import checkpoint
 
 FILE = "baseline.json"
@@ -109,12 +111,14 @@ class Baseline(ABC, Generic[E]):
             "columns": dict(self.task.columns),
             "model": self.describe(),
         }
+        remove_checksums(folder)
         aside = folder / f".{WEIGHTS}.writing"
         save_file({name: np.ascontiguousarray(array) for name, array in self.arrays().items()}, aside)
         checkpoint.flush(aside)
         aside.replace(folder / WEIGHTS)
         # last: a folder that has it is complete
         checkpoint.write_text(folder / FILE, json.dumps(content, ensure_ascii=False, allow_nan=False))
+        write_checksums(folder)
         return folder
 
 
@@ -139,6 +143,7 @@ def read_saved(folder: str | Path) -> SavedBaseline:
     for file in (path, weights):
         if not file.is_file():
             raise UserError(f"{folder} is no saved baseline: it holds no {file.name}.")
+    verify_checksums(Path(folder))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         arrays = load_file(weights)

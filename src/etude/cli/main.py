@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from etude.cli import catalog, comparison, corpus, hub, inference, pretraining, serving, show, transfer
+from etude.cli import catalog, comparison, corpus, hub, inference, pretraining, serving, show, transfer, verify
 from etude.errors import UserError
 
 COMMANDS = (
@@ -23,6 +23,7 @@ COMMANDS = (
     *hub.COMMANDS,
     *serving.COMMANDS,
     *catalog.COMMANDS,
+    *verify.COMMANDS,
 )
 ORDER = [
     "demo",
@@ -48,6 +49,7 @@ ORDER = [
     "perplexity",
     "prompt",
     "serve",
+    "verify",
     "world",
 ]  # in which help lists them
 

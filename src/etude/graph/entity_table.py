@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import numpy as np
 
 from etude.errors import UserError
+from etude.text.run_checksums import verify_checksums
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -144,6 +145,7 @@ def _read_run(run: Path) -> EntityTable:
     from safetensors.numpy import load_file
 
     try:
+        verify_checksums(run)
         tensors = load_file(run / _WEIGHTS)
         vectors, relations = tensors[_ENTITY_WEIGHTS], tensors[_RELATION_WEIGHTS]
     except (SafetensorError, KeyError) as problem:

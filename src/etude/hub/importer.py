@@ -6,6 +6,7 @@ from pathlib import Path
 
 from etude.hub.checkpoint_reader import ImportedModel, read_checkpoint
 from etude.hub.checkpoint_writer import PublishedModel, to_published, write_published
+from etude.runs.checksums import write_checksums
 from etude.runs.run import MODEL_CARD, Run, import_origin, write_run_files
 from etude.runs.staging import refuse_existing, staged_folder
 from etude.train import checkpoint
@@ -25,6 +26,7 @@ def write_run(imported: ImportedModel, source: str, folder: Path) -> Run:
         write_run_files(staging, imported.recipe, imported.tokenizer, import_origin(name), imported.links)
         checkpoint.write_text(staging / MODEL_CARD, _make_model_card(imported, name))
         write_published(published, staging)
+        write_checksums(staging)
     return Run(folder)
 
 

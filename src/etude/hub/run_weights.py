@@ -18,13 +18,17 @@ from etude.hub.checkpoint_writer import read_run_tensors, to_published, write_pu
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
 from etude.recipes.learner import build_learner
+from etude.runs.checksums import remove_checksums, write_checksums
 from etude.runs.run import MODEL_CARD, WEIGHTS, Run
+from etude.text.run_checksums import verify_checksums
 from etude.train import checkpoint
 
 
 def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]:
     """Return model, objective and the names of tensors never trained: heads that an imported model came without."""
     untrained: set[str] = set()
+    if run.finished:
+        verify_checksums(run.folder)
     model, objective = build_learner(run.recipe, None if run.recipe.reads_graph else run.tokenizer)
     learner = nn.ModuleDict({"model": model, "objective": objective})
     if run.finished:
@@ -45,13 +49,15 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
 
 
 def save_final(run: Run, model: Model, objective: PretrainingObjective, model_card: str) -> None:
-    """Write the model card and the final weights; the weights last, since they say that the run is finished."""
+    """Write the model card and the final weights, which say that the run is finished; then the checksums."""
+    remove_checksums(run.folder)
     checkpoint.write_text(run.folder / MODEL_CARD, model_card)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     weights |= {f"objective.{name}": tensor for name, tensor in objective.persistent_state().items()}
     published = None if run.recipe.reads_graph else to_published(run.recipe, weights, run.tokenizer)
     if published is not None:
         write_published(published, run.folder)
+        write_checksums(run.folder)
         return
     config = {"model_type": f"etude-{run.recipe.model_kind}", "etude": run.recipe.model.model_dump(mode="json")}
     every = {f"objective.{name}" for name in objective.state_dict() if not name.startswith(objective.training_state)}
@@ -59,6 +65,7 @@ def save_final(run: Run, model: Model, objective: PretrainingObjective, model_ca
         config["untrained"] = sorted(every - weights.keys())
     checkpoint.write_text(run.folder / "config.json", json.dumps(config, indent=1))
     write_tensors(weights, run.folder / WEIGHTS)
+    write_checksums(run.folder)
 
 
 def fingerprint_weights(*modules: nn.Module) -> str:

@@ -22,6 +22,7 @@ from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.tasks.distilled_task import task_weights
 from etude.tasks.example_filter import admit_examples
+from etude.text.run_checksums import verify_checksums
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
@@ -40,6 +41,8 @@ class TaskModel(Predictor):
     def open(cls, folder: str | Path, device: str | None = None) -> TaskModel:
         """Open a finished run, or the last checkpoint of an unfinished one."""
         run = Run.open(folder)
+        if run.finished:
+            verify_checksums(run.folder)
         plan = Plan.read(run.folder)
         model, task = plan.build(run.attach_links(run.recipe.build_model()), run.tokenizer)
         learner = nn.ModuleDict({"model": model, "objective": task})

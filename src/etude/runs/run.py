@@ -78,7 +78,11 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         path = self.folder / RECIPE
-        return Recipe.parse(path.read_text(encoding="utf-8"), str(path))
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is damaged: it is not UTF-8 at byte {error.start}.") from None
+        return Recipe.parse(text, str(path))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -38,7 +38,8 @@ def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], st
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
         flush(path)
         files[path.name] = {"bytes": path.stat().st_size, "blake2b": hash_file(path)}
-    content = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
+    content: dict[str, Any] = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
+    content["blake2b"] = _hash_content(content)  # of everything else in this file
     write_text(writing / "state.json", json.dumps(content, indent=1))
     flush(writing)
     rename_into_place(writing, target)
@@ -67,23 +68,41 @@ def list_steps(folder: Path) -> list[int]:
 def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Return the tensors of each group and the state, after checking every file's length and hash."""
     target = folder / f"step-{step:012d}"
-    try:
-        content = json.loads((target / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"The checkpoint {target} cannot be read: {error}. Remove it to resume from the one before."
-        ) from error
+    content = verify(folder, step)
     groups: dict[str, dict[str, Tensor]] = {}
-    for name, expected in content["files"].items():
+    for name in content["files"]:
         path = target / name
-        if not path.is_file() or path.stat().st_size != expected["bytes"] or hash_file(path) != expected["blake2b"]:
-            raise UserError(
-                f"The checkpoint file {path} is damaged: its length or hash differs from what was written. "
-                f"Remove {target} to resume from the checkpoint before it."
-            )
         with safe_open(path, framework="pt") as file:
             groups[path.stem] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     return groups, content["state"]
+
+
+def verify(folder: Path, step: int) -> dict[str, Any]:
+    """Check the state and every file of a checkpoint, and return the content of its state.json."""
+    target = folder / f"step-{step:012d}"
+    advice = f"Remove {target} to resume from the checkpoint before it."
+    try:
+        content: dict[str, Any] = json.loads((target / "state.json").read_text(encoding="utf-8"))
+        files = {str(name): (int(entry["bytes"]), str(entry["blake2b"])) for name, entry in content["files"].items()}
+        state = content["state"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"The checkpoint {target} cannot be read: {error!r}. {advice}") from error
+    digest = content.pop("blake2b", None)  # checkpoints of earlier versions have none
+    is_altered = digest is not None and digest != _hash_content(content)
+    if is_altered or not isinstance(state, dict) or any(Path(name).name != name for name in files):
+        raise UserError(f"{target / 'state.json'} is damaged: its hash differs from what was written. {advice}")
+    for name, (length, expected) in files.items():
+        path = target / name
+        if not path.is_file() or path.stat().st_size != length or hash_file(path) != expected:
+            raise UserError(
+                f"The checkpoint file {path} is damaged: its length or hash differs from what was written. {advice}"
+            )
+    return content
+
+
+def _hash_content(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def prune(folder: Path, keep: int, best: int | None) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from etude.errors import UserError
 from etude.hub import write_tensors
 from etude.inference.task_model import TaskModel
+from etude.runs.checksums import remove_checksums, write_checksums
 from etude.runs.run import TASK, WEIGHTS, Run
 from etude.tasks.linear_task import LinearTask
 from etude.train import checkpoint
@@ -34,6 +35,8 @@ def scale_logits(run: Run | str | Path, temperature: float) -> Run:
     tuned.task.scale_logits(temperature)
     plan = replace(tuned.plan, temperature=tuned.plan.temperature * temperature)
     weights = nn.ModuleDict({"model": tuned.model, "objective": tuned.task}).state_dict()
+    remove_checksums(run.folder)
     write_tensors(weights, run.folder / WEIGHTS)
     checkpoint.write_text(run.folder / TASK, plan.dump())
+    write_checksums(run.folder)
     return run

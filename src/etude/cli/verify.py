@@ -1,0 +1,23 @@
+"""`etude verify`: what was checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from etude.cli.adapter import Call, Command
+from etude.verbs import verify as verbs
+
+if TYPE_CHECKING:
+    from etude.verbs.verify import Verified
+
+
+def present_verify(call: Call[Verified]) -> None:
+    result = call()
+    typer.echo(f"{result.folder}: a {result.kind}; {result.files:,} files are what was written")
+    for note in result.notes:
+        typer.echo(f"! {note}")
+
+
+COMMANDS = (Command(verbs.verify, present_verify),)
