@@ -26,6 +26,19 @@ class Adjacency:
         """Return the number of entries of every entity, (E,) int64."""
         return np.diff(self.bounds)
 
+    def is_valid(self, entities: int, triples: int) -> bool:
+        """Whether these can be the rows of so many entities and triples: bounds ascend, neighbours exist and ascend."""
+        if len(self.bounds) != entities + 1 or not len(self.neighbours) == len(self.relations) == triples:
+            return False
+        if self.bounds[0] != 0 or self.bounds[-1] != triples or (self.degrees() < 0).any():
+            return False
+        if not triples:
+            return True
+        owners = np.repeat(np.arange(entities), self.degrees())
+        pairs = owners * entities + self.neighbours
+        in_range = int(self.neighbours.min()) >= 0 and int(self.neighbours.max()) < entities
+        return in_range and bool((np.diff(pairs) >= 0).all())
+
     @classmethod
     def build(cls, triples: np.ndarray, entities: int, incoming: bool = False) -> Adjacency:
         """Sort triples (T, 3) into rows: of heads, or with `incoming` of tails."""

@@ -210,9 +210,11 @@ class Graph:
             if len(texts) != len(self.entities):
                 raise UserError(f"{place} has {len(texts)} {kind} for {len(self.entities)} entities.")
         for kind, rows in (("outgoing", self.outgoing), ("incoming", self.incoming)):
-            is_ascending = bool((rows.degrees() >= 0).all())
-            if len(rows.bounds) != len(self.entities) + 1 or not is_ascending or rows.bounds[-1] != len(rows.relations):
+            if not rows.is_valid(len(self.entities), len(self.triples("train"))):
                 raise UserError(f"{place} has broken {kind} rows. Prepare the graph again.")
+        for kind, names in (("entities", self.entities), ("relations", self.relations)):
+            if not names.is_valid():
+                raise UserError(f"{place} has broken names of {kind}. Prepare the graph again.")
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(self.triples(split))} {split}" for split in self.splits)

@@ -57,6 +57,12 @@ class Names(Texts):
         number = int(self.order[low])
         return number if self.encoded(number) == wanted else None
 
+    def is_valid(self) -> bool:
+        """Whether the order is one of ascending, different names."""
+        if len(self.order) != len(self) or not np.array_equal(np.sort(self.order), np.arange(len(self))):
+            return False
+        return all(left < right for left, right in pairwise(self.encoded(int(number)) for number in self.order))
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None
 

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.graph.prepare import entity_texts, row_sort, spill
+from etude.graph.prepare import prepare as preparation
 from etude.graph.prepare.graph_report import format_relations, format_report, summarize
 from etude.graph.prepare.prepare import prepare_graph
+from etude.text.checked_files import hash_file
 
 Triple = tuple[str, str, str]
 name = st.sampled_from(["a", "b", "c", "한", "강", "é", "zz", "a b"])
@@ -192,6 +194,23 @@ def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "h.partial").exists()
 
 
+def test_an_interrupted_preparation_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = write(tmp_path / "t.tsv", ROWS)
+    expected = prepare_graph(train, tmp_path / "g").fingerprint
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("merge_names", "write_rows", "fingerprint_arrays"):
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                prepare_graph(train, tmp_path / "h")
+        assert not (tmp_path / "h").exists() and (tmp_path / "h.partial").exists()
+    assert prepare_graph(train, tmp_path / "h").fingerprint == expected
+    assert not (tmp_path / "h.partial").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -244,6 +263,29 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     for change, message in cases:
         with pytest.raises(UserError, match=message):
             Graph.open(damage(change))
+
+    def forge(name: str, values: list[int], dtype: str = "<i4"):
+        """Damage whose hash is right: only a look at the arrays finds it."""
+
+        def change(folder: Path) -> None:
+            np.array(values, dtype).tofile(folder / name)
+            manifest = json.loads((folder / "manifest.json").read_text())
+            manifest["files"][name]["sha256"] = hash_file(folder / name)
+            (folder / "manifest.json").write_text(json.dumps(manifest))
+
+        return change
+
+    assert list(Graph.open(original).entities) == ["animal", "cat", "dog"]
+    forgeries = [
+        (forge("train.triples.i32", [0, 0, 3, 0, 0, 1, 0, 0, 1]), "train triples with entities from 1 to 3, but 3"),
+        (forge("entities.order.i32", [0, 2, 1]), "broken names of entities"),
+        (forge("entities.order.i32", [0, 1, 1]), "broken names of entities"),
+        (forge("outgoing.bounds.i64", [0, 2, 1, 3], "<i8"), "broken outgoing rows"),
+        (forge("incoming.neighbours.i32", [2, 1, 2]), "broken incoming rows"),
+    ]
+    for change, message in forgeries:
+        with pytest.raises(UserError, match=message):
+            Graph.open(damage(change), verify=True)
     with pytest.raises(UserError, match="there is no such folder"):
         Graph.open(tmp_path / "nowhere")
 
