@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.errors import UserError
-from etude.graph.array_writer import ArrayWriter, TextsWriter
+from etude.graph.array_writer import ArrayWriter, TextsWriter, write_arrays
 from etude.graph.names import Texts
 from etude.graph.prepare.spill import TripleSpill
 from etude.text.checked_files import FileEntry
@@ -39,15 +39,16 @@ class MergedNames:
 
 def merge_names(spill: TripleSpill, kind: str, out: Path, drop_unseen: bool) -> MergedNames:
     """Write the sorted names of all chunks to `out`, and each chunk's numbers beside it."""
+    if spill.chunks == 1 and not (drop_unseen and not spill.load(0, f"{kind}.train").all()):
+        return _number_single(spill, kind, out)
     writer, order = TextsWriter(out, kind), ArrayWriter(out, f"{kind}.order", "<i4")
     numbers = [_NumberFile(number_path(spill, chunk, kind)) for chunk in range(spill.chunks)]
     flags = [spill.load(chunk, f"{kind}.train").tobytes() for chunk in range(spill.chunks)]
     positions = [0] * spill.chunks
     runs = [_read_run(spill.map_names(chunk, kind), chunk) for chunk in range(spill.chunks)]
-    stream = heapq.merge(*runs) if len(runs) > 1 else iter(runs[0])
     count = unseen = 0
     example = ""
-    for name, group in groupby(stream, itemgetter(0)):
+    for name, group in groupby(heapq.merge(*runs), itemgetter(0)):
         chunks = [chunk for _, chunk in group]
         is_seen = any(flags[chunk][positions[chunk]] for chunk in chunks)
         if not is_seen:
@@ -63,11 +64,28 @@ def merge_names(spill: TripleSpill, kind: str, out: Path, drop_unseen: bool) -> 
             count += 1
     if count > MAX_NUMBER:
         raise UserError(f"The graph has {count:,} {kind}; more than {MAX_NUMBER:,} cannot be numbered in 32 bits.")
-    for start in range(0, count, 1 << 20):
-        order.write(np.arange(start, min(count, start + (1 << 20)), dtype=np.int32))
+    _write_order(order, count)
     for file in numbers:
         file.close()
     return MergedNames(count, unseen, example, writer.close() | order.close())
+
+
+def _number_single(spill: TripleSpill, kind: str, out: Path) -> MergedNames:
+    """Number the names of the only chunk: they are sorted already, and all stay."""
+    names, seen = spill.map_names(0, kind), spill.load(0, f"{kind}.train")
+    numbers = np.arange(len(names), dtype=np.int32)
+    np.where(seen, numbers, -2 - numbers).astype(np.int32).tofile(number_path(spill, 0, kind))
+    files = write_arrays(out, {f"{kind}.letters": names.letters, f"{kind}.bounds": names.bounds})
+    order = ArrayWriter(out, f"{kind}.order", "<i4")
+    _write_order(order, len(names))
+    unseen = np.flatnonzero(~seen)
+    return MergedNames(len(names), len(unseen), names[int(unseen[0])] if len(unseen) else "", files | order.close())
+
+
+def _write_order(order: ArrayWriter, count: int) -> None:
+    """Names are in order: numbers ascend."""
+    for start in range(0, count, 1 << 20):
+        order.write(np.arange(start, min(count, start + (1 << 20)), dtype=np.int32))
 
 
 def number_path(spill: TripleSpill, chunk: int, kind: str) -> Path:

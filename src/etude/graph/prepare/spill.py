@@ -138,5 +138,7 @@ class TripleSpill:
 
 def _number(names: dict[str, int], texts: list[str]) -> np.ndarray:
     """Return the number of each name, new names numbered on, (T,) int32."""
-    number = names.setdefault
-    return np.array([number(text, len(names)) for text in texts], np.int32)
+    for text in dict.fromkeys(texts):
+        if text not in names:
+            names[text] = len(names)
+    return np.fromiter(map(names.__getitem__, texts), np.int32, len(texts))

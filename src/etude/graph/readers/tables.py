@@ -88,7 +88,8 @@ def read_entity_table(
 def _check_names(path: str, lines: list[int], role: str, texts: tuple[str, ...]) -> list[str]:
     """Return the names of a column; `check_name` of each, but quicker."""
     names = [text.strip() for text in texts]
-    if "" in names or any(mark in text for mark in BREAKS for text in names):
+    together = " ".join(names)
+    if "" in names or any(mark in together for mark in BREAKS):
         for line, name in zip(lines, names, strict=True):
             check_name(path, line, role, name)
     return names
