@@ -48,7 +48,13 @@ class FirstWeights:
         source = "" if entities is None else str(Path(entities).resolve())
         return cls(None if start is None else read_start(start), table, source)
 
-    def complete(self, recipe: Recipe, corpus: Source) -> Recipe:
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all weights that come from elsewhere; empty where none do."""
+        start = "" if self.start is None else self.start.fingerprint
+        return start + ("" if self.table is None else _fingerprint(self.table))
+
+    def complete(self, recipe: Recipe, corpus: Source | None) -> Recipe:
         """The recipe with the size of the entity table; UserError where table, model and text do not fit."""
         table = self.table
         if table is None:

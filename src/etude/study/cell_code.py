@@ -43,6 +43,11 @@ def pretraining(model: str, objective: str) -> str:
     )
 
 
+def first_weights() -> str:
+    """What a pre-training begins with, where that is another model's weights or a graph's vectors."""
+    return fingerprint("etude.pretraining.first_weights")
+
+
 def transfer(model: str, objective: str, task: str) -> str:
     """A fine-tuning: the weights it starts from are read, a task is learnt, predictions are scored one by one."""
     return fingerprint("etude.transfer.finetune", "etude.tasks.outcomes", _task(task), *_learner(model, objective))

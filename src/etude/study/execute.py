@@ -24,6 +24,7 @@ from etude.errors import UserError
 from etude.hub.run_weights import save_final
 from etude.inference.task_model import TaskModel
 from etude.pretraining import pretrain as pretraining
+from etude.pretraining.first_weights import FirstWeights
 from etude.recipes.document import parse_overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe, validate_settings
@@ -128,7 +129,10 @@ def _run_pretraining(cell: Cell, store: CellStore, work: Path, quiet: bool) -> d
         run = pretraining.resume(folder, corpus=cell.arguments["corpus"], quiet=quiet)
     else:
         recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
-        run = pretraining.pretrain(recipe, cell.arguments["corpus"], folder, quiet=quiet)
+        run = pretraining.pretrain(
+            recipe, cell.arguments["corpus"], folder, quiet=quiet, start=cell.arguments.get("start"),
+            entities=cell.arguments.get("entities"),
+        )  # fmt: skip
     if not run.finished:
         raise Interrupted
     check_not_diverged(run, Corpus.open(cell.arguments["corpus"]))
@@ -182,8 +186,9 @@ def _write_initial_weights(cell: Cell, store: CellStore, work: Path, quiet: bool
     shutil.rmtree(folder, ignore_errors=True)
     recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
     corpus = Corpus.open(cell.arguments["corpus"])
-    run = Run.create(folder, recipe, corpus.tokenizer, corpus_origin(corpus))
-    model, objective = build_learner(recipe, corpus.tokenizer)
+    first = FirstWeights.read(None, cell.arguments.get("entities"))
+    run = Run.create(folder, recipe, corpus.tokenizer, corpus_origin(corpus) | first.files(corpus))
+    model, objective = first.build(recipe, corpus)
     save_final(run, model, objective, f"# {recipe.name}, not trained\n\nThe first weights, for comparison.\n")
     return {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0, "valid": {}, "curve": []}
 

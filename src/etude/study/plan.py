@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 
 from etude.pretraining.continued import StartWeights
+from etude.pretraining.first_weights import FirstWeights
 from etude.recipes.schema import Recipe
 from etude.study.budget import Cost, Machine, TrainingLength
 from etude.study.cells import Cell, CellStore
@@ -43,6 +44,7 @@ class Draft:
     cost: Cost
     corpus_folder: Path
     start: StartWeights | None = None  # where it comes with its weights
+    first: FirstWeights | None = None  # where its pre-training begins with weights from elsewhere
 
     @property
     def fingerprint(self) -> str:

@@ -60,13 +60,21 @@ def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     code = (cell_code.pretraining if is_trained else cell_code.initial_weights)(
         recipe.model_kind, recipe.objective_kind
     )
+    arguments = {"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)}
+    depends: list[object] = [kind, _key_settings(recipe), draft.fingerprint, code, torch.__version__]
+    if draft.first is not None:
+        contender = plan.study.contenders[draft.entry.contender]
+        depends += [draft.first.fingerprint, cell_code.first_weights()]
+        # a baseline without pre-training has the entity vectors alone
+        sources = {"start": contender.start if is_trained else None, "entities": contender.entities}
+        arguments |= {name: str(Path(source).resolve()) for name, source in sources.items() if source is not None}
     return Cell(
-        key=hash_json([kind, _key_settings(recipe), draft.fingerprint, code, torch.__version__]),
+        key=hash_json(depends),
         kind=kind,
         title=f"pre-training {row.name}, seed {seed}"
         if is_trained
         else f"first weights of {draft.entry.name}, seed {seed}",
-        arguments={"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)},
+        arguments=arguments,
         position={"row": row.name, "seed": seed},
         flops=row.length.flops if row.length else 0.0,
         seconds=row.length.tokens / plan.tokens_per_second(draft) if row.length else 0.2,

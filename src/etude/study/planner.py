@@ -17,7 +17,7 @@ from etude.study.budget import (
 from etude.study.plan import Draft, Plan, Row, format_budget
 from etude.study.plan_cells import list_cells
 from etude.study.settings import FROZEN, MAJORITY, Entry, Localized, Study
-from etude.study.starts import open_start
+from etude.study.starts import open_first, open_start
 from etude.study.text_source import TextSource
 from etude.study.tuning import plan_tuning, tune_draft
 
@@ -80,23 +80,25 @@ def _localize_baseline(name: str) -> Localized:
 
 
 def _make_draft(plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str], None]) -> Draft:
-    recipe, own_text = entry.recipe(plan.study), plan.study.contenders[entry.contender].text
+    contender = plan.study.contenders[entry.contender]
+    recipe, own_text, first = entry.recipe(plan.study), contender.text, open_first(contender.start, contender.entities)
     source = TextSource(own_text, plan.folder) if own_text is not None else plan.source
     ready = source.is_ready(recipe.tokenizer)
     corpus = source.open_corpus(recipe.tokenizer, on_progress) if ready or not dry else None
     similar = corpus or source.find_similar(recipe.tokenizer)
+    recipe = recipe if first is None else first.complete(recipe, corpus)
     resolved = plan.machine.fit_recipe(recipe.resolve(vocab=similar.tokenizer.vocab if similar else None))
     place = source.corpus_folder(recipe.tokenizer)
     if corpus is not None:
-        return Draft(entry, resolved, corpus, compute_cost(resolved, corpus), place)
+        return Draft(entry, resolved, corpus, compute_cost(resolved, corpus), place, first=first)
     if similar is not None:
         similar_cost = compute_cost(resolved, similar)
         cost = replace(similar_cost, epoch_tokens=int(similar_cost.epoch_tokens * source.text.share))
-        return Draft(entry, resolved, None, cost, place)
+        return Draft(entry, resolved, None, cost, place, first=first)
     plan.exact = False
     cost = compute_cost(resolved, make_placeholder_corpus(resolved))
     tokens = int(source.size / 4)  # about, for pieces of words
-    return Draft(entry, resolved, None, replace(cost, epoch_tokens=tokens), place)
+    return Draft(entry, resolved, None, replace(cost, epoch_tokens=tokens), place, first=first)
 
 
 def _draft_start(plan: Plan, entry: Entry, run: str) -> Draft:

@@ -99,6 +99,8 @@ class Contender(Strict):
 
     recipe: str | None = None
     run: str | None = Field(default=None, description="a finished run, or a folder of transformers: no pre-training")
+    start: str | None = Field(default=None, description="a run whose weights its pre-training begins with")
+    entities: str | None = Field(default=None, description="a run of a graph embedding, for a recipe like ernie")
     set: Changes = Field(default_factory=dict)
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Localized | None = None
@@ -111,8 +113,8 @@ class Contender(Strict):
     def _check_origin(self) -> Self:
         if (self.recipe is None) == (self.run is None):
             raise ValueError("a contender has exactly one of recipe (to pre-train) and run (that comes with weights)")
-        if self.run is not None and (self.set or self.text or self.tune):
-            raise ValueError("a run is trained already: set, text and tune are for recipes")
+        if self.run is not None and (self.set or self.text or self.tune or self.start or self.entities):
+            raise ValueError("a run is trained already: set, text, tune, start and entities are for recipes")
         return self
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.hub.importer import import_folder
 from etude.pretraining.continued import StartWeights, holds_model, read_start
+from etude.pretraining.first_weights import FirstWeights
 from etude.runs.run import METRICS, RECIPE, Run
 from etude.train.metrics_log import read_metrics
 
@@ -31,6 +32,12 @@ def open_start(folder: str | Path) -> StartWeights:
 @cache
 def _read(folder: Path, modified: int) -> StartWeights:
     return read_start(folder)
+
+
+@cache
+def open_first(start: str | None, entities: str | None) -> FirstWeights | None:
+    """Read the weights that a contender's pre-training begins with; None where it begins with new ones."""
+    return None if start is None and entities is None else FirstWeights.read(start, entities)
 
 
 def copy_start(folder: Path, out: Path) -> dict[str, Any]:
