@@ -63,6 +63,30 @@ def test_few_folds_must_be_better_by_more_than_luck() -> None:
     assert rank(leader, equal) == ["leader", "equal"], "no better: the whole evidence stays"
 
 
+def test_among_equals_within_their_error_the_probabilities_decide() -> None:
+    """One right answer more is luck; knowing which answers are sure is not."""
+    lucky = trials("lucky", {0, 1, 2, 3}, confidence=0.8)
+    honest = trials("honest", {0, 1, 2, 3, 4})
+    for fold, made in honest.answers.items():
+        for number, answer in zip(FOLDS[fold].valid.tolist(), made, strict=True):
+            sure = 0.55 if number in range(8) else 0.99  # unsure where it is wrong
+            label = answer["label"]
+            answer["scores"] = {label: sure, ("yes" if label == "no" else "no"): 1 - sure}
+    assert rank(lucky, honest) == rank(honest, lucky) == ["honest", "lucky"]
+    clear = trials("clear", set(), confidence=0.8)
+    worse = trials("worse", set(range(30)), confidence=0.8)
+    assert rank(worse, clear) == ["clear", "worse"]
+
+
+def test_too_sure_a_model_is_no_worse_a_choice() -> None:
+    """A temperature mends it, and the winner gets one."""
+    wrong = set(range(0, 200, 10))
+    sure, modest = trials("sure", wrong, confidence=0.999, cost=1), trials("modest", wrong, confidence=0.9, cost=2)
+    comparison = Comparison(FOLDS, score, GOLD)
+    losses = [comparison.rate(entry).log_loss for entry in (sure, modest)]
+    assert losses[0] is not None and losses[1] is not None and abs(losses[0] - losses[1]) < 0.01
+
+
 def test_one_fold_must_lead_by_two_errors() -> None:
     leader = trials("leader", {0, 5, 10, 15})  # four errors on fold 0
     better = trials("better", {0}, folds=range(1))  # three fewer there: more than one standard error, less than two

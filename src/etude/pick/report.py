@@ -238,8 +238,10 @@ def _render_table(results: dict[str, Any]) -> str:
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
     lead = _both(
-        "Ordered by the score that chose: on labels that a contender did not learn from. ± one standard error.",
-        "선택에 쓴 점수의 순서입니다: 후보가 학습하지 않은 레이블에서 잰 값. ± 표준 오차.",
+        "Ordered by the score that chose: on labels that a contender did not learn from. ± one standard error. "
+        "Those that the best does not clearly beat are ordered by the probability they give to the right answers.",
+        "선택에 쓴 점수의 순서입니다: 후보가 학습하지 않은 레이블에서 잰 값. ± 표준 오차. "
+        "가장 좋은 것이 뚜렷이 앞서지 못한 후보끼리는 정답에 준 확률의 순서입니다.",
     )
     return render_section(_both("Contenders", "후보"), lead, table)
 
