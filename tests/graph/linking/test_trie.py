@@ -342,6 +342,8 @@ def test_a_damaged_linker_is_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_settings_are_one_message() -> None:
-    with pytest.raises(UserError, match="'treshold' of the linker"):
+    with pytest.raises(UserError, match=r"has no setting 'treshold'\. Did you mean 'threshold'\?"):
         trie.build(TOWN, {"treshold": 0.5})
+    with pytest.raises(UserError, match="'threshold' of the linker 'trie': Input should be less than or equal to 1"):
+        trie.build(TOWN, {"threshold": 5})
     assert trie.build(TOWN, {"threshold": 0.5}).settings.threshold == 0.5

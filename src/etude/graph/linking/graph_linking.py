@@ -166,13 +166,13 @@ def _to_mentions(rows: np.ndarray) -> TextMentions:
     return TextMentions(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].astype(np.int32))
 
 
-def _overlaps(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return whether each span overlaps one of the others; both by text and place, those of each disjoint."""
-    if not len(others):
+def _overlaps(rows: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+    """Return whether each span overlaps one of the anchors; both by text and place, each disjoint among themselves."""
+    if not len(anchors):
         return np.zeros(len(rows), bool)
-    width = max(int(rows[:, 2].max(initial=0)), int(others[:, 2].max())) + 1
-    starts, ends = others[:, 0] * width + others[:, 1], others[:, 0] * width + others[:, 2]
-    # the first of the others that ends after the start of a span
+    width = max(int(rows[:, 2].max(initial=0)), int(anchors[:, 2].max())) + 1
+    starts, ends = anchors[:, 0] * width + anchors[:, 1], anchors[:, 0] * width + anchors[:, 2]
+    # the first anchor that ends after the start of a span
     place = np.searchsorted(ends, rows[:, 0] * width + rows[:, 1], "right")
     next_start = np.append(starts, np.iinfo(np.int64).max)[place]
     return next_start < rows[:, 0] * width + rows[:, 2]

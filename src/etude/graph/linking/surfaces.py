@@ -85,10 +85,12 @@ class Surfaces:
         has_long_word = np.add.reduceat(hashes == 0, firsts[chosen]) if len(chosen) else np.zeros(0)
         is_usable &= has_long_word == 0
         chosen, starts, ends, shapes = chosen[is_usable], starts[is_usable], ends[is_usable], shapes[is_usable]
-        counted = lengths[chosen]
-        places = np.repeat(firsts[chosen] - np.cumsum(counted) + counted, counted) + np.arange(counted.sum())
+        word_counts = lengths[chosen]
+        places = np.repeat(firsts[chosen] - np.cumsum(word_counts) + word_counts, word_counts) + np.arange(
+            word_counts.sum()
+        )
         return cls(
-            hashes[places], words.follows_space[places], np.concatenate([[0], np.cumsum(counted)]).astype(np.int64),
+            hashes[places], words.follows_space[places], np.concatenate([[0], np.cumsum(word_counts)]).astype(np.int64),
             words.hash_cases(starts, ends), shapes,
             np.fromiter((chunk[number][1] for number in chosen.tolist()), np.int32, len(chosen)),
             np.fromiter((chunk[number][2] for number in chosen.tolist()), np.float32, len(chosen)),

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, ValidationError
 
-from etude.errors import UserError
+from etude.errors import UserError, suggest_name
 from etude.graph.graph import Graph
 from etude.graph.linking.base import Mention
 from etude.graph.linking.case_rules import Shape, find_sentence_starts, find_shapes, fit_cases, tabulate_factors
@@ -92,19 +92,18 @@ class TrieLinker:
     ) -> Self:
         """Build the linker of a graph. `counts` are surfaces, their entities and how often they name them."""
         settings = settings or Settings()
-        observed = list(counts)
+        mention_counts = list(counts)
         if settings.priors == "degree":
             weights = (graph.outgoing.degrees() + graph.incoming.degrees() + 1.0).astype(np.float64)
         else:
             weights = np.ones(len(graph.entities))
-        if observed:  # what was never seen counts as half of one mention at most
+        if mention_counts:  # what was never seen counts as half of one mention at most
             weights *= 0.5 / weights.max()
         labels = list_surfaces(graph, weights, settings.alias_weight, settings.commas)
-        surfaces = Surfaces.collect(chain(labels, observed), settings.min_letters, settings.common)
+        surfaces = Surfaces.collect(chain(labels, mention_counts), settings.min_letters, settings.common)
         trie, nodes = WordTrie.build(surfaces.hashes, surfaces.follows_space, surfaces.bounds)
-        return cls(
-            trie, _group(surfaces, nodes, len(trie.is_inner)), settings, graph.fingerprint, hash_counts(observed)
-        )
+        candidates = _group(surfaces, nodes, len(trie.is_inner))
+        return cls(trie, candidates, settings, graph.fingerprint, hash_counts(mention_counts))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -136,14 +135,9 @@ class TrieLinker:
         words = Words(texts)
         firsts, ends, nodes, is_single = self._walk(words)
         entities, scores = self._choose_entities(words, firsts, ends, nodes, is_single)
-        is_sure = (scores >= self.settings.threshold) & (scores > 0)
-        starts, ends, entities, scores = (
-            words.starts[firsts][is_sure],
-            ends[is_sure],
-            entities[is_sure],
-            scores[is_sure],
-        )
-        chosen = select_longest(starts, ends)
+        sure = np.flatnonzero((scores >= self.settings.threshold) & (scores > 0))
+        starts = words.starts[firsts]
+        chosen = sure[select_longest(starts[sure], ends[sure])]
         text_starts = np.cumsum([0, *(len(text) + len(BETWEEN) for text in texts[:-1])])
         numbers = np.searchsorted(text_starts, starts[chosen], "right") - 1
         base = text_starts[numbers]
@@ -307,9 +301,11 @@ def parse_settings(settings: Mapping[str, object]) -> Settings:
         return Settings.model_validate(dict(settings))
     except ValidationError as error:
         problem = error.errors()[0]
-        raise UserError(
-            f"The setting '{'.'.join(map(str, problem['loc']))}' of the linker: {problem['msg']}."
-        ) from None
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            suggestion = suggest_name(name, Settings.model_fields)
+            raise UserError(f"The linker 'trie' has no setting '{name}'.{suggestion}") from None
+        raise UserError(f"The setting '{name}' of the linker 'trie': {problem['msg']}.") from None
 
 
 def fingerprint_linker(graph: str, settings: Settings, counts: str) -> str:
