@@ -19,6 +19,7 @@ TARGETS = [[2, 15, 16], [2, 17, 18, 19, 20], [2, 21]]
 BAHDANAU = {"cell": "gru", "bidirectional": True, "attention": "additive", "maxout": 5, "align": 7}
 CASES: dict[str, dict[str, object]] = {
     "one context": {"layers": 2, "reverse": True},
+    "one context at every step": {"layers": 2, "cell": "gru", "context_feeding": True},
     "bahdanau": BAHDANAU,
     "dot": {"attention": "dot", "layers": 2},
     "general, bidirectional": {"attention": "general", "bidirectional": True},
@@ -64,6 +65,21 @@ def test_decoding_step_by_step_gives_the_states_of_the_whole(case: str) -> None:
     assert [tuple(pair.shape) for pair in maps] == [(1, 3, 4), (1, 5, 3), (1, 2, 6)]
     assert decoding.attention is not None
     torch.testing.assert_close(decoding.attention[3, :4], maps[0][0, 1], atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_context_vector_at_every_step_by_hand() -> None:
+    """Cho et al. 2014: each step reads the last token, the state and the context vector."""
+    model = make("one context at every step")
+    _, start = model.encode(pack([SOURCES[0]]))
+    context, states = start.layers[-1][0], [layer for layer in start.layers]
+    for place, token in enumerate(TARGETS[0]):
+        x = torch.cat([model.embedding.weight[[token]], context], -1)
+        for number, cell in enumerate(model.decoder):
+            states[number] = cell.step(cell.input(x), states[number])
+            x = states[number][0]
+        expected = model(pack([TARGETS[0]]), source=pack([SOURCES[0]])).last[place]
+        torch.testing.assert_close(x[0], expected, atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -143,6 +159,7 @@ def test_the_output_layer_has_the_width_of_the_decoder() -> None:
         ({"attention": "dot", "maxout": 4}, "maxout is the output of attention=additive"),
         ({"attention": "dot", "bidirectional": True}, "attention=dot needs states of one width"),
         ({"embedding_width": 9}, "embedding_width is larger"),
+        ({"attention": "dot", "context_feeding": True}, "context_feeding is for attention=none"),
     ],
 )
 def test_contradictions_are_refused(settings: dict[str, object], message: str) -> None:

@@ -1,7 +1,8 @@
 """Recurrent encoder-decoders: one context vector, and attention in the place of it.
 
     attention: none                     the encoder's last state starts the decoder (Sutskever et al. 2014); with
-                                        `reverse` the source is read from its end, so that its beginning is near
+                                        `reverse` the source is read from its end, so that its beginning is near; with
+                                        `context_feeding` it is an input of every step too (Cho et al. 2014)
     attention: additive                 Bahdanau et al. 2015: the state before a step attends to the states of a
                                         bidirectional encoder, and what it sees is an input of the step; the output is a
                                         maxout of state, input and context (appendix A.2)
@@ -50,6 +51,7 @@ class Settings(ModelSettings):
     )
     window: int | None = Field(default=None, ge=1, description="local attention, so many tokens around a place")
     input_feeding: bool = False
+    context_feeding: bool = Field(default=False, description="without attention: the context vector at every step")
     maxout: int | None = Field(default=None, ge=1, description="width of the maxout output of additive attention")
     tables: Literal["shared", "separate"] = Field(default="shared", description="vectors of source and target")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the input of each layer and on the output")
@@ -64,6 +66,8 @@ class Settings(ModelSettings):
                 f"input_feeding and window belong to attention dot, general or concat, not {self.attention}: "
                 "leave them out"
             )
+        if self.context_feeding and self.attention != "none":
+            raise ValueError(f"context_feeding is for attention=none, not {self.attention}: leave it out")
         if self.maxout is not None and self.attention != "additive":
             raise ValueError(f"maxout is the output of attention=additive, not of {self.attention}: leave it out")
         if self.attention == "dot" and self.bidirectional:
@@ -77,7 +81,7 @@ class DecoderState(NamedTuple):
     """What a decoder carries from token to token."""
 
     layers: tuple[State, ...]  # of each layer
-    fed: Tensor | None  # (S, W) the last h~, with input feeding
+    fed: Tensor | None  # (S, W) the last h~, with input feeding; the context vector, with context feeding
 
     def select(self, rows: Tensor | slice) -> DecoderState:
         """Those of some hypotheses, in this order."""
@@ -109,7 +113,8 @@ class RecurrentSeq2Seq(Seq2Seq):
             settings.attention == "additive",
             settings.attention not in ("none", "additive"),
         )
-        inputs = words + (self.width if self.is_additive else 0) + (hidden if settings.input_feeding else 0)
+        is_fed = settings.input_feeding or settings.context_feeding
+        inputs = words + (self.width if self.is_additive else 0) + (hidden if is_fed else 0)
         self.decoder = nn.ModuleList(
             RecurrentCell(hidden if layer else inputs, hidden, settings.cell) for layer in range(settings.layers)
         )
@@ -164,6 +169,8 @@ class RecurrentSeq2Seq(Seq2Seq):
             else:
                 starts.append(ends[0])
         fed = x.new_zeros(len(starts[0][0]), settings.width) if settings.input_feeding else None
+        if settings.context_feeding:
+            fed = starts[-1][0]
         return states, DecoderState(tuple(starts), fed)
 
     def read_source(self, source: Packed) -> tuple[SourceKeys | None, DecoderState]:
@@ -195,7 +202,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         elif self.join is not None and self.alignment is not None and keys is not None:
             seen, weights = self.alignment(x, keys)
             x = torch.tanh(self.join(torch.cat([seen, x], -1)))
-        fed = x if state.fed is not None else None
+        fed = state.fed if self.settings.context_feeding or state.fed is None else x
         return F.dropout(x, self.settings.dropout, self.training), DecoderState(tuple(layers), fed), weights
 
     def _decode(self, packed: Packed, source: Packed, layers: bool, weights: bool) -> States:

@@ -20,6 +20,7 @@ from etude.errors import UserError, suggest_name
 from etude.extras import require
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
+from etude.text.prepare.tmx import read_units
 
 BLOCK_BYTES = 1 << 19  # of text for a worker at a time: large enough to share its overhead, small enough for memory
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that memory stays bounded
@@ -142,6 +143,7 @@ def _read_pieces(input_file: InputFile, kind: str, settings: ReadSettings, offse
         return iter(())  # read together with its source side, and hashed here
     rows = {
         "csv": _read_csv, "tsv": _read_csv, "parquet": _read_parquet, "hub": _read_hub, SOURCE_SIDE: _read_sides,
+        "tmx": _read_tmx,
     }[input_file.file.format]  # fmt: skip
     return _group_rows(rows(input_file, settings, offset), offset)
 
@@ -276,6 +278,15 @@ def _read_sides(input_file: InputFile, settings: ReadSettings, skip: int) -> Ite
                 yield dict(zip(settings.pairs, lines, strict=True))
     finally:
         target_file.close()
+
+
+def _read_tmx(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
+    path = input_file.file.path
+    if settings.pairs is None:
+        raise UserError(f"{path} holds pairs of translations: name their languages, as in --pairs en,ko.")
+    for number, unit in enumerate(read_units(path, input_file.read, settings.pairs)):
+        if number >= skip:
+            yield dict(unit)
 
 
 def _decode_lines(input_file: InputFile, errors: str) -> Iterator[str]:

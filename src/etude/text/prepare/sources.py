@@ -1,7 +1,8 @@
 """Sources of text: files, patterns, folders and hub data sets, checked before any work.
 
-Formats go by the name: .txt (and every other name given outright), .jsonl, .csv, .tsv, .parquet, each also with .gz,
-.xz or .zst behind. `hub:name`, `hub:name:configuration` or `hub:name:configuration:split` is a data set of the hub.
+Formats go by the name: .txt (and every other name given outright), .jsonl, .csv, .tsv, .parquet, .tmx (pairs alone),
+each also with .gz, .xz or .zst behind. `hub:name`, `hub:name:configuration` or `hub:name:configuration:split` is a data
+set of the hub.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from etude.errors import UserError
 
 FORMATS = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
-    ".parquet": "parquet",
+    ".parquet": "parquet", ".tmx": "tmx",
 }  # fmt: skip
 COMPRESSIONS = {".gz": "gz", ".xz": "xz", ".zst": "zst"}
 HUB = "hub:"
@@ -35,7 +36,7 @@ class SourceFile:
     """A file to read text from, or a hub data set."""
 
     path: str  # as the user wrote it: goes into the manifest
-    format: str  # text, jsonl, csv, tsv, parquet or hub; of pairs in two files, source_side and target_side
+    format: str  # text, jsonl, csv, tsv, parquet, tmx or hub; of pairs in two files, source_side and target_side
     compression: str  # gz, xz, zst or nothing
     size: int  # bytes on disk; 0 for a hub data set
     target_side: SourceFile | None = None  # of a source_side: the file whose lines are their translations
