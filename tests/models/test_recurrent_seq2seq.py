@@ -72,7 +72,7 @@ def test_a_context_vector_at_every_step_by_hand() -> None:
     """Cho et al. 2014: each step reads the last token, the state and the context vector."""
     model = make("one context at every step")
     _, start = model.encode(pack([SOURCES[0]]))
-    context, states = start.layers[-1][0], [layer for layer in start.layers]
+    context, states = start.layers[-1][0], list(start.layers)
     for place, token in enumerate(TARGETS[0]):
         x = torch.cat([model.embedding.weight[[token]], context], -1)
         for number, cell in enumerate(model.decoder):

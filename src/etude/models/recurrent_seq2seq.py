@@ -54,6 +54,7 @@ class Settings(ModelSettings):
     context_feeding: bool = Field(default=False, description="without attention: the context vector at every step")
     maxout: int | None = Field(default=None, ge=1, description="width of the maxout output of additive attention")
     tables: Literal["shared", "separate"] = Field(default="shared", description="vectors of source and target")
+    scaled: bool = Field(default=False, description="vectors times sqrt(embedding_width): they start at deviation 1")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the input of each layer and on the output")
 
     @model_validator(mode="after")
@@ -98,6 +99,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         hidden, words = settings.width, settings.embedding_width or settings.width
         directions = 2 if settings.bidirectional else 1
         self.width = directions * hidden
+        # tables start at a deviation of 1 / sqrt(width), as an output layer has to; what a cell reads should be larger
+        self.scale = words**0.5 if settings.scaled else 1.0
         self.embedding = self._build_table(words)
         self.target_embedding = self._build_table(words) if settings.tables == "separate" else None
         self.forwards, self.backwards = (
@@ -148,7 +151,7 @@ class RecurrentSeq2Seq(Seq2Seq):
     def encode(self, packed: Packed) -> tuple[list[Tensor], DecoderState]:
         """States of every layer, (M, width), token vectors first, and the state that the decoder starts from."""
         settings = self.settings
-        x = self.embedding(packed.tokens)
+        x = self.embedding(packed.tokens) * self.scale
         states = [F.pad(x, (0, self.width - x.shape[1]))]
         starts: list[State] = []
         for layer in range(settings.layers):
@@ -231,7 +234,7 @@ class RecurrentSeq2Seq(Seq2Seq):
 
     def word_table(self, tokens: Tensor) -> Tensor:
         """Vectors of target tokens."""
-        return F.embedding(tokens, self.target_table)
+        return F.embedding(tokens, self.target_table) * self.scale
 
     def start_decoding(self, source: Packed, beams: int = 1, weights: bool = False) -> Decoding:
         return RecurrentDecoding(self, source, beams)
