@@ -19,8 +19,9 @@ def write(path: Path, text: str) -> str:
 def test_a_graph_is_prepared_and_looked_at(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", "isa\tdog\tanimal\nisa\tcat\tanimal\nchases\tdog\tcat\n")
     valid = write(tmp_path / "v.tsv", "chases\tcat\tdog\n")
-    labels = write(tmp_path / "e.tsv", "dog\tDog\ncat\t고양이\n")
-    words = ["prepare", train, "--graph", "-o", str(tmp_path / "g"), "--valid", valid, "--entities", labels]
+    labels, more = write(tmp_path / "e.tsv", "dog\tDog\n"), write(tmp_path / "f.tsv", "cat\t고양이\n")
+    words = ["prepare", train, "--graph", "-o", str(tmp_path / "g"), "--valid", valid]
+    words += ["--entities", labels, "--entities", more]
     result = CliRunner().invoke(app, [*words, "--triple-columns", "relation,head,tail"])
     assert result.exit_code == 0, result.output
     assert "3 train, 1 valid" in result.output and "3, 2 with a label" in result.output

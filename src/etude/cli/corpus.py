@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +33,7 @@ def present_prepare(
     *,
     graph: bool = False,
     test: str | None = None,
-    entities: list[str] | None = None,
+    entities: Sequence[str] | None = None,
     triple_columns: str | None = None,
     entity_columns: str | None = None,
     language: str | None = None,
@@ -45,7 +45,7 @@ def present_prepare(
     Args:
         graph: The files hold triples, not text: make a graph (.tsv, .csv, .jsonl, .nt, ConceptNet's assertions.csv).
         test: Of a graph: a file of held-out triples, or a share of the triples.
-        entities: Of a graph: a file of id, label, aliases, description.
+        entities: Of a graph: a file of id, label, aliases, description; may be given several times.
         triple_columns: Of a graph: columns by order (relation,head,tail,-) or name (head=from,relation=type,tail=to).
         entity_columns: Of a graph: columns of the entity file, as in id,-,label,description.
         language: Of a graph: of ConceptNet's concepts (en unless given), of labels in N-Triples (all unless given).
