@@ -111,7 +111,7 @@ def test_evaluate_ranks_a_split_or_a_file(folder: Path, tmp_path: Path) -> None:
     mean = np.mean([[1 / line["head_rank"], 1 / line["tail_rank"]] for line in lines])
     assert mean == pytest.approx(scores["mrr"].value)
     from_file = etude.evaluate(folder / "run", folder / "valid.tsv")
-    assert from_file["mrr"].value == scores["mrr"].value
+    assert from_file["mrr"].value == pytest.approx(scores["mrr"].value)  # in another order
     moved = tmp_path / "moved"
     shutil.copytree(folder / "ring", moved)
     assert etude.evaluate(folder / "run", "valid", graph=moved)["mrr"].value == scores["mrr"].value

@@ -24,6 +24,8 @@ from etude.recipes.schema import Recipe
 from etude.runs.source import open_source, resolve_for
 from etude.text.tokenizer.special_tokens import Specials
 from etude.train.loop import Loop
+from etude.world import World
+from etude.world.knowledge.knowledge import Knowledge
 
 SCORES: list[dict[str, Any]] = [
     {"score": "transe", "norm": 1},
@@ -319,3 +321,18 @@ def test_a_toy_learns_a_ring(recipe: str, least: float, tmp_path: Path) -> None:
     result = Loop(tmp_path, model, objective, rows, resolved.train, total=150, valid_rows=valid).run()
     assert result.valid["mrr"] > least
     assert result.state.tokens == 150 * 256
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["transe-toy", "rotate-toy"])
+def test_a_toy_ranks_held_out_facts_of_the_world_far_above_chance(recipe: str, tmp_path: Path) -> None:
+    """2,026 entities: chance has an MRR of 0.004 and a mean rank of a thousand; 600 steps take seconds."""
+    graph = Knowledge(World(0)).graph()
+    train = {"train.steps": 600, "train.workers": 0, "train.precision": "float32", "train.device": "cpu"}
+    loaded = Recipe.load(recipe, {**train, "train.eval_every": 0, "train.save_every": 0})
+    source = open_source(graph, loaded)
+    resolved = resolve_for(loaded, source)
+    model, objective = build_learner(resolved, None)
+    rows, test = objective.rows(source, 0), objective.rows(GraphSplit(graph, "test"), 0)
+    result = Loop(tmp_path, model, objective, rows, resolved.train, total=600, valid_rows=test).run()
+    assert result.valid["mrr"] > 0.35 and result.valid["mean_rank"] < 40

@@ -33,6 +33,12 @@ def test_every_value_that_is_varied_is_an_entry_of_its_own() -> None:
     assert study.entries()[1].recipe(study).objective.mask_rate == 0.4
 
 
+def test_a_recipe_over_triples_is_no_contender() -> None:
+    study = tiny(contenders={"graph": "transe-toy"}, claims=[], control={"of": "all"})
+    with pytest.raises(UserError, match="transe-toy learns from a graph, and a study reads text"):
+        study.entries()[0].recipe(study)
+
+
 def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
     document = parse(TINY + "gpu:\n  budget: {minutes: 2}\n  seeds: {pretrain: 5}\n", "s.yaml")
     assert Study.from_document(document).budget.kind == "flops"

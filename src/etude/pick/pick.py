@@ -136,7 +136,9 @@ def pick(
     _refuse_equal_names([encoder.name for encoder in start_encoders])
     scratch = parse_candidates(list(recipes), device)
     for candidate in scratch:
-        Recipe.load(candidate.recipe, dict(candidate.changes))  # an unknown name is said before anything is done
+        # an unknown name is said before anything is done
+        if Recipe.load(candidate.recipe, dict(candidate.changes)).reads_graph:
+            raise UserError(f"{candidate.recipe} learns from a graph, and a pick reads text: name another recipe.")
     out.mkdir(parents=True, exist_ok=True)
     journal = Journal(out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy))
     if journal.changed:

@@ -29,6 +29,7 @@ from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
+from etude.runs.source import Source, open_source
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -75,7 +76,7 @@ class Bench:
 
 def bench(
     recipe: str | Path | Recipe | None = None,
-    corpus: str | Path | Corpus | None = None,
+    corpus: str | Path | Source | None = None,
     overrides: Overrides = (),
     seconds: float = 2.0,
     *,
@@ -90,8 +91,9 @@ def bench(
     if recipe is None:
         recipe = default_recipe()
     loaded = recipe.with_settings(overrides) if isinstance(recipe, Recipe) else Recipe.load(recipe, overrides)
-    if not isinstance(corpus, Corpus):
-        corpus = random_corpus(loaded) if corpus is None else Corpus.open(corpus)
+    if corpus is None and loaded.reads_graph:
+        raise UserError(f"{loaded.name} learns from a graph. Name one: etude bench {loaded.name} GRAPH.")
+    corpus = random_corpus(loaded) if corpus is None else open_source(corpus, loaded)
     resolved = resolve_recipe(loaded, corpus, ())
     device = resolve_device(resolved.train.device)
     micro_batches = micro_batch_sizes(resolved, corpus)
@@ -153,7 +155,7 @@ def random_corpus(recipe: Recipe) -> Corpus:
     return Corpus.from_documents(documents, word_level_tokenizer(vocab))
 
 
-def micro_batch_sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
+def micro_batch_sizes(recipe: Recipe, corpus: Source) -> list[int]:
     """Return the micro-batches to try, in tokens: one row, two, four ... and all rows of a step."""
     _, objective = build_learner(recipe, corpus.tokenizer)
     row_tokens = objective.rows(corpus, recipe.train.seed).row_tokens
@@ -166,7 +168,7 @@ def micro_batch_sizes(recipe: Recipe, corpus: Corpus) -> list[int]:
     return [count * row_tokens for count in [*rows[-5:], whole]]  # the smallest of many are never the best
 
 
-def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, seconds: float) -> BenchTrial:
+def _measure(recipe: Recipe, corpus: Source, device: torch.device, micro: int, seconds: float) -> BenchTrial:
     memory.reset_peak(device)
     try:
         speed = measure_speed(recipe, corpus, device, seconds)
@@ -179,7 +181,7 @@ def _measure(recipe: Recipe, corpus: Corpus, device: torch.device, micro: int, s
     return BenchTrial(micro, speed, memory.peak_bytes(device))
 
 
-def time_step_parts(recipe: Recipe, corpus: Corpus, device: torch.device) -> dict[str, float]:
+def time_step_parts(recipe: Recipe, corpus: Source, device: torch.device) -> dict[str, float]:
     """Return the seconds of each part of a step, by name."""
     model, objective = build_learner(recipe, corpus.tokenizer)
     rows = build_rows(recipe, corpus, objective)

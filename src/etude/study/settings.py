@@ -403,7 +403,10 @@ class Entry:
     def recipe(self, study: Study) -> Recipe:
         recipe = study.contenders[self.contender].recipe
         assert recipe is not None  # a run has its own
-        return Recipe.load(recipe, self.changes)
+        loaded = Recipe.load(recipe, self.changes)
+        if loaded.reads_graph:
+            raise UserError(f"The contender {self.contender}: {recipe} learns from a graph, and a study reads text.")
+        return loaded
 
 
 def format_value(value: Any) -> str:
