@@ -107,6 +107,25 @@ def test_word_vectors_carry_over_to_unseen_words(tmp_path: Path) -> None:
         fit("vectors", "classify", None, reviews())
 
 
+def test_vectors_weigh_more_where_words_say_little(tmp_path: Path) -> None:
+    """Every text has a word of its own, which only its vector connects with the others, among words of no meaning."""
+    draw = np.random.default_rng(0)
+    words = [f"{letters}" for letters in {"".join(draw.choice(list("abcdefgh"), 6)) for _ in range(80)}]
+    matrix = np.stack([[1.0, 0.0] if number % 2 else [0.0, 1.0] for number in range(len(words))])
+    vectors = WordVectors(words, (matrix + 0.3 * draw.normal(size=matrix.shape)).astype(np.float32))
+    noise = [" ".join(draw.choice(["so", "and", "but", "then", "there", "with"], 4)) for _ in words]
+    items = [
+        LabelledText((f"{text} {word}",), "good" if number % 2 else "bad")
+        for number, (word, text) in enumerate(zip(words, noise, strict=True))
+    ]
+    examples = Examples(items, "texts", [f"texts:{number}" for number in range(len(items))])
+    model = fit("tfidf+vectors", "classify", None, examples.part(range(60)), vectors=vectors)
+    assert isinstance(model, LabelBaseline) and model.fitted.features.describe()["settings"]["vector_weight"] == 2.0
+    model.save(tmp_path)
+    held_out = examples.part(range(60, len(items)))
+    assert load(tmp_path).predict(held_out) == model.predict(held_out)
+
+
 def test_loading_is_strict(tmp_path: Path) -> None:
     fit("tfidf", "classify", None, reviews()).save(tmp_path)
     remove_checksums(tmp_path)  # which would refuse all of it

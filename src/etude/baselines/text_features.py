@@ -42,6 +42,7 @@ class FeatureSettings:
     syllable_sizes: tuple[int, int] = (1, 4)  # of words in Hangul, kana or Chinese characters
     jamo_sizes: tuple[int, int] = (2, 6)  # of words in Hangul, by letter
     word_weight: float = 1.0  # of the group of words beside the others
+    vector_weight: float = 1.0  # of the mean of word vectors beside the n-grams
     weighting: str = "tfidf"  # or "mean"
 
     def json(self) -> dict[str, Any]:
@@ -50,7 +51,11 @@ class FeatureSettings:
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> FeatureSettings:
         sizes = {name: tuple(values[name]) for name in ("word_sizes", "char_sizes", "syllable_sizes", "jamo_sizes")}
-        return cls(word_weight=float(values["word_weight"]), weighting=values["weighting"], **sizes)
+        vector_weight = float(values.get("vector_weight", 1.0))  # older ones have none
+        return cls(
+            word_weight=float(values["word_weight"]), vector_weight=vector_weight, weighting=values["weighting"],
+            **sizes,
+        )  # fmt: skip
 
 
 def split_words(text: str) -> list[str]:
@@ -162,6 +167,11 @@ class TextFeatures:
             vectors = (vectors * (np.log((1 + count) / (1 + own)) + 1)[:, None]).astype(np.float32)
         return cls(settings, word_names, char_names, idf.astype(np.float32), vector_words, vectors)
 
+    def with_vector_weight(self, weight: float) -> TextFeatures:
+        """The same n-grams, and word vectors of another weight."""
+        settings = replace(self.settings, vector_weight=weight)
+        return TextFeatures(settings, self.words, self.chars, self.idf, self.vector_words, self.vectors)
+
     def without_idf(self) -> TextFeatures:
         """The same n-grams, all of one weight."""
         return TextFeatures(
@@ -190,7 +200,7 @@ class TextFeatures:
             (self._weigh(np.array(word_columns, dtype=np.int64)), self.settings.word_weight),
             (self._weigh(chars[is_jamo]), 1.0),
             (self._weigh(chars[~is_jamo]), 1.0),
-            (self._mean_vector(words), 1.0),
+            (self._mean_vector(words), self.settings.vector_weight),
         ]
         length = sum(weight**2 for (places, _), weight in groups if len(places)) ** 0.5
         places = np.concatenate([places for (places, _), _ in groups])
