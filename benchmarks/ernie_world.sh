@@ -22,7 +22,7 @@ $etude pretrain ernie-toy corpus -o runs/ernie --quiet --start runs/bert --entit
 for model in bert-longer ernie; do
     for noise in "" _10 _30; do
         $etude finetune runs/$model entity_typing --train world/tasks/typing.train.jsonl -o runs/$model-typing$noise \
-            --quiet -c entities=entities$noise train.epochs=6 train.lr=1e-3
+            --quiet -c entities=entities$noise train.steps=2500 train.lr=1e-3 train.batch_examples=16
         for split in seen test; do
             echo "$model, links wrong by ${noise:-0} %, $split:"
             $etude evaluate runs/$model-typing$noise world/tasks/typing.$split.jsonl

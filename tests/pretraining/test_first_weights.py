@@ -123,6 +123,8 @@ def test_wrong_inputs_have_one_message(town: Town, tmp_path: Path) -> None:
     for corpus, options, message in cases:
         with pytest.raises(UserError, match=message):
             etude.pretrain("ernie-toy", corpus, out=tmp_path / "x", quiet=True, **{"settings": ERNIE, **options})
+    checked = etude.check("ernie-toy", town.corpus, entities=vectors, settings=ERNIE)
+    assert checked.parameters > 0
     with pytest.raises(UserError, match="reads no entities"):
         etude.pretrain("bert-toy", town.corpus, out=tmp_path / "x", quiet=True, entities=vectors, settings=SMALL)
     with pytest.raises(UserError, match="goes on"):

@@ -210,7 +210,9 @@ def stream_of(task: Any, examples: Examples[Any]) -> list[tuple[str, int]]:
     ]
 
 
-def test_entities_come_from_the_column_else_from_the_linker(tokenizer: Tokenizer) -> None:
+def test_entities_come_from_the_column_else_from_the_linker(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
     named = (NamedMention(0, 9, "Q392"), NamedMention(16, 35, "Q1"), NamedMention(39, 43, "unknown"))
     given = examples_of(TypedMention(TEXT, 16, 35, None, named))
     task = build_task(make_ernie(tokenizer), tokenizer)
@@ -222,7 +224,9 @@ def test_entities_come_from_the_column_else_from_the_linker(tokenizer: Tokenizer
     every = build_task(make_ernie(tokenizer, alignment="all"), tokenizer)
     pieces = stream_of(every, given)
     assert len(pieces) > 2 and {row for _, row in pieces} == {1, 3}
-    assert stream_of(build_task(make_ernie(tokenizer, links=False), tokenizer), given) == []
+    with caplog.at_level("WARNING", "etude"):
+        assert stream_of(build_task(make_ernie(tokenizer, links=False), tokenizer), given) == []
+    assert "transfer.link" in caplog.text  # it is told that plain text is read
 
 
 def test_entities_change_the_answer_and_company_does_not(tokenizer: Tokenizer) -> None:

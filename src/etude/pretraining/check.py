@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.graph.graph import Graph
+from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
@@ -39,11 +40,19 @@ class Check:
     problems: list[str] = field(default_factory=list)
 
 
-def check(recipe: str | Path | Recipe, corpus: str | Path | Source | Graph, overrides: Overrides = ()) -> Check:
-    """Check a recipe on a corpus or a graph and measure a short trial; write nothing."""
+def check(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Source | Graph,
+    overrides: Overrides = (),
+    entities: str | Path | None = None,
+) -> Check:
+    """Check a recipe on a corpus or a graph and measure a short trial; write nothing.
+
+    `entities`: the vectors of a recipe that reads entities.
+    """
     loaded = load_recipe(recipe, overrides)
     corpus = open_source(corpus, loaded)
-    resolved = resolve_recipe(loaded, corpus, ())
+    resolved = resolve_recipe(FirstWeights.read(None, entities).complete(loaded, corpus), corpus, ())
     device = resolve_device(resolved.train.device)
     model, objective = build_learner(resolved, corpus.tokenizer)
     rows = build_rows(resolved, corpus, objective)

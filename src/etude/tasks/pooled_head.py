@@ -240,6 +240,13 @@ class PooledHead(nn.Module):
                 raise UserError(f"{where}: the tokenizer leaves nothing of a text of this example. Remove it.")
             framed.append([sequence for part in parts for sequence in self._frame(part)])
         rows = ExampleRows(framed)
+        entities = [part.entities for row in framed for part in row if part.entities is not None]
+        if self.reads_entities and not any(part.any() for part in entities):
+            log.warning(
+                "%s: no text has an entity that the model knows, so it reads plain text. Name a column of entities "
+                "(-c entities=NAME), or a graph to find them by (transfer.link=GRAPH).",
+                source,
+            )
         if rows.cut:
             log.warning(
                 "%s: %d of %d texts are longer than %d tokens and were cut.",

@@ -18,18 +18,23 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: str | Path | Recipe, corpus: str | Path | Corpus | Graph, *, settings: Mapping[str, object] | None = None
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus | Graph,
+    *,
+    entities: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Check:
     """Say before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
 
     Args:
         recipe: A recipe: a name, or a .yaml file.
         corpus: A prepared corpus; of a recipe over triples, a prepared graph.
+        entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
         settings: Settings of the recipe to change: train.lr=3e-4
     """
     from etude.pretraining import check as checking
 
-    return checking.check(recipe, corpus, dict(settings or {}))
+    return checking.check(recipe, corpus, dict(settings or {}), entities)
 
 
 def bench(
