@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etude.cli.words import parse_columns, parse_numbers, parse_values, split_settings
+from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
 from etude.errors import UserError
 
 
@@ -42,3 +42,7 @@ def test_columns_numbers_and_values() -> None:
     for pair in ("text", "=a", "text="):
         with pytest.raises(UserError, match="names no column"):
             parse_columns([pair])
+
+
+def test_a_share_is_a_number_or_a_file() -> None:
+    assert parse_share("0.1") == 0.1 and parse_share("valid.tsv") == "valid.tsv" and parse_share(None) is None
