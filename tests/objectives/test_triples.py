@@ -336,3 +336,16 @@ def test_a_toy_ranks_held_out_facts_of_the_world_far_above_chance(recipe: str, t
     rows, test = objective.rows(source, 0), objective.rows(GraphSplit(graph, "test"), 0)
     result = Loop(tmp_path, model, objective, rows, resolved.train, total=600, valid_rows=test).run()
     assert result.valid["mrr"] > 0.35 and result.valid["mean_rank"] < 40
+
+
+def test_a_graph_of_a_few_triples_trains(tmp_path: Path) -> None:
+    """Fewer triples than a row and than a group of shared negatives."""
+    graph = Graph.from_triples([[0, 0, 1], [1, 0, 2], [2, 0, 3]], ["a", "b", "c", "d"], ["next"])
+    train = {"train.steps": 3, "train.workers": 0, "train.precision": "float32", "train.device": "cpu"}
+    loaded = Recipe.load("transe-toy", train)
+    source = open_source(graph, loaded)
+    resolved = resolve_for(loaded, source)
+    model, objective = build_learner(resolved, None)
+    result = Loop(tmp_path, model, objective, objective.rows(source, 0), resolved.train, total=3).run()
+    assert result.state.tokens == 3 * (256 // 3) * 3
+    assert bool(torch.isfinite(model.entities.weight).all())
