@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.pick import encoders
 from etude.pick.candidates import (
     CPU_CANDIDATES,
     GPU_CANDIDATES,
@@ -17,6 +19,8 @@ from etude.pick.candidates import (
     plan_shared_rounds,
 )
 from etude.recipes.schema import Recipe
+from etude.text.prepare.prepare import prepare
+from etude.world import World
 
 
 @given(st.integers(1, 8), st.floats(1, 10_000), st.floats(0, 60), st.floats(1, 60))
@@ -70,3 +74,15 @@ def test_candidates_are_valid_recipes(candidate) -> None:  # type: ignore[no-unt
 def test_named_recipes_replace_the_list() -> None:
     assert [one.name for one in parse_candidates(["bert-mini", "mine/own.yaml"], "cpu")] == ["bert-mini", "own"]
     assert parse_candidates([], "cuda") == GPU_CANDIDATES
+
+
+def test_a_gpu_run_is_planned_without_a_trial_and_valid(tmp_path: Path) -> None:
+    """As many steps as could be; short ones are not compiled, and none writes checkpoints on the way."""
+    (tmp_path / "town.txt").write_text("\n\n".join(World().text(0.05)) + "\n", encoding="utf-8")
+    corpus = prepare([str(tmp_path / "town.txt")], tmp_path / "corpus", "wordpiece:300,lower")
+    for candidate in GPU_CANDIDATES:
+        for seconds, is_compiled in ((100.0, False), (1000.0, True)):
+            overrides = encoders._untimed_overrides(candidate, corpus, seconds, "cuda")
+            recipe = Recipe.load(candidate.recipe, {**candidate.changes, **overrides})
+            assert recipe.train.steps == max(1, int(60 * corpus.total / recipe.train.batch_tokens))
+            assert recipe.train.save_every == 0 and (recipe.train.compile is None) == is_compiled

@@ -64,6 +64,8 @@ def test_a_process_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytes
     start = time.monotonic()
     assert pool.submit(job).result() == "it did not end by its deadline"
     assert time.monotonic() - start < 10
+    slow = Job("pretrain", {"sleep": 60}, Path("cells"), time.monotonic() + 600, seconds=0.5)
+    assert pool.submit(slow).result() == "it did not end by its deadline", "its own seconds count, too"
     late = Job("pretrain", {}, Path("cells"), time.monotonic() - 1)
     assert pool.submit(late).result() == "there was no time for it"
     pool.close()

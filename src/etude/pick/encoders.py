@@ -138,7 +138,9 @@ def plan_pretraining(
 
 def _untimed_overrides(candidate: Candidate, corpus: Corpus, seconds: float, device: str) -> dict[str, Any]:
     """The length of a pre-training, as many steps as could be; on a GPU also whether it is worth compiling."""
-    overrides: dict[str, Any] = {"train.workers": LOADERS} if device == "cuda" else {}
+    overrides: dict[str, Any] = {}
+    if device == "cuda":  # of a run of minutes, checkpoints on the way would cost more than doing it again
+        overrides |= {"train.workers": LOADERS, "train.save_every": 0, "train.eval_every": 0}
     if device == "cuda" and seconds < COMPILATION_PAYS:
         overrides["train.compile"] = False
     if candidate.is_start:

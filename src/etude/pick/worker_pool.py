@@ -47,7 +47,9 @@ class Job:
 
     @property
     def time_left(self) -> float:
-        return self.deadline - time.monotonic()
+        """Seconds that it may take if it begins now."""
+        left = self.deadline - time.monotonic()
+        return left if self.seconds is None else min(left, self.seconds)
 
 
 class WorkerPool:
