@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,11 +77,11 @@ def build(base: Path, town: Path, **changes: Any) -> tuple[Any, GraphChoice, Any
 
 @pytest.mark.parametrize("knowledge", ["kagnet", "path_counts"])
 def test_it_over_fits_one_batch_and_every_weight_learns(base: Base, town: Path, knowledge: str) -> None:
-    model, task, rows = build(base("bert"), town, task__knowledge=knowledge, task__dropout=0.0)
+    model, task, rows = build(base("bert"), town, task__knowledge=knowledge, task__dropout=0.0, transfer__frozen=True)
     batch = task.batch([rows[number] for number in range(8)], Chance(0, 0))
-    optimizer = torch.optim.Adam(task.parameters(), 0.02)
+    optimizer = torch.optim.Adam(task.parameters(), 0.03)
     model.eval()
-    for step in range(80):
+    for step in range(50):
         term = task.loss(model, batch)["loss"]
         optimizer.zero_grad()
         (term.sum / term.count).backward()
@@ -117,7 +118,7 @@ def test_the_margin_is_between_the_right_answer_and_each_wrong_one() -> None:
         if wrong != label and torch.isfinite(scores[row, wrong])
     )
     total = margin_ranking_sum(scores, labels, 0.2)
-    assert float(total) == pytest.approx(float(expected))
+    assert float(total.detach()) == pytest.approx(float(expected.detach()))
     total.backward()
     assert torch.isfinite(scores.grad).all()  # type: ignore[arg-type]
 
@@ -149,27 +150,21 @@ def write_vectors(folder: Path, graph: Graph, seed: int = 0) -> Path:
 
 
 def test_a_run_remembers_its_graph_and_refuses_another(base: Base, town: Path, tmp_path: Path) -> None:
+    own = tmp_path / "town"
+    shutil.copytree(town, own)
     vectors = write_vectors(tmp_path / "transe", town_graph())
-    given = {
-        "task__concepts": str(vectors),
-        "task__threshold": 0.05,
-        "train__steps": 3,
-        "task__cache": str(tmp_path / "c"),
-    }
-    assert 0 <= train(base("bert"), town, tmp_path / "run", **given) <= 1
+    given = {"task__concepts": str(vectors), "task__threshold": 0.05, "task__cache": str(tmp_path / "cache")}
+    assert 0 <= train(base("bert"), own, tmp_path / "run", train__steps=3, **given) <= 1
     plan = TaskModel.open(tmp_path / "run", "cpu").plan
     assert plan.facts["graph"]["fingerprint"] == town_graph().fingerprint and plan.facts["graph"]["width"] == 12
-    assert len(list((tmp_path / "c").iterdir())) == 2  # of train and test questions
-    yaml = (tmp_path / "run" / "task.yaml").read_text(encoding="utf-8")
-    write_graph(tmp_path / "another", town_graph(seed=5))
-    (tmp_path / "run" / "task.yaml").write_text(
-        yaml.replace(str(town / "graph"), str(tmp_path / "another")), encoding="utf-8"
-    )
-    with pytest.raises(UserError, match="made with another graph"):
-        TaskModel.open(tmp_path / "run", "cpu")
-    write_vectors(tmp_path / "transe2", town_graph(), seed=1)
-    (tmp_path / "run" / "task.yaml").write_text(yaml.replace(str(vectors), str(tmp_path / "transe2")), encoding="utf-8")
+    assert len(list((tmp_path / "cache").iterdir())) == 2  # of train and test questions
+    shutil.rmtree(vectors)
+    write_vectors(vectors, town_graph(), seed=1)
     with pytest.raises(UserError, match="not the vectors that the run was fine-tuned with"):
+        TaskModel.open(tmp_path / "run", "cpu")
+    shutil.rmtree(own / "graph")
+    write_graph(own / "graph", town_graph(seed=5))
+    with pytest.raises(UserError, match="made with another graph"):
         TaskModel.open(tmp_path / "run", "cpu")
 
 
@@ -234,3 +229,14 @@ def test_the_default_reads_the_text_alone_and_says_so(caplog: pytest.LogCaptureF
     build(base("bert"), town, task__graph=None)
     assert "the text alone" in caplog.text
     assert not Settings().reads_graph
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_scores(base: Base, town: Path) -> None:
+    for knowledge in ("kagnet", "path_counts"):
+        model, task, rows = build(base("bert"), town, task__knowledge=knowledge)
+        model.eval(), task.eval()
+        batch = task.batch([rows[number] for number in range(8)], Chance(0, 0))
+        expected = task._scores(model, batch)[0]
+        model.cuda(), task.cuda()
+        torch.testing.assert_close(task._scores(model, batch.to("cuda"))[0].cpu(), expected, rtol=1e-3, atol=1e-4)
