@@ -89,9 +89,9 @@ class Graph:
         for kind, names in (("entities", entities), ("relations", relations)):
             arrays[f"{kind}.letters"], arrays[f"{kind}.bounds"] = pack_texts(names)
             arrays[f"{kind}.order"] = sort_names(names)
-        for split, given in (("train", triples), ("valid", valid), ("test", test)):
-            if given is not None:
-                numbers = np.asarray(given, np.int64).reshape(-1, 3)
+        for split, values in (("train", triples), ("valid", valid), ("test", test)):
+            if values is not None:
+                numbers = np.asarray(values, np.int64).reshape(-1, 3)
                 _check_ids(numbers, len(entities), len(relations), f"The graph has {split} triples")
                 arrays[f"{split}.triples"] = numbers.astype(np.int32)
         if weights is not None:

@@ -175,8 +175,8 @@ class _Preparation:
             for file in self.split_files[split]:
                 before = spill.triples
                 for block in read_triples(file, settings, self.skipped, self.watches[number]):
-                    given = np.full(len(block.heads), split_number, np.uint8)
-                    spill.add(block, number, shares.draw(block) if split == "train" else given)
+                    file_split = np.full(len(block.heads), split_number, np.uint8)
+                    spill.add(block, number, shares.draw(block) if split == "train" else file_split)
                     texts.add(block.rows, number)
                     self._report_progress("reading", spill.triples)
                 if spill.triples == before:

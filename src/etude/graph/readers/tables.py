@@ -145,7 +145,7 @@ def _match_header(row: list[str], roles: tuple[str, ...], required: tuple[str, .
 def _find_triple_columns(path: str, row: list[str], columns: Columns | None) -> tuple[Places, int, bool]:
     """Return role -> column, the number of columns, and whether the first row is a header."""
     if columns is not None:
-        return _find_given(path, row, columns, "--triple-columns")
+        return _match_columns(path, row, columns, "--triple-columns")
     places = _match_header(row, TRIPLE_ROLES, ("head", "relation", "tail"))
     if places is not None:
         return places, len(row), True
@@ -163,7 +163,7 @@ def _find_triple_columns(path: str, row: list[str], columns: Columns | None) -> 
 
 def _find_entity_columns(path: str, row: list[str], columns: Columns | None) -> tuple[Places, int, bool]:
     if columns is not None:
-        return _find_given(path, row, columns, "--entity-columns")
+        return _match_columns(path, row, columns, "--entity-columns")
     places = _match_header(row, ENTITY_ROLES, ("id", "label"))
     if places is not None:
         return places, len(row), True
@@ -174,7 +174,7 @@ def _find_entity_columns(path: str, row: list[str], columns: Columns | None) -> 
     return {"id": 0, "label": 1}, 2, False
 
 
-def _find_given(path: str, row: list[str], columns: Columns, option: str) -> tuple[Places, int, bool]:
+def _match_columns(path: str, row: list[str], columns: Columns, option: str) -> tuple[Places, int, bool]:
     if columns.order:
         return {role: place for place, role in enumerate(columns.order) if role != "-"}, len(columns.order), False
     names = [name.strip() for name in row]

@@ -140,10 +140,12 @@ class Knowledge:
         text, links = "", []
         for _ in range(_SENTENCES[0] + draw.below(_SENTENCES[1] - _SENTENCES[0] + 1)):
             pattern = draw.pick(PATTERNS)[self.language]
-            sentence, found = write_linked(pattern, draw_cast(draw, pattern, self.world.town, self.district, None))
+            sentence, sentence_links = write_linked(
+                pattern, draw_cast(draw, pattern, self.world.town, self.district, None)
+            )
             place = len(text) + bool(text)
             text = f"{text} {sentence}" if text else sentence
-            links += [Link(link.start + place, link.end + place, link.entity) for link in found.values()]
+            links += [Link(link.start + place, link.end + place, link.entity) for link in sentence_links.values()]
         return text, sorted(links, key=lambda link: link.start)
 
     def anchored_text(self, megabytes: float, noise: float = 0.0) -> Iterator[str]:
