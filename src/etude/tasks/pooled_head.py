@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.graph.entity_links import EntitySpan, NamedMention, align_spans
+from etude.graph.entity_links import NamedMention
 from etude.models.base import Model, require
 from etude.models.depth import training_flops
 from etude.models.framing import FramedText, Pooling, pool
@@ -38,6 +38,7 @@ from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.parts.heads import CausalHead
 from etude.settings import Strict
+from etude.tasks.entity_text import EncodedText, EntityEncoder
 from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -130,11 +131,6 @@ class ExampleBatch(Batch):
         return padded
 
 
-class EncodedText(NamedTuple):
-    ids: np.ndarray  # (n,) int32
-    entities: np.ndarray | None  # (n,) int64, rows of the model's entity table; None where it reads none
-
-
 class PooledHead(nn.Module):
     def __init__(
         self,
@@ -146,8 +142,7 @@ class PooledHead(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        base = model.base
-        self.reads_entities, self.alignment, self.links = base.reads_entities, base.entity_alignment, base.links
+        self.reads_entities, self.entity_encoder = model.base.reads_entities, EntityEncoder(model, tokenizer)
         self.settings, self.tokenizer, self.reading = settings, tokenizer, reading
         self.shared_dropout = False  # one draw of dropout for all sequences of an example (GPT-1's code: all answers)
         self.framing = model.frame(tokenizer.special).limit(settings.length)
@@ -184,38 +179,9 @@ class PooledHead(nn.Module):
             ids += [encoding.ids for encoding in self.tokenizer.encode_batch(texts[start : start + 1000])]
         return ids
 
-    def encode_entities(
-        self, texts: Sequence[str], mentions: Sequence[Sequence[NamedMention] | None]
-    ) -> list[EncodedText]:
-        """The ids of texts with their entities: of the mentions given, or, where there are None, of the linker's."""
-        encoded: list[EncodedText] = []
-        for start in range(0, len(texts), 1000):
-            part = texts[start : start + 1000]
-            for text, given, encoding in zip(
-                part, mentions[start : start + 1000], self.tokenizer.encode_batch(part), strict=True
-            ):
-                encoded.append(EncodedText(encoding.ids, self._align(text, given, encoding.offsets)))
-        return encoded
-
     def linked_mentions(self, text: str) -> list[NamedMention]:
         """What the model's linker finds in a text, by name; nothing where it has none."""
-        if self.links is None:
-            return []
-        spans = self.links.find(self.tokenizer.normalise(text))
-        return [NamedMention(span.start, span.end, self.links.names[span.row - 1]) for span in spans]
-
-    def _align(self, text: str, given: Sequence[NamedMention] | None, offsets: np.ndarray) -> np.ndarray:
-        """(n,) the row of the entity table at each token."""
-        if self.links is None:
-            return np.zeros(len(offsets), np.int64)
-        normal = self.tokenizer.normalise(text)  # what offsets point into
-        if given is None:
-            return align_spans(offsets, self.links.find(normal), self.alignment)
-        spans = self.links.spans_of(given)
-        if normal != text:
-            places = {end: len(self.tokenizer.normalise(text[:end])) for span in spans for end in span[:2]}
-            spans = [EntitySpan(places[span.start], places[span.end], span.row) for span in spans]
-        return align_spans(offsets, spans, self.alignment)
+        return self.entity_encoder.find_mentions(text)
 
     def rows(
         self,
@@ -230,7 +196,7 @@ class PooledHead(nn.Module):
         """
         flat = [text for example in texts for sequence in example for text in sequence]
         if self.reads_entities:
-            encoded = iter(self.encode_entities(flat, [None] * len(flat) if mentions is None else mentions))
+            encoded = iter(self.entity_encoder.encode(flat, [None] * len(flat) if mentions is None else mentions))
         else:
             encoded = iter([EncodedText(ids, None) for ids in self.encode(flat)])
         framed = []
