@@ -33,7 +33,7 @@ from etude.runs.model_card import format_model_card
 from etude.runs.run import Run, corpus_origin
 from etude.runs.source import Source, open_source
 from etude.runs.staging import refuse_existing
-from etude.runs.training import discard_untrained, train_loop
+from etude.runs.training import discard_untrained, lock_run, train_loop
 from etude.text.corpus.corpus import Corpus
 from etude.train.averaging import load_average
 from etude.train.device import make_deterministic, resolve_device
@@ -117,7 +117,7 @@ def start_run(
         learner, files = build()
         recipe = fix_budget(recipe, corpus, learner[1], device)
         run = _create(Path(out), recipe, corpus, files, ranks)
-        with discard_untrained(run, ranks):
+        with discard_untrained(run, ranks), lock_run(run, ranks):
             return _train(run, corpus, learner, device, ranks, quiet, deadline, shorten)
 
 
@@ -140,7 +140,7 @@ def resume(
     if run.finished:
         return run
     device = resolve_device(run.recipe.train.device)
-    with connect(device.type == "cuda") as ranks:
+    with connect(device.type == "cuda") as ranks, lock_run(run, ranks):
         source = run.source(corpus)
         return _train(run, source, _rebuild(run, source), device, ranks, quiet, deadline, shorten)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from etude.train.progress import Progress
 from etude.train.run_state import TrainResult
 from etude.train.settings import Settings
 
+LOCK = ".lock"
 Trained = TypeVar("Trained", bound=Loop)
 
 
@@ -50,6 +52,22 @@ def train_loop(
         if shorten and deadline is not None:
             loop.pace = Pace(deadline, settings.steps)
         return loop, loop.run()
+
+
+@contextmanager
+def lock_run(run: Run, ranks: Ranks) -> Iterator[None]:
+    """Hold a run for this process, which writes to it; UserError where another one does. The lock ends with it."""
+    if not ranks.is_first:
+        yield
+        return
+    with (run.folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{run.folder} is being trained by another process. Wait for it, or stop it, then resume."
+            ) from None
+        yield
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from etude.runs import task_plan as plans
 from etude.runs.run import TASK, Run
 from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import ExampleFile, Plan
-from etude.runs.training import discard_untrained, train_loop
+from etude.runs.training import discard_untrained, lock_run, train_loop
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
 from etude.tasks.distilled_task import DistilledTask
@@ -108,7 +108,7 @@ def finetune(
                 files = {TASK: transfer.plan.dump()}
                 run = Run.create(out, start.recipe, start.tokenizer, files, start.model.links)
             ranks.barrier()
-            with discard_untrained(run, ranks):
+            with discard_untrained(run, ranks), lock_run(run, ranks):
                 return _train(run, transfer, device, ranks, quiet, deadline)
 
 
@@ -120,7 +120,7 @@ def resume(folder: str | Path, quiet: bool = False, deadline: float | None = Non
         return run
     model = run.attach_links(run.recipe.build_model() if run.steps else open_pretrained(plan.base).model)
     device = resolve_device(plan.train.device)
-    with warn_once(), connect(device.type == "cuda") as ranks:
+    with warn_once(), connect(device.type == "cuda") as ranks, lock_run(run, ranks):
         return _train(run, _reopen(plan, model, run.tokenizer), device, ranks, quiet, deadline)
 
 
