@@ -110,7 +110,7 @@ class Loop:
             workers=self._default_workers() if settings.workers is None else settings.workers,
             processes=self.device.type == "cuda",
             pin=self.device.type == "cuda",
-            pad=objective.pads_batches and (self.compiled or (self.recorder is not None and rows.row_tokens is None)),
+            pad=self._pads_batches(),
         )
         self.state = TrainState()
         self.running: dict[str, Tensor] = {}  # sums of the loss terms since the last line of the log, on the device
@@ -146,6 +146,12 @@ class Loop:
         if row_tokens is None or settings.micro_tokens is None:
             return False
         return schedule.batch_sizes(settings, row_tokens)[0] * row_tokens > settings.micro_tokens
+
+    def _pads_batches(self) -> bool:
+        """Whether batches get static shapes: labelled examples to be recorded, pairs to be compiled."""
+        if self.rows.row_tokens is None:
+            return self.recorder is not None
+        return self.compiled and self.objective.pads_batches
 
     def _build_recorder(self) -> StepRecorder | None:
         """Return what records whole steps on a GPU (train/recorded_step.py), or None where no step can be recorded."""

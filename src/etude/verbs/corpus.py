@@ -42,7 +42,7 @@ def prepare(
     """Turn text into a corpus: tokenised, split into documents, sentences and words, with a part held out.
 
     SOURCES are files, folders or quoted patterns of .txt (documents parted by blank lines), .jsonl, .csv, .tsv or
-    .parquet, each also packed as .gz, .xz or .zst, or hub:NAME for a data set of the hub.
+    .parquet, each also packed as .gz, .xz or .zst, or hub:NAME for a data set of the hub; pairs also of .tmx.
 
     A tokenizer is trained on the text (word:50000, wordpiece:8000, bpe:16000, bytebpe:16000, unigram:8000, char; with
     ',lower', ',form=nfkc' or ',min=5' behind) or taken as it is: the path of a tokenizer.json, a vocab.txt, a
