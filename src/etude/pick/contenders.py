@@ -118,6 +118,10 @@ class BaselineContender(Contender):
             columns=data.labelled.columns, vectors=self._word_vectors,
         )  # fmt: skip
 
+    def prepare(self, data: PickData, deadline: float | None) -> None:
+        if self._word_vectors is not None and data.labelled.kind == "tag":
+            _ = self._word_vectors.clusters  # once for all folds: no cost of a refit
+
     @cached_property
     def _word_vectors(self) -> WordVectors | None:
         return None if self.vectors is None else read_vectors(self.vectors.folder)
