@@ -12,6 +12,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
+from etude.study import plan_cells
 from etude.study.budget import Cost, compute_cost, compute_length, stretch_schedule
 from etude.study.label_splits import draw_examples, split_by_hash, split_files
 from etude.study.plan import format_scientific
@@ -131,3 +132,14 @@ def test_pairs_of_sentences_of_unseen_documents() -> None:
     assert sum((one["text_a"], one["text_b"]) in following for one in after if one["label"] == "no") <= 1
     with pytest.raises(UserError, match="only"):
         make_sentence_pairs(iter(documents), "next", 10_000)
+
+
+def test_a_folder_that_a_setting_names_counts_by_its_content(tmp_path: Path) -> None:
+    """A graph that is prepared again in the same place is another graph, and its cells run again."""
+    manifest = tmp_path / "graph" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text("{}")
+    assert plan_cells._named_folders({"task.graph": str(manifest.parent), "train.lr": 0.1, "task.scheme": "bio"}) == [
+        manifest
+    ]
+    assert plan_cells._named_folders({"task.graph": str(tmp_path / "absent")}) == []

@@ -18,6 +18,8 @@ from etude.study.label_splits import TaskFiles
 from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.settings import Changes
 from etude.study.text_source import hash_json
+from etude.text.checked_files import MANIFEST
+from etude.text.run_checksums import CHECKSUMS
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
@@ -112,6 +114,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         for name, value in settings.items()
         if (name.startswith("task.") if base is None else name != "train.save_every")
     }
+    data_hashes += [_hash_file(path, path.stat().st_mtime_ns) for path in _named_folders(settings)]
     key = hash_json([kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code])
     arguments: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
@@ -130,6 +133,13 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         seconds=seconds,
         needs=_cell_needs(plan),
     )
+
+
+def _named_folders(settings: Changes) -> list[Path]:
+    """List the files that vouch for folders which settings name: a graph by its manifest, a run by its checksums."""
+    folders = [Path(value) for _, value in sorted(settings.items()) if isinstance(value, str) and value]
+    files = [folder / name for folder in folders for name in (MANIFEST, CHECKSUMS)]
+    return [file for file in files if file.is_file()]
 
 
 def _cell_needs(plan: Plan) -> dict[str, float]:
