@@ -18,6 +18,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from etude.runs.checksums import write_checksums
 from etude.runs.run import METRICS, MODEL_CARD, TASK, Run
 from etude.runs.source import ORIGIN
 from etude.runs.staging import staged_folder
@@ -91,6 +92,7 @@ def export_with_own_class(run: Run | str | Path, out: str | Path) -> None:
         checkpoint.write_text(
             staging / MODEL_CARD, (card.read_text(encoding="utf-8") if card.is_file() else "") + USAGE
         )
+        write_checksums(staging)
 
 
 def _without_paths(plan: Plan) -> Plan:
