@@ -54,6 +54,7 @@ def study_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return STUDY.format(**places)
 
 
+@pytest.mark.slow
 def test_a_study_of_models_that_start_from_elsewhere(study_text: str, tmp_path: Path) -> None:
     study = Study.from_document(parse(study_text, "study.yaml"))
     report = run(study, tmp_path / "study")

@@ -96,7 +96,7 @@ def _draw_hop(
         f"<g><title>{escape(f'{head} – {relation} – {tail}: {weight:.1%}')}</title>"
         f'<path d="{curve}" class="hop" style="stroke-width:{width:.1f};opacity:{shade:.2f}" '
         f'marker-end="url(#tip{number})"/>'
-        f'<text x="{middle_x:.0f}" y="{(y + end_y) / 2 - 4:.0f}" class="relation">{escape(relation)}</text></g>'
+        f'<text x="{middle_x:.0f}" y="{(y + end_y) / 2 - 9:.0f}" class="relation">{escape(relation)}</text></g>'
     )
 
 
