@@ -102,7 +102,7 @@ def evaluate_translation(
     """Translate the sources and score them: BLEU and chrF of all, and BLEU of sources of similar lengths."""
     require("sacrebleu", "Scoring translations")  # before an hour of translation, not behind it
     require_translator(loaded)
-    best = [found[0] for found in translate(loaded, [pair.source for pair in examples], search)]
+    best = [hypotheses[0] for hypotheses in translate(loaded, [pair.source for pair in examples], search)]
     references = [pair.reference for pair in examples]
     metrics = make_segment_scores([each.text for each in best], references, tokenizer)
     scores: dict[str, Score] = {metric.name: score_part(metric, None, intervals) for metric in metrics}

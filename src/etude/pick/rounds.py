@@ -81,7 +81,9 @@ def run_rounds(race: Race, stage: str, entering: Sequence[Candidate], text: Pick
     results: list[tuple[Candidate, Entry]] = []
     for planned in rounds:
         encoders = ((each, pretrain_in_turn(race, each, text, planned.seconds, race.device)) for each in alive)
-        results = rank_round(race, stage, planned, [(each, made) for each, made in encoders if made is not None])
+        results = rank_round(
+            race, stage, planned, [(each, encoder) for each, encoder in encoders if encoder is not None]
+        )
         if not results:
             return
         alive = [candidate for candidate, _ in results[: planned.survivors]]

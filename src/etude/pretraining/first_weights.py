@@ -127,9 +127,9 @@ def build_started(recipe: Recipe, corpus: Corpus, start: StartWeights) -> tuple[
     message = "Starts from %s: %d tensors are taken over; new are %s; left out are %s."
     log.warning(message, start.folder, len(common), _summarize(new), _summarize(unused))
     for name, value in recipe.model.model_dump().items():
-        other = start.recipe.model.model_dump().get(name, value)
-        if other != value and name not in SIZES:
-            log.warning("model.%s is %s, and was %s in %s.", name, value, other, start.folder)
+        former = start.recipe.model.model_dump().get(name, value)
+        if former != value and name not in SIZES:
+            log.warning("model.%s is %s, and was %s in %s.", name, value, former, start.folder)
     learner.load_state_dict({**initial, **common})
     return model, objective
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -256,13 +256,8 @@ class Choice(PooledTask[Question]):
     # --- use ----------------------------------------------------------------------------------------
 
     def predict(self, model: Model, examples: Examples[Question]) -> list[Answer]:
-        rows = self.unlabelled_rows(examples)
-        answers: list[Answer] = [{} for _ in range(len(rows))]
-        for group, batch in self.batches(model, rows):
-            probs = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
-            for number, row in zip(group, probs, strict=True):
-                answers[number] = describe_answer(examples[number], row[: len(examples[number].choices)])
-        return answers
+        batches = self.batches(model, self.unlabelled_rows(examples))
+        return answer_questions(examples, ((group, self._scores(model, batch)[0]) for group, batch in batches))
 
     # --- the head alone -----------------------------------------------------------------------------
 
@@ -280,6 +275,15 @@ class Choice(PooledTask[Question]):
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         return self.pooled.published_head(model, family, "ForMultipleChoice", self.state_dict(), {})
+
+
+def answer_questions(examples: Examples[Question], scores: Iterable[tuple[list[int], Tensor]]) -> list[Answer]:
+    """Answers in the order of the questions, from groups of their numbers with scores (questions, answers)."""
+    answers: list[Answer] = [{} for _ in range(len(examples))]
+    for group, logits in scores:
+        for number, row in zip(group, logits.softmax(-1).float().cpu().numpy(), strict=True):
+            answers[number] = describe_answer(examples[number], row[: len(examples[number].choices)])
+    return answers
 
 
 def describe_answer(item: Question, probs: np.ndarray) -> Answer:

@@ -46,7 +46,7 @@ from etude.tasks.choice import (
     TEXTS,
     ChoiceScoring,
     Question,
-    describe_answer,
+    answer_questions,
     gold_answers,
     majority,
     parse,
@@ -277,13 +277,8 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
     # --- use ----------------------------------------------------------------------------------------
 
     def predict(self, model: Model, examples: Examples[Question]) -> list[Answer]:
-        rows = self.unlabelled_rows(examples)
-        answers: list[Answer] = [{} for _ in range(len(rows))]
-        for group, batch in self.batches(model, rows):
-            probs = self._scores(model, batch)[0].softmax(-1).float().cpu().numpy()
-            for number, row in zip(group, probs, strict=True):
-                answers[number] = describe_answer(examples[number], row[: len(examples[number].choices)])
-        return answers
+        batches = self.batches(model, self.unlabelled_rows(examples))
+        return answer_questions(examples, ((group, self._scores(model, batch)[0]) for group, batch in batches))
 
     def explain(self, model: Model, examples: Examples[Question]) -> list[list[AnswerPaths]]:
         """For each question and each answer: its score, its schema graph, and what the network attends to in it."""

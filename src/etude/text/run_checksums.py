@@ -26,10 +26,10 @@ def verify_checksums(folder: Path) -> int | None:
         file = folder / name
         if not file.is_file():
             raise UserError(f"{file} is missing from the run. {ADVICE}")
-        found = file.stat().st_size
-        if found != length:
-            kind = "truncated" if found < length else "altered"
-            raise UserError(f"{file} is {kind}: {found:,} bytes, {CHECKSUMS} says {length:,}. {ADVICE}")
+        size = file.stat().st_size
+        if size != length:
+            kind = "truncated" if size < length else "altered"
+            raise UserError(f"{file} is {kind}: {size:,} bytes, {CHECKSUMS} says {length:,}. {ADVICE}")
         if hash_file(file) != digest:
             raise UserError(f"{file} was altered: its SHA-256 is not the one in {CHECKSUMS}. {ADVICE}")
     return len(files)

@@ -44,8 +44,8 @@ class Noise:
         replaced = aligned[draws < self.replace_share]
         if len(candidates) > 1:
             own = np.searchsorted(candidates, entities[replaced])
-            other = places.below("other entity", replaced, len(candidates) - 1)
-            noisy[replaced] = candidates[other + (other >= own)]
+            drawn = places.below("other entity", replaced, len(candidates) - 1)
+            noisy[replaced] = candidates[drawn + (drawn >= own)]
         dropped = (draws >= self.replace_share) & (draws < self.replace_share + self.drop_share)
         noisy[aligned[dropped]] = NO_ENTITY
         return noisy
