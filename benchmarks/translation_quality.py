@@ -5,9 +5,11 @@
 
 TASKS holds multi30k_en_fr (train and valid), tatoeba_en_ko, jhe_ko_en and park_news_ko_en. Each line of the output is a
 cell: pair of languages, kind of model, side, seed. A cell that is there is not done again, so a run that was stopped
-goes on with the next one. Same pairs, tokenizer, sizes, dropout, smoothing, tokens a step, steps, and rate: warm-up,
-then the inverse square root. 4 beams; the length penalty is each side's own form of exponent 1. BLEU is sacrebleu's on
-detokenised text, with its signature. Korean to English has 500 pairs of the three sets held out, by a fixed draw.
+goes on with the next one; within a cell a line is printed every ten seconds, and the table so far after each cell.
+
+Same pairs, tokenizer, sizes, dropout, smoothing, tokens a step, steps, and rate: warm-up, then the inverse square root.
+4 beams; the length penalty is each side's own form of exponent 1. BLEU is sacrebleu's on detokenised text, with its
+signature. Korean to English has 500 pairs of the three sets held out, by a fixed draw.
 """
 
 from __future__ import annotations
@@ -75,24 +77,32 @@ def build(side: str, corpus: Corpus, size: Size, device: torch.device, seed: int
     return Etude(corpus, size, device, seed, **changes)
 
 
-def train(side: Side, steps: int, warm_up: int) -> int:
-    """Return the target tokens read."""
-    tokens = 0
+def train(side: Side, steps: int, warm_up: int, label: str) -> int:
+    """Return the target tokens read; print how far it is every ten seconds."""
+    tokens, started = 0, time.perf_counter()
+    last = started
     for number in range(1, steps + 1):
         if isinstance(side, Joey):  # ours has the same in its recipe
             for group in side.optimizer.param_groups:
                 group["lr"] = PEAK * min(number / warm_up, (warm_up / number) ** 0.5)
         tokens += side.step()
+        moment = time.perf_counter()
+        if number == 1 or moment - last > 10:
+            print(
+                f"{label}: step {number:,} of {steps:,}, {tokens:,} target tokens, {moment - started:.0f} s", flush=True
+            )
+            last = moment
     return tokens
 
 
-def run_cell(side: str, corpus: Corpus, test: TextPairs, size: Size, device: torch.device, seed: int, steps: int
-             ) -> dict[str, Any]:  # fmt: skip
+def run_cell(side: str, corpus: Corpus, test: TextPairs, size: Size, device: torch.device, seed: int, steps: int,
+             label: str) -> dict[str, Any]:  # fmt: skip
     warm_up = min(WARM_UP, max(1, steps // 8))
     learner = build(side, corpus, size, device, seed, warm_up)
-    begun = now(device)
-    tokens = train(learner, steps, warm_up)
-    seconds = now(device) - begun
+    started = now(device)
+    tokens = train(learner, steps, warm_up, label)
+    seconds = now(device) - started
+    print(f"{label}: trained in {seconds:.0f} s, translates {len(test)} sentences", flush=True)
     encoded = corpus.tokenizer.encode_batch([source for source, _ in test])
     sources = [np.append(each.ids[: size.context - 1], 5).astype(np.int64) for each in encoded]
     written = [corpus.tokenizer.decode(ids, special=False).strip() for ids in learner.decode(sources)]
@@ -117,7 +127,9 @@ def summarise(cells: list[dict[str, Any]]) -> None:
             print(f"  {side:<10} {statistics.mean(values):6.2f} +- {errors[side]:.2f}   seeds: {seeds}")
         if {"etude", "joeynmt"} <= sides.keys():
             gap = statistics.mean(sides["etude"]) - statistics.mean(sides["joeynmt"])
-            print(f"  difference {gap:+.2f} +- {(errors['etude'] ** 2 + errors['joeynmt'] ** 2) ** 0.5:.2f}")
+            print(
+                f"  difference {gap:+.2f} +- {(errors['etude'] ** 2 + errors['joeynmt'] ** 2) ** 0.5:.2f}", flush=True
+            )
 
 
 def main() -> None:
@@ -148,13 +160,15 @@ def main() -> None:
                         if (languages, kind, side, seed) in done:
                             continue
                         name = {"languages": languages, "kind": kind, "side": side, "seed": seed}
-                        cell = name | run_cell(side, corpus, test, size, device, seed, steps)
+                        label = f"{languages} {kind} {side} seed {seed}"
+                        cell = name | run_cell(side, corpus, test, size, device, seed, steps, label)
                         cell |= {"hardware": describe_hardware(), "versions": describe_versions(),
                                  "finished": time.strftime("%Y-%m-%d %H:%M")}  # fmt: skip
                         cells.append(cell)
                         with options.out.open("a", encoding="utf-8") as file:
                             file.write(json.dumps(cell, ensure_ascii=False) + "\n")
-                        print(f"{name} BLEU {cell['bleu']:.2f} in {cell['seconds']:.0f} s", flush=True)
+                        print(f"{label}: BLEU {cell['bleu']:.2f}, chrF {cell['chrf']:.2f}", flush=True)
+                        summarise(cells)
     summarise(cells)
 
 

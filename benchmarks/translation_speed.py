@@ -9,15 +9,20 @@ Training is in real target tokens a second, decoding (4 beams, all sentences of 
 take turns for some rounds; a ratio is the median of those of the rounds, and every round is told. Before decoding, the
 Transformers of all three have the same weights, ours after the training of the first part, so that they write the same
 text (the share of equal translations is told); recurrent ones decode with what they learnt in the same rounds.
+
+Every side and round prints a line with its figure when it is over, and --out is written again after each, so a run that
+is cut off leaves what it had measured ("complete": false).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +57,63 @@ def now(device: torch.device) -> float:
 
 def train_for(side: Side, seconds: float, device: torch.device) -> float:
     """Real target tokens a second."""
-    begun, tokens = now(device), 0
-    while now(device) - begun < seconds:
+    started, tokens = now(device), 0
+    while now(device) - started < seconds:
         for _ in range(8 if device.type == "cuda" else 1):
             tokens += side.step()
-    return tokens / (now(device) - begun)
+    return tokens / (now(device) - started)
+
+
+def warm_up(kind: str, side: Side, seconds: float, device: torch.device, results: Results) -> None:
+    """Train until everything is compiled, tuned and allocated; say after each few seconds how it goes."""
+    started = last = now(device)
+    steps = tokens = since = 0
+    while True:
+        since += side.step()
+        steps += 1
+        moment = now(device)
+        is_over = moment - started >= seconds
+        if is_over or steps == 1 or moment - last > 5:
+            tokens += since
+            results.log(f"{kind} training, warm-up: {side.name} step {steps}, {tokens:,} target tokens, "
+                        f"now {since / (moment - last):,.0f} a second")  # fmt: skip
+            last, since = moment, 0
+        if is_over:
+            return
+
+
+class Results:
+    """What was measured so far; written whole after every figure."""
+
+    def __init__(self, path: Path | None, sizes: str) -> None:
+        self.path = path
+        self.started = time.perf_counter()
+        self.values: dict[str, Any] = {
+            "hardware": describe_hardware(), "versions": describe_versions(), "sizes": sizes, "complete": False,
+        }  # fmt: skip
+
+    def log(self, message: str) -> None:
+        print(f"[{time.perf_counter() - self.started:6.1f} s] {message}", flush=True)
+
+    def write(self) -> None:
+        if self.path is not None:
+            aside = self.path.with_name(self.path.name + ".tmp")
+            aside.write_text(json.dumps(self.values, indent=1) + "\n")
+            os.replace(aside, self.path)
 
 
 def compare(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Medians of every side, and the median ratio of ours to each other with its range."""
+    """Medians of every side, and the median ratio of ours to each other with its range, over complete rounds."""
     names = list(rounds[0])
+    complete = [entry for entry in rounds if entry.keys() == rounds[0].keys()]
     return {
         "rounds": rounds,
-        "median": {name: statistics.median(entry[name] for entry in rounds) for name in names},
+        "median": {name: statistics.median(entry[name] for entry in complete) for name in names},
         "ratio": {
             name: {
-                "median": statistics.median(entry["etude"] / entry[name] for entry in rounds),
-                "low": min(entry["etude"] / entry[name] for entry in rounds),
-                "high": max(entry["etude"] / entry[name] for entry in rounds),
+                "median": statistics.median(entry["etude"] / entry[name] for entry in complete),
+                "low": min(entry["etude"] / entry[name] for entry in complete),
+                "high": max(entry["etude"] / entry[name] for entry in complete),
             }
             for name in names
             if name != "etude"
@@ -77,13 +121,31 @@ def compare(rounds: list[dict[str, float]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def take_turns(
+    name: str, part: str, unit: str, sides: list[Side], rounds: int, figure: Callable[[Side], float], results: Results
+) -> dict[str, Any]:
+    """Measure every side in every round; print and write each figure as soon as it is there."""
+    entries: list[dict[str, float]] = []
+    for number in range(1, rounds + 1):
+        entries.append({})
+        for side in sides:
+            entries[-1][side.name] = value = figure(side)
+            results.values[name][part] = compare(entries)
+            results.write()
+            ratio = "" if side is sides[0] else f", ours is {entries[-1][sides[0].name] / value:.2f} x"
+            results.log(f"{name} {part}, round {number} of {rounds}: {side.name} {value:,.0f} {unit}{ratio}")
+    return compare(entries)
+
+
 def show(title: str, unit: str, results: dict[str, Any]) -> None:
     print(f"\n{title}, {unit}")
     for name, value in results["median"].items():
         rounds = " ".join(f"{entry[name]:,.0f}" for entry in results["rounds"])
         ratio = results["ratio"].get(name)
-        told = "" if ratio is None else f"  ours is {ratio['median']:.2f} x ({ratio['low']:.2f} - {ratio['high']:.2f})"
-        print(f"  {name:<18} {value:>10,.0f}{told}   rounds: {rounds}", flush=True)
+        factor = (
+            "" if ratio is None else f"  ours is {ratio['median']:.2f} x ({ratio['low']:.2f} - {ratio['high']:.2f})"
+        )
+        print(f"  {name:<18} {value:>10,.0f}{factor}   rounds: {rounds}", flush=True)
 
 
 def build(
@@ -99,41 +161,47 @@ def build(
 
 
 def measure(
-    corpus: Corpus, valid: Pairs, size: Size, device: torch.device, options: argparse.Namespace
-) -> dict[str, Any]:
+    corpus: Corpus, valid: Pairs, size: Size, device: torch.device, options: argparse.Namespace, results: Results
+) -> None:
+    results.values[size.kind] = {}
     sides = build(corpus, Pairs.from_corpus(corpus, size.context), size, device, options.peers, options.compile)
-    for side in sides:  # compiles, tunes, allocates
-        train_for(side, options.warm, device)
-    rounds = [{side.name: train_for(side, options.seconds, device) for side in sides} for _ in range(options.rounds)]
-    training = compare(rounds)
+    for side in sides:
+        warm_up(size.kind, side, options.warm, device, results)
+    training = take_turns(size.kind, "training", "target tokens a second", sides, options.rounds,
+                          lambda side: train_for(side, options.seconds, device), results)  # fmt: skip
     show(f"{size.kind}: training", "target tokens a second", training)
     ours = sides[0]
     assert isinstance(ours, Etude)
     for _ in range(options.learn):
         ours.step()
+    results.log(f"{size.kind}: {options.learn} more steps of ours before decoding")
     if size.kind == "transformer":
         for side in sides[1:]:
             if isinstance(side, (Joey, Marian)):
                 side.load(ours)
-    decoding_rounds: list[dict[str, float]] = []
-    written: dict[str, list[list[int]]] = {}
     sources = valid.sources[: options.sentences]
-    for _ in range(options.rounds if options.sentences > 32 else 1):
-        entry = {}
-        for side in sides:
-            begun = now(device)
-            written[side.name] = side.decode(sources)
-            entry[side.name] = len(sources) / (now(device) - begun)
-        decoding_rounds.append(entry)
-    decoding = compare(decoding_rounds)
+    written: dict[str, list[list[int]]] = {}
+
+    def decode(side: Side) -> float:
+        started = now(device)
+        written[side.name] = side.decode(sources)
+        return len(sources) / (now(device) - started)
+
+    for side in sides:  # compiles, allocates
+        started = now(device)
+        side.decode(sources[: min(len(sources), 64)])
+        results.log(f"{size.kind} decoding, warm-up: {side.name} in {now(device) - started:.1f} s")
+    rounds = options.rounds if options.sentences > 32 else 1
+    decoding = take_turns(size.kind, "decoding", "sentences a second", sides, rounds, decode, results)
     decoding["mean_length"] = {name: statistics.mean(map(len, texts)) for name, texts in written.items()}
     decoding["equal"] = {
         name: statistics.mean(a == b for a, b in zip(texts, written["etude"], strict=True))
         for name, texts in written.items()
     }
+    results.values[size.kind]["decoding"] = decoding
+    results.write()
     show(f"{size.kind}: beam search of {len(sources)} sentences", "sentences a second", decoding)
-    print(f"  mean length {decoding['mean_length']}, equal to ours {decoding['equal']}")
-    return {"training": training, "decoding": decoding}
+    print(f"  mean length {decoding['mean_length']}, equal to ours {decoding['equal']}", flush=True)
 
 
 def main() -> None:
@@ -153,19 +221,20 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options.compile = device.type == "cuda"
     name = "tiny" if options.tiny else "small" if options.small or device.type == "cpu" else "gpu"
-    results: dict[str, Any] = {"hardware": describe_hardware(), "versions": describe_versions(), "sizes": name}
+    results = Results(options.out, name)
     with tempfile.TemporaryDirectory() as folder:
         vocab = 2000 if options.tiny else 8000
         for part in ("train", "valid"):
             kind = f"bpe:{vocab}" if part == "train" else str(Path(folder) / "train")
             etude.prepare(options.data / f"{part}.jsonl.xz", out=Path(folder) / part, tokenizer=kind, pairs="en,fr",
                           valid=0.0)  # fmt: skip
+        results.log(f"prepared {options.data.name}")
         corpus, held_out = (Corpus.open(Path(folder) / part) for part in ("train", "valid"))
         for kind, size in SIZES[name].items():
             if options.only in (None, kind):
-                results[kind] = measure(corpus, Pairs.from_corpus(held_out, size.context), size, device, options)
-    if options.out is not None:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+                measure(corpus, Pairs.from_corpus(held_out, size.context), size, device, options, results)
+    results.values["complete"] = True
+    results.write()
 
 
 if __name__ == "__main__":
