@@ -5,11 +5,16 @@ Both train the same score with the same width, loss, margin, batch, negatives, l
 with mean ties, on the graph's valid triples; --own-evaluator asks PyKEEN's evaluator, too. Speed is that of the median
 epoch behind the first, which compiles, records and warms up on either side; the whole time is printed beside it.
 
-What differs: `--share` triples have the same negatives here (1: each has its own, as in PyKEEN), and all negatives of a
-triple replace one side, in PyKEEN half of them each side. PyKEEN's RotatE takes the L2 norm of the complex differences
+What differs: `--share` triples have the same negatives here (1: each has its own, as in PyKEEN); several numbers are
+several sides. Either library replaces one side of a triple in all its negatives; PyKEEN the head in the first half of a
+batch, the tail in the second, here by a coin for each triple. PyKEEN's RotatE takes the L2 norm of the complex differences
 where the paper's code adds up their moduli, so its vectors are ranked by its own evaluator (mean ties, too).
 
+Each epoch is a line on stderr; the file of --json is written anew after each training, so a run that is cut off leaves
+what it has. --limit SECONDS starts no training that would end behind it, as long as the side's last one.
+
     python benchmarks/kge_pykeen.py --graph fb15k237 --score transe --epochs 20 --seeds 3            # one GPU
+    python benchmarks/kge_pykeen.py --epochs 6 --seeds 5 --share 128 1 --limit 300 --json kge.json
     python benchmarks/kge_pykeen.py --graph wn18rr --score rotate --epochs 20 --seeds 3
     python benchmarks/kge_pykeen.py --device cpu --width 64 --negatives 16 --epochs 3 --seeds 2 --triples 30000
 
@@ -31,6 +36,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +68,22 @@ class Outcome:
     own_mrr: float | None = None  # by PyKEEN's evaluator
 
 
+class EpochClock:
+    """The time at the end of each epoch of one training, each told on stderr."""
+
+    def __init__(self, side: str, options: argparse.Namespace) -> None:
+        self.side, self.options = side, options
+        self.started = time.perf_counter()
+        self.times: list[float] = []
+
+    def tick(self) -> None:
+        if self.options.device != "cpu":
+            torch.cuda.synchronize()
+        self.times.append(time.perf_counter())
+        count, seconds = len(self.times), self.times[-1] - self.started
+        print(f"  {self.side}: epoch {count} of {self.options.epochs}, {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
 def read_triples(path: Path) -> list[list[str]]:
     opener = lzma.open if path.suffix == ".xz" else open
     with opener(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
@@ -82,7 +104,7 @@ def read_graph(folder: Path, name: str, limit: int | None) -> Any:
     return Graph.from_triples(encode(train), entities, relations, valid=encode(known))
 
 
-def build_recipe(options: argparse.Namespace, seed: int) -> Any:
+def build_recipe(options: argparse.Namespace, seed: int, share: int = 1) -> Any:
     from etude.recipes.schema import Recipe
 
     complex_parts = 2 if options.score in ("rotate", "complex") else 1
@@ -98,8 +120,8 @@ def build_recipe(options: argparse.Namespace, seed: int) -> Any:
             "objective.margin": options.margin,
             "objective.adversarial": options.alpha,
             "objective.negatives": options.negatives,
-            "objective.share": options.share,
-            "objective.row_tokens": max(options.share, 128),
+            "objective.share": share,
+            "objective.row_tokens": max(share, 128),
             "objective.subsampling": False,
             "train.steps": 1,
             "train.batch_tokens": options.batch,
@@ -127,26 +149,24 @@ def rank(model: Any, graph: Any, count: int) -> tuple[float, float]:
     return float((1 / ranks).mean()), float((ranks <= 10).mean())
 
 
-def train_ours(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
+def train_ours(options: argparse.Namespace, graph: Any, seed: int, share: int) -> Outcome:
     from etude.recipes.learner import build_learner
     from etude.runs.source import open_source, resolve_for
-    from etude.train.device import synchronize
     from etude.train.loop import Loop
 
-    recipe = build_recipe(options, seed)
+    recipe = build_recipe(options, seed, share)
     source = open_source(graph, recipe)
     recipe = resolve_for(recipe, source)
     steps = len(source.triples) // options.batch
     model, objective = build_learner(recipe, None)
     device = torch.device(options.device)
-    times: list[float] = []
+    clock = EpochClock(f"ours, share {share}, seed {seed}", options)
 
     class Timed(Loop):
         def advance(self, step: Any) -> None:
             super().advance(step)
             if self.state.step % steps == 0:
-                synchronize(device)
-                times.append(time.perf_counter())
+                clock.tick()
 
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -157,7 +177,7 @@ def train_ours(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
         loop.run()
         seconds = time.perf_counter() - start
     mrr, hits = rank(model, graph, options.ranked)
-    return Outcome(rate(times, steps * options.batch), seconds, mrr, hits)
+    return Outcome(rate(clock.times, steps * options.batch), seconds, mrr, hits)
 
 
 def rate(times: list[float], triples: int) -> float:
@@ -199,13 +219,11 @@ def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
     else:
         model = ComplEx(**shared, entity_initializer=normal, relation_initializer=normal, regularizer=None)
     model = model.to(options.device)
-    times: list[float] = []
+    clock = EpochClock(f"pykeen, seed {seed}", options)
 
     class Clock(TrainingCallback):
         def post_epoch(self, epoch: int, epoch_loss: float, **kwargs: Any) -> None:
-            if options.device != "cpu":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter())
+            clock.tick()
 
     trainer = SLCWATrainingLoop(
         model=model, triples_factory=factory, optimizer=torch.optim.Adam(model.parameters(), lr=options.lr),
@@ -220,7 +238,7 @@ def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
     steps = len(graph.triples("train")) // options.batch
     own = evaluate_pykeen(model, graph, options) if options.own_evaluator or options.score == "rotate" else (None, None)
     mrr, hits = own if options.score == "rotate" else rank(to_ours(model, options, graph), graph, options.ranked)
-    return Outcome(rate(times, steps * options.batch), seconds, mrr, hits, own[0])
+    return Outcome(rate(clock.times, steps * options.batch), seconds, mrr, hits, own[0])
 
 
 def to_ours(model: Any, options: argparse.Namespace, graph: Any) -> Any:
@@ -272,13 +290,16 @@ def main() -> None:
     parser.add_argument("--margin", type=float)
     parser.add_argument("--alpha", type=float)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--share", type=int, default=128, help="triples that share negatives here; 1: as PyKEEN")
+    parser.add_argument(
+        "--share", type=int, nargs="+", default=[128], help="triples that share negatives here; 1: as PyKEEN"
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--triples", type=int, help="only so many train triples")
     parser.add_argument("--ranked", type=int, default=5000, help="valid triples that are ranked")
     parser.add_argument("--own-evaluator", action="store_true", help="PyKEEN's MRR of its own vectors, too")
     parser.add_argument("--only", choices=("ours", "pykeen"))
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds of all trainings together")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--wheels", action="store_true", help="print the wheels that PyKEEN needs, and stop")
     options = parser.parse_args()
@@ -294,25 +315,45 @@ def main() -> None:
         import pykeen.evaluation
         import pykeen.training  # noqa: F401
     graph = read_graph(options.data, options.graph, options.triples)
-    print(f"{options.graph}: {graph!r}; {options.score}, {vars(options)}", file=sys.stderr)
-    trainers = {"ours": train_ours, "pykeen": train_pykeen}
-    results: dict[str, list[Outcome]] = {name: [] for name in trainers if options.only in (None, name)}
+    print(f"{options.graph}: {graph!r}; {options.score}, {vars(options)}", file=sys.stderr, flush=True)
+    trainers: dict[str, Callable[[int], Outcome]] = {
+        f"ours {share}": functools.partial(train_ours, options, graph, share=share) for share in options.share
+    }
+    trainers["pykeen"] = functools.partial(train_pykeen, options, graph)
+    results: dict[str, list[Outcome]] = {name: [] for name in trainers if options.only in (None, name.split()[0])}
+    started = time.perf_counter()
+    whole: dict[str, float] = dict.fromkeys(results, 0.0)  # seconds of a side's last training, ranking included
     for seed in range(options.seeds):
         names = list(results) if seed % 2 == 0 else list(reversed(results))  # in turns
+        if time.perf_counter() - started + sum(whole.values()) > options.limit:
+            print(f"seed {seed} would end behind {options.limit:.0f} s: left out", file=sys.stderr, flush=True)
+            break
         for name in names:
-            outcome = trainers[name](options, graph, seed)
-            results[name].append(outcome)
-            print(f"  seed {seed} {name:>7}: {outcome}", flush=True)
-    print(f"\n{options.graph} {options.score} on {options.device}, {options.epochs} epochs, share {options.share}")
-    print(f"{'':8}{'triples/s':>20}{'seconds':>18}{'MRR':>20}{'hits@10':>20}")
+            begin = time.perf_counter()
+            results[name].append(trainers[name](seed))
+            whole[name] = time.perf_counter() - begin
+            print(f"  seed {seed} {name:>8}: {results[name][-1]}", flush=True)
+            if options.json:
+                content = {side: [vars(outcome) for outcome in outcomes] for side, outcomes in results.items()}
+                options.json.write_text(json.dumps(content, indent=1) + "\n")
+    print_table(options, results)
+
+
+def print_table(options: argparse.Namespace, results: dict[str, list[Outcome]]) -> None:
+    """Mean and standard error of each side, and the differences from PyKEEN seed by seed."""
+    print(f"\n{options.graph} {options.score} on {options.device}, {options.epochs} epochs, mean ± standard error")
+    print(f"{'':10}{'triples/s':>20}{'seconds':>18}{'MRR':>20}{'hits@10':>20}")
     for name, outcomes in results.items():
         columns = [spread([vars(outcome)[key] for outcome in outcomes]) for key in COLUMNS]
-        print(f"{name:8}{columns[0]:>20}{columns[1]:>18}{columns[2]:>20}{columns[3]:>20}")
-    if len(results) == 2:
-        ratios = [a.triples_per_second / b.triples_per_second for a, b in zip(*results.values(), strict=True)]
-        print(f"triples a second: {spread(ratios)} times PyKEEN's")
-    if options.json:
-        options.json.write_text(json.dumps({name: [vars(o) for o in outcomes] for name, outcomes in results.items()}))
+        print(f"{name:10}{columns[0]:>20}{columns[1]:>18}{columns[2]:>20}{columns[3]:>20}")
+    if "pykeen" not in results:
+        return
+    for name, outcomes in results.items():
+        if name != "pykeen":
+            pairs = list(zip(outcomes, results["pykeen"], strict=True))
+            ratios = [ours.triples_per_second / theirs.triples_per_second for ours, theirs in pairs]
+            gaps = [ours.mrr - theirs.mrr for ours, theirs in pairs]
+            print(f"{name}: {spread(ratios)} times PyKEEN's triples a second; MRR {spread(gaps)} from PyKEEN's")
 
 
 if __name__ == "__main__":
