@@ -9,8 +9,8 @@ has its entity stream, the fusion of both and the alignment loss on top. The sid
 those of the rounds. The goal is at least 70 % of BERT's tokens a second.
 
 A line on stderr says what is being built, compiled or trained, and after how many seconds; --out is written anew after
-each side of each round, so a run that is cut off leaves what it has. Compiling both at base size takes minutes on a GPU:
---limit SECONDS starts no round that would end behind it.
+each side of each round, so a run that is cut off leaves what it has. Compiling both at base size takes minutes on a
+GPU: --limit SECONDS starts no round that would end behind it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ epoch behind the first, which compiles, records and warms up on either side; the
 
 What differs: `--share` triples have the same negatives here (1: each has its own, as in PyKEEN); several numbers are
 several sides. Either library replaces one side of a triple in all its negatives; PyKEEN the head in the first half of a
-batch, the tail in the second, here by a coin for each triple. PyKEEN's RotatE takes the L2 norm of the complex differences
-where the paper's code adds up their moduli, so its vectors are ranked by its own evaluator (mean ties, too).
+batch, the tail in the second, here by a coin for each triple. PyKEEN's RotatE takes the L2 norm of the complex
+differences where the paper's code adds up their moduli, so PyKEEN's evaluator ranks its vectors (mean ties, too).
 
 Each epoch is a line on stderr; the file of --json is written anew after each training, so a run that is cut off leaves
 what it has. --limit SECONDS starts no training that would end behind it, as long as the side's last one.
