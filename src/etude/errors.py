@@ -1,17 +1,30 @@
-"""The one exception that a user's input can cause.
+"""The exceptions that a user's input or a failing disk can cause.
 
-Its text is the whole answer: what is wrong, where (file and line), and what to do. The command line prints it without
-a traceback and exits with code 2; in Python it is an ordinary exception.
+Their text is the whole answer: what is wrong, where (file and line), and what to do. The command line prints it without
+a traceback and exits with code 2; in Python they are ordinary exceptions.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
     """Invalid input, described in one message: what, where, what to do."""
+
+
+class WriteError(OSError):
+    """A write that the disk or the file system refused; what was complete before it is still there.
+
+    No UserError: code that goes on after a user's mistake (a contender that fails, a cell of a study) must not go on
+    without a disk, nor store the failure as that of the settings.
+    """
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
@@ -21,3 +34,75 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
     if matches:
         return f" Did you mean '{matches[0]}'?"
     return f" Known: {', '.join(known)}." if known else ""
+
+
+# --- failing disks ------------------------------------------------------------------------------------
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+ADVICE = {
+    errno.ENOSPC: "Free some space, then run the same command again.",
+    errno.EDQUOT: "Free some space, then run the same command again.",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f), then run the same command again.",
+    errno.EROFS: "It is read-only: choose another folder.",
+    errno.EACCES: "Choose a folder that you may write to.",
+    errno.EPERM: "Choose a folder that you may write to.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ENOTDIR: "A part of the path is a file: choose another folder.",
+    errno.EEXIST: "A file is where a folder is needed: choose another folder.",
+    errno.EISDIR: "A folder is where a file is needed: choose another name.",
+    errno.ENOENT: "The folder was removed or moved.",
+    errno.EIO: "The disk fails: take another one.",
+}
+
+
+def explain_os_error(error: BaseException, path: str | Path | None = None) -> str | None:
+    """Return the message of a failed write or read, or None where an error is none of a file system.
+
+    `path` is what was written. Libraries report such failures in their own classes: safetensors and torch as texts,
+    numpy as an OSError without a number.
+    """
+    if isinstance(error, WriteError):
+        return str(error)
+    if isinstance(error, ConnectionError | BlockingIOError | ChildProcessError | InterruptedError | TimeoutError):
+        return None
+    number = _error_number(error)
+    if number is None:
+        return None
+    file = error.filename if isinstance(error, OSError) and error.filename is not None else path
+    subject = "A file" if file is None else escape_path(file)
+    reason = "no space is left on the disk" if number in FULL else os.strerror(number)
+    return f"{subject} cannot be written or read: {reason}. {ADVICE.get(number, '')}".rstrip()
+
+
+def _error_number(error: BaseException) -> int | None:
+    text = str(error)
+    if isinstance(error, OSError):
+        return errno.ENOSPC if error.errno is None and "requested and" in text else error.errno
+    if type(error).__name__ == "SafetensorError":
+        number = re.search(r"\(os error (\d+)\)", text)
+        return int(number[1]) if number else None
+    is_torch_writer = isinstance(error, RuntimeError) and ("unexpected pos" in text or "PytorchStreamWriter" in text)
+    return errno.ENOSPC if is_torch_writer else None
+
+
+@contextmanager
+def explain_write_failure(path: str | Path, kind: type[UserError | WriteError] = WriteError) -> Iterator[None]:
+    """Turn what a failing disk raises while `path` is written into a WriteError that names it.
+
+    `kind` is UserError where nothing has begun, so that the path itself is the mistake.
+    """
+    try:
+        yield
+    except (UserError, WriteError):
+        raise
+    except Exception as error:
+        message = explain_os_error(error, path)
+        if message is None:
+            raise
+        raise kind(message) from error
+
+
+def escape_path(path: str | Path | bytes | int) -> str:
+    """Return a path as one printable line: bytes that are no UTF-8 and control characters are shown escaped."""
+    text = os.fsdecode(path) if isinstance(path, str | Path | bytes) else str(path)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -36,7 +36,8 @@ def test_a_cell_may_fork_while_its_process_listens(tmp_path: Path) -> None:
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(cell.dump() + "\n")
     process.stdin.flush()
-    assert json.loads(process.stdout.readline()) == {"key": "abc", "error": "ended with 0", "stopped": False}
+    reply = json.loads(process.stdout.readline())
+    assert reply == {"key": "abc", "error": "ended with 0", "stopped": False, "unwritten": False}
     process.stdin.close()  # the end of its input is its end
     assert process.wait(20) == 0
     process.stdout.close()

@@ -23,7 +23,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.recipes.document import Document
 from etude.recipes.schema import validate_settings
 from etude.runs.checksums import remove_checksums, write_checksums
@@ -113,9 +113,10 @@ class Baseline(ABC, Generic[E]):
         }
         remove_checksums(folder)
         aside = folder / f".{WEIGHTS}.writing"
-        save_file({name: np.ascontiguousarray(array) for name, array in self.arrays().items()}, aside)
-        checkpoint.flush(aside)
-        aside.replace(folder / WEIGHTS)
+        with explain_write_failure(folder / WEIGHTS):
+            save_file({name: np.ascontiguousarray(array) for name, array in self.arrays().items()}, aside)
+            checkpoint.flush(aside)
+            aside.replace(folder / WEIGHTS)
         # last: a folder that has it is complete
         checkpoint.write_text(folder / FILE, json.dumps(content, ensure_ascii=False, allow_nan=False))
         write_checksums(folder)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from etude.cli import catalog, comparison, corpus, hub, inference, pretraining, serving, show, transfer, verify
-from etude.errors import UserError
+from etude.errors import UserError, explain_os_error
 
 COMMANDS = (
     *comparison.COMMANDS,
@@ -88,14 +88,15 @@ def main() -> None:
     sys.argv[:own] = [word for word in sys.argv[:own] if word != "--debug"]
     try:
         app()
-    except UserError as error:
-        if debug:
+    except (UserError, OSError) as error:
+        message = str(error) if isinstance(error, UserError) else explain_os_error(error)
+        if debug or message is None:
             raise
         from rich.console import Console
         from rich.text import Text
 
-        message = Text.assemble(("Error: ", "bold red"), str(error))
-        Console(stderr=True, soft_wrap=True).print(message, highlight=False)
+        text = Text.assemble(("Error: ", "bold red"), message)
+        Console(stderr=True, soft_wrap=True).print(text, highlight=False)
         sys.exit(2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.hub import mapping
 from etude.hub.families import electra, match_recipe
 from etude.hub.family import Family, published_activation
@@ -180,14 +181,20 @@ def write_published(published: PublishedModel, folder: Path) -> None:
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Write a safetensors file, aside first and then renamed into place."""
     writing = file.with_name(f".{file.name}.writing")
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        writing,
-        metadata={"format": "pt"},
-    )
-    checkpoint.flush(writing)
-    writing.replace(file)
-    checkpoint.flush(file.parent)
+    try:
+        with explain_write_failure(file):
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+                writing,
+                metadata={"format": "pt"},
+            )
+            checkpoint.flush(writing)
+            writing.replace(file)
+            checkpoint.flush(file.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            writing.unlink(missing_ok=True)
+        raise
 
 
 def read_run_tensors(recipe: Recipe, special: Specials, folder: Path) -> tuple[dict[str, Tensor], set[str]]:

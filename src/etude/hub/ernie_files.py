@@ -24,7 +24,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.graph.entity_links import EntityLinks
 from etude.graph.entity_table import load_entity_table
 from etude.hub import mapping
@@ -171,7 +171,8 @@ def write_release(
     checkpoint.write_text(folder / CONFIG, json.dumps(make_config(settings), indent=1) + "\n")
     vocabulary = [tokenizer.token(number) for number in range(tokenizer.vocab)]
     checkpoint.write_text(folder / VOCABULARY, "\n".join(vocabulary) + "\n")
-    torch.save({**published, **unused, **decoder}, folder / WEIGHTS)
+    with explain_write_failure(folder / WEIGHTS):
+        torch.save({**published, **unused, **decoder}, folder / WEIGHTS)
     vectors = tensors[TABLE][1:].numpy()
     if names is not None and len(vectors):
         _write_vectors(names, vectors, folder)

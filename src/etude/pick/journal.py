@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from etude.errors import UserError
+from etude.errors import UserError, WriteError
 from etude.pick.clock import Clock
 from etude.train import checkpoint
 
@@ -29,6 +29,7 @@ class Journal:
         self.values: dict[str, Any] = {"version": VERSION, "inputs": dict(inputs), "spent": 0.0, "decisions": {}}
         self.changed: list[str] = []
         self.is_resumed = False
+        self.is_written = False  # by this process
         if self.path.is_file():
             self._continue(self._read())
         self.clock: Clock | None = None
@@ -65,6 +66,9 @@ class Journal:
 
     def save(self) -> None:
         """Write the journal with the time spent so far."""
+        if self.is_written and not self.path.exists():
+            raise WriteError(f"{self.path} is not there any more: the folder was removed or moved during the pick.")
         if self.clock is not None:
             self.values["spent"] = max(self.values["spent"], round(self.clock.spent, 3))
         checkpoint.write_text(self.path, json.dumps(self.values, indent=1, ensure_ascii=False))
+        self.is_written = True

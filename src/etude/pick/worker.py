@@ -39,22 +39,24 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
     start_reader(requests)
 
-    from etude.errors import UserError
+    from etude.errors import UserError, explain_os_error
     from etude.pick.clock import OutOfTime
 
     while True:
-        job, error = json.loads(requests.get()), None
+        job, error, unwritten = json.loads(requests.get()), None, False
         try:
             run_job(job)
         except OutOfTime:
             error = "there was no time for it"
         except UserError as problem:
             error = str(problem)
+        except OSError as problem:
+            error, unwritten = explain_os_error(problem) or repr(problem), True
         except Exception as problem:
             traceback.print_exc()
             error = f"{type(problem).__name__}: {problem}"
         sys.stderr.flush()
-        replies.write(json.dumps({"error": error}) + "\n")
+        replies.write(json.dumps({"error": error, "unwritten": unwritten}) + "\n")
         replies.flush()
 
 

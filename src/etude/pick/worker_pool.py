@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from etude.errors import WriteError
+
 GRACE = 15.0  # seconds after its deadline that a process may take to write what it has
 MAX_SLOTS = 4  # small models at once: more share the same card, and each gets less of it
 CORES_PER_SLOT = 2  # one to launch kernels, one to build batches
@@ -85,7 +87,10 @@ class WorkerPool:
             code = process.wait()
             return f"its process ended with code {code}" if is_ready else "it did not end by its deadline"
         self.idle.put(process)
-        error: str | None = json.loads(reply)["error"]
+        answer = json.loads(reply)
+        error: str | None = answer["error"]
+        if answer.get("unwritten"):  # the disk's failure ends the pick; it is no failure of the contender
+            raise WriteError(error)
         return error
 
     def _start(self) -> subprocess.Popen[str]:

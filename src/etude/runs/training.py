@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.runs.run import METRICS, Run
 from etude.train import memory, peak
 from etude.train.loop import Loop
@@ -60,7 +60,9 @@ def lock_run(run: Run, ranks: Ranks) -> Iterator[None]:
     if not ranks.is_first:
         yield
         return
-    with (run.folder / LOCK).open("a") as lock:
+    with explain_write_failure(run.folder / LOCK):
+        lock = (run.folder / LOCK).open("a")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

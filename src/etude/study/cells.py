@@ -83,10 +83,10 @@ class CellStore:
     def lock(self, key: str) -> Iterator[Path]:
         """Lock the working folder of a cell for one process; the lock ends with the process."""
         work = self.work_folder(key)
-        work.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # not its parents: a study whose folder was removed must not go on elsewhere
         with open(self.folder / f".{key}.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            work.mkdir(parents=True, exist_ok=True)
+            work.mkdir(exist_ok=True)
             for leftover in work.glob(".run.creating-*"):  # by a process that died
                 shutil.rmtree(leftover, ignore_errors=True)
             yield work

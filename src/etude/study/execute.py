@@ -57,6 +57,7 @@ class CellResult:
     key: str
     error: str | None = None
     stopped: bool = False
+    unwritten: bool = False  # the disk refused a write: the error is no cell's, and no cell can go on
 
 
 def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:

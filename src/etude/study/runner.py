@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import yaml
 
-from etude.errors import UserError
+from etude.errors import UserError, WriteError
 from etude.recipes.document import Writer
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
@@ -353,6 +353,8 @@ def run_cells(
         if result.stopped:
             visit.export(store)
             raise Interrupted
+        if result.unwritten:
+            raise WriteError(result.error)
         planned_seconds += cell.seconds
         if result.error is None:
             finished.add(result.key)

@@ -39,6 +39,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
     start_reader(requests)
 
+    from etude.errors import explain_os_error
     from etude.study.cells import Cell
     from etude.study.execute import CellResult, run_cell
 
@@ -47,6 +48,8 @@ def main() -> None:
         cell = Cell.parse(requests.get())
         try:
             result = run_cell(cell, folder)
+        except OSError as error:
+            result = CellResult(cell.key, explain_os_error(error) or repr(error), unwritten=True)
         except Exception as error:
             traceback.print_exc()
             result = CellResult(cell.key, f"{type(error).__name__}: {error}")

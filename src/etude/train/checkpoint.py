@@ -7,6 +7,7 @@ checks both. No pickle is involved.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,16 +21,32 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 
 FORMAT = 1
 
 
 def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-    """Write checkpoint `step` under `folder`: one safetensors file for each group of tensors, and the state."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write checkpoint `step` under `folder`: one safetensors file for each group of tensors, and the state.
+
+    A disk that refuses it raises WriteError; what was written so far is removed, the checkpoints before stay.
+    """
     target = folder / f"step-{step:012d}"
     writing = folder / f".writing-{step:012d}-{os.getpid()}"
+    try:
+        with explain_write_failure(target):
+            _write_checkpoint(folder, writing, step, groups, state)
+            rename_into_place(writing, target)
+    except BaseException:
+        shutil.rmtree(writing, ignore_errors=True)
+        raise
+    return target
+
+
+def _write_checkpoint(
+    folder: Path, writing: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+) -> None:
+    folder.mkdir(exist_ok=True)
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir()
     files = {}
@@ -42,8 +59,6 @@ def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], st
     content["blake2b"] = _hash_content(content)  # of everything else in this file
     write_text(writing / "state.json", json.dumps(content, indent=1))
     flush(writing)
-    rename_into_place(writing, target)
-    return target
 
 
 def rename_into_place(writing: Path, target: Path) -> None:
@@ -107,16 +122,20 @@ def _hash_content(content: Mapping[str, Any]) -> str:
 
 def prune(folder: Path, keep: int, best: int | None) -> None:
     """Remove all but the last `keep` checkpoints and the best, and what killed writers left behind."""
-    for path in folder.glob(".writing-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob(".old-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_leftovers(folder)
     for step in list_steps(folder)[: -max(1, keep)]:
         if step != best:
             # renamed first, so that a kill in the middle of the removal leaves no half a checkpoint
             aside = folder / f".old-{step}"
             os.rename(folder / f"step-{step:012d}", aside)
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove half-written and half-removed checkpoints of a writer that was killed; this process is the only writer."""
+    for pattern in (".writing-*", ".old-*"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
@@ -146,9 +165,15 @@ def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], source
 def write_text(path: Path, text: str) -> None:
     """Write and flush one small file; readers never see half of it, as it is written aside and renamed."""
     aside = path.with_name(f".{path.name}.writing")
-    aside.write_text(text, encoding="utf-8")
-    flush(aside)
-    os.replace(aside, path)
+    try:
+        with explain_write_failure(path):
+            aside.write_text(text, encoding="utf-8")
+            flush(aside)
+            os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
 
 
 def flush(path: Path) -> None:

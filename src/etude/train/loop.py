@@ -484,6 +484,8 @@ class Loop:
 
     def restore(self) -> None:
         """Load the last complete checkpoint, if there is one, and truncate the log to its length."""
+        if self.ranks.is_first:
+            checkpoint.remove_leftovers(self.folder / "checkpoints")
         steps = checkpoint.list_steps(self.folder / "checkpoints")
         if not steps:
             if self.log:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.errors import UserError
+from etude.errors import UserError, WriteError, explain_write_failure
 from etude.extras import require
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class MetricsLog:
         if tensorboard is not None:
             require("tensorboard", "train.tensorboard=true")
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "ab")  # noqa: SIM115 (held for the length of the run)
+        with explain_write_failure(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "ab")  # noqa: SIM115 (held for the length of the run)
         self._folder = tensorboard
         self._writer: SummaryWriter | None = None
 
@@ -42,8 +43,9 @@ class MetricsLog:
             raise ValueError(f"a line of metrics lacks {', '.join(missing)}")
         # JSON has no NaN: what is not finite is written as null
         values = {name: _none_if_nonfinite(value) for name, value in line.items()}
-        self._file.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        with explain_write_failure(self.path):
+            self._file.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            self._file.flush()
         if self._folder is not None:
             self._write_tensorboard(values)
 
@@ -59,10 +61,20 @@ class MetricsLog:
                 self._writer.add_scalar(f"{split}/{name}", value, values["step"])
 
     def position(self) -> int:
-        """Flush to disk and return the length in bytes, for a checkpoint."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
+        """Flush to disk and return the length in bytes, for a checkpoint; WriteError where the file is gone.
+
+        A run whose folder was removed would else train to its end and lose everything there.
+        """
+        with explain_write_failure(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        status = os.fstat(self._file.fileno())
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), status):
+            raise WriteError(
+                f"{self.path} is not there any more: the folder of the run was removed, moved or replaced while it "
+                "trained. Put it back and resume it, or start again."
+            )
+        return status.st_size
 
     def truncate(self, position: int) -> None:
         """Truncate the file to the length stored in a checkpoint, half-written line and all."""
@@ -84,7 +96,8 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the file and TensorBoard's."""
-        self._file.close()
+        with explain_write_failure(self.path):
+            self._file.close()
         if self._writer is not None:
             self._writer.close()
 

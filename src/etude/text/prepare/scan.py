@@ -8,6 +8,7 @@ not grow with the text: hashes lie in a file.
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -155,7 +156,9 @@ def mark_duplicates(work: Path, count: int) -> int:
     By ranges of hashes, so that memory stays bounded.
     """
     hashes = np.memmap(work / HASHES, "<u8", "r")
-    marks = np.memmap(work / DUPLICATES, np.uint8, "w+", shape=(count,))
+    with (work / DUPLICATES).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, count)  # on a full disk a write to mapped memory would end the process
+    marks = np.memmap(work / DUPLICATES, np.uint8, "r+", shape=(count,))
     ranges = -(-count // CHUNK)
     total = 0
     for number in range(ranges):

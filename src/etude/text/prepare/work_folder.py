@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from etude.errors import UserError
+from etude.errors import UserError, WriteError, explain_os_error, explain_write_failure
 from etude.text.checked_files import MANIFEST
 
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
@@ -27,11 +27,9 @@ class WorkFolder:
     def __enter__(self) -> WorkFolder:
         parent = self.out.absolute().parent
         self.new_folders = [folder for folder in (parent, *parent.parents) if not folder.exists()]
-        try:
+        with explain_write_failure(self.folder, UserError):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lock = (self.folder / LOCK).open("w")
-        except OSError as problem:
-            raise UserError(f"{self.folder} cannot be written: {problem.strerror}.") from None
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -39,6 +37,16 @@ class WorkFolder:
             raise UserError(
                 f"Another process is preparing {self.out} right now. Wait for it, or choose another name."
             ) from None
+        try:
+            with explain_write_failure(self.folder):
+                self._continue_or_clear()
+        except BaseException:
+            self.lock.close()
+            raise
+        return self
+
+    def _continue_or_clear(self) -> None:
+        """Keep what an interrupted preparation with the same settings left; remove anything else."""
         text = json.dumps(self.settings, sort_keys=True)
         settings_file = self.folder / SETTINGS
         can_continue = settings_file.is_file() and settings_file.read_text() == text
@@ -49,7 +57,6 @@ class WorkFolder:
                 elif path.name != LOCK:
                     path.unlink()
             write_atomically(settings_file, text)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
         if kind is not None and issubclass(kind, UserError):
@@ -58,6 +65,10 @@ class WorkFolder:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
         self.lock.close()
+        if isinstance(value, OSError) and not isinstance(value, WriteError):
+            message = explain_os_error(value, self.folder)
+            if message is not None:  # what is complete stays, and the same command goes on
+                raise WriteError(message) from value
 
     def path(self, name: str) -> Path:
         return self.folder / name
