@@ -5,17 +5,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.documented
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 WORKERS ?= 2
 
-.PHONY: help setup test check format demo wheel hooks
+.PHONY: help setup test check format demo docs wheel hooks
 
 help:
 	@echo "make demo     the main job on the built-in world"
 	@echo "make test     run the tests"
 	@echo "make check    lint, formatting and types"
 	@echo "make format   rewrite the sources in house format"
+	@echo "make docs     build the documentation into site/"
 	@echo "make wheel    build the wheel into dist/"
 	@echo "make hooks    run the checks before each commit, by pre-commit"
 
@@ -54,6 +56,16 @@ format: $(STAMP)
 
 demo: $(RUNTIME)
 	$(BIN)/etude demo
+
+$(DOCS_STAMP): $(RUNTIME)
+	@echo "Installing what the documentation needs"
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+# Nothing is fetched by the build, nor by the pages: open site/index.html.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html: open it in a browser"
 
 # setuptools, which torch brings, builds it: nothing is downloaded. Files of an earlier build must not get in.
 wheel: $(RUNTIME)

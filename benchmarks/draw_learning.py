@@ -1,4 +1,4 @@
-"""Draws curves: python benchmarks/draw_learning.py docs/learning/enwiki-h200.json out.svg"""
+"""Draws curves: python benchmarks/draw_learning.py docs/results/learning/enwiki-h200.json out.svg"""
 
 from __future__ import annotations
 

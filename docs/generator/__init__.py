@@ -1,0 +1,1 @@
+"""What the site is made of beside its pages: references from the code, pictures, files outside docs/."""

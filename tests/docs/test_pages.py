@@ -1,0 +1,190 @@
+"""Every page of the documentation: links lead somewhere, commands parse, Python compiles, all is in the navigation."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import typer
+import yaml
+from docs.generator import outside, results_list
+from docs.generator.commands import commands
+
+from etude.cli.adapter import Call
+from etude.cli.main import app
+from etude.kinds import list_kinds
+from etude.models.transfer_settings import TransferSettings
+from etude.recipes.schema import Recipe
+from etude.train.settings import Settings as Train
+from tests.docs.code_blocks import DOCS, PAGES, ROOT, etude_lines, read_blocks, split_command
+
+GROUP = typer.main.get_command(app)
+COMMANDS = dict(commands())
+TEACHING = [page for page in PAGES if page.relative_to(DOCS).parts[0] in ("tutorials", "howto", "systems", "ko")]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(params=PAGES, ids=name_of)
+def page(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of the headings, as mkdocs and GitHub make them; a second one of a name gets a number."""
+    text = re.sub(r"^(```+|~~~+).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
+    names: Counter[str] = Counter()
+    found = set(re.findall(r"\{ ?#([\w-]+)", text))
+    for title in re.findall(r"^#+ (.+?)(?: *\{.*\})?$", text, re.MULTILINE):
+        plain = re.sub(r"\]\([^)]*\)|[`*\[\]]", "", title)
+        slug = re.sub(r"\s", "-", re.sub(r"[^\w\- ]", "", plain.lower()).strip())
+        found.add(f"{slug}_{names[slug]}" if names[slug] else slug)
+        names[slug] += 1
+    return found
+
+
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link in outside.LINK.findall(outside.without_code(text)):
+        if link.startswith("#"):
+            assert link[1:] in anchors(text), link
+        elif (target := outside.target_of(link, page)) is not None:
+            file, anchor = target
+            assert file.exists(), link
+            generated = file.suffix == ".md" and "<!-- generated:" in file.read_text(encoding="utf-8")
+            if anchor and file.suffix == ".md" and not generated:
+                assert anchor in anchors(file.read_text(encoding="utf-8")), link
+
+
+def test_commands_parse(page: Path) -> None:
+    """By the parser of the command line, places and settings included."""
+    for block in read_blocks(page.read_text(encoding="utf-8")):
+        for line in etude_lines(block):
+            for words in split_command(line):
+                check_command(words, f"{page.name}, line {block.line}: {line}")
+
+
+def check_command(words: list[str], place: str) -> None:
+    names = words[:3] if words[1:2] == ["show"] else words[:2]
+    if words[1].startswith("-"):
+        return  # etude --help
+    name = " ".join(names)
+    assert name in COMMANDS, f"{place}: there is no {name}"
+    command = GROUP
+    for word in names[1:]:
+        command = command.commands[word]  # type: ignore[attr-defined]
+    rest = words[len(names) :]
+    try:
+        context = command.make_context(name, list(rest))
+    except Exception as error:
+        pytest.fail(f"{place}: {error}")
+    if "--resume" in rest:
+        return  # takes no places: the run knows them
+    arguments = Call[object](COMMANDS[name], context.params).arguments
+    check_settings(name, arguments, place)
+
+
+def check_settings(name: str, arguments: dict[str, object], place: str) -> None:
+    """Settings of a shipped recipe and of a fine-tuning, by the schema."""
+    settings = arguments.get("settings") or {}
+    assert isinstance(settings, dict)
+    recipe = arguments.get("recipe") or arguments.get("name")
+    shipped = isinstance(recipe, str) and "/" not in recipe and not recipe.endswith(".yaml")
+    if shipped and name in ("etude pretrain", "etude check", "etude bench", "etude recipes"):
+        Recipe.load(str(recipe), settings)
+    if name == "etude finetune":
+        known = {"train": Train.model_fields, "transfer": TransferSettings.model_fields}
+        kinds = list_kinds("tasks")
+        if arguments.get("task") in kinds:
+            known["task"] = kinds[str(arguments["task"])].Settings.model_fields
+        for setting in settings:
+            group, _, rest = setting.partition(".")
+            if group in known:
+                assert rest.partition(".")[0] in known[group], f"{place}: {setting}"
+
+
+def test_there_are_many_commands() -> None:
+    """So that a change of the reader cannot pass by finding none."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert sum(1 for text in texts for block in read_blocks(text) for _ in etude_lines(block)) > 100
+
+
+def test_python_compiles_and_imports_exist(page: Path) -> None:
+    for block in read_blocks(page.read_text(encoding="utf-8")):
+        if block.language not in ("python", "py"):
+            continue
+        tree = ast.parse(block.text, filename=f"{page.name}, line {block.line}")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    assert importlib.util.find_spec(alias.name), alias.name
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                if node.module.startswith("etude"):
+                    module = importlib.import_module(node.module)
+                    assert not [alias.name for alias in node.names if not hasattr(module, alias.name)], node.module
+                else:
+                    assert importlib.util.find_spec(node.module.partition(".")[0]), node.module
+
+
+def test_yaml_blocks_are_yaml(page: Path) -> None:
+    for block in read_blocks(page.read_text(encoding="utf-8")):
+        if block.language == "yaml":
+            assert yaml.safe_load(block.text) is not None, block.line
+
+
+@pytest.mark.parametrize("page", TEACHING, ids=name_of)
+def test_teaching_pages_carry_no_laboratory_figures(page: Path) -> None:
+    """A figure has a commit beside it, and stands in docs/results."""
+    assert not re.search(r"\bcommit [0-9a-f]{7}\b|커밋 [0-9a-f]{7}\b", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "systems").rglob("*.svg")), ids=name_of)
+def test_pictures_load_nothing(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert not re.search(r'(?:href|src)="(?:https?:)?//|<script|@import|url\(', text)
+
+
+class Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without the objects it names."""
+
+
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
+
+
+def navigation() -> list[str]:
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        inner = entry.values() if isinstance(entry, dict) else entry
+        return [page for value in inner for page in pages(value)]  # type: ignore[attr-defined]
+
+    with open(ROOT / "mkdocs.yml", encoding="utf-8") as file:
+        return pages(yaml.load(file, Loader)["nav"])
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """Reports of single studies and results are reached from their lists."""
+    entries = navigation()
+    assert len(entries) == len(set(entries))
+    listed = {entry for entry in entries if not entry.startswith("results/")}
+    own = {name_of(page) for page in PAGES if page.parent not in (DOCS / "results", DOCS / "studies")}
+    assert own | {"studies/README.md"} == listed
+    reached = {outside.site_path(file) for file in [*PAGES, *outside.outside_files(), *results_list.reports()]}
+    assert set(entries) <= reached
+
+
+def test_results_are_all_listed() -> None:
+    """Every report of benchmarks/results and docs/results, with a date and a commit."""
+    rows = results_list.page().splitlines()[2:]
+    assert len(rows) == len(results_list.reports()) >= 9
+    assert all(re.match(r"\| 20\d\d-\d\d-\d\d \| \[.+\]\(.+\.md\) \| (?:`|not recorded)", row) for row in rows), rows
