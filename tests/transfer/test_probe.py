@@ -24,7 +24,7 @@ from tests.tasks.labelled_records import records
 from tests.transfer.test_every_task import same
 
 Bases = Callable[[str], Path]
-KINDS = ("choice", "classify", "pair", "rank", "relation", "similarity", "tag")
+KINDS = ("choice", "classify", "pair", "rank", "relation", "similarity", "span", "tag")
 
 
 def write_examples(path: Path, kind: str, count: int, seed: int = 0) -> Path:
@@ -107,6 +107,34 @@ def test_features_do_not_hang_on_company(base: Bases, tmp_path: Path, monkeypatc
         probe.features(together.examples, deadline=time.monotonic())
 
 
+def test_spans_in_several_windows(base: Bases, tmp_path: Path) -> None:
+    """Texts longer than a window: one row a question, and the run answers as the probe."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(60):
+        words = [str(word) for word in rng.choice(["film", "plot", "actor", "very", "not"], 40)]
+        words[int(rng.integers(40))] = "good"
+        context = " ".join(words)
+        answer = {"text": "good", "answer_start": context.index("good")}
+        lines.append(json.dumps({"id": str(number), "question": "who", "context": context, "answers": [answer]}) + "\n")
+    (tmp_path / "train.jsonl").write_text("".join(lines), encoding="utf-8")
+    module = task_module("span")
+    settings = module.Settings(length=24, stride=8, answer=3)
+    examples = module.read(tmp_path / "train.jsonl")
+    probe = Probe(open_pretrained(base("bert")), "span", settings, module.learn(examples, settings), "cpu")
+    features = probe.features(examples)
+    assert features.counts.sum() > len(examples) * 60  # windows overlap: tokens are read more than once
+    head = probe.fit(features, range(40))
+    answers = probe.predict(head, features, range(40, 60))
+    assert accuracy("span", probe, features, answers, list(range(40, 60))) > 0.9
+    run = probe.write(head, tmp_path / "run", tmp_path / "train.jsonl")
+    again = TaskModel.open(run.folder, "cpu").predict(examples.part(range(40, 60)))
+    assert all(map(same, again, answers))
+    with pytest.raises(UserError, match=r"task\.null=head"):
+        null = module.Settings(null="head")
+        Probe(open_pretrained(base("bert")), "span", null, {"null": True, "threshold": 0.0}, "cpu")
+
+
 def test_unlabelled_and_unseen_examples(base: Bases, tmp_path: Path) -> None:
     file = write_examples(tmp_path / "train.jsonl", "classify", 60)
     probe, features = make_probe(base("bert"), "classify", file)
@@ -141,7 +169,7 @@ def test_by_a_setting_of_finetune(base: Bases, reviews: tuple[Path, Path], tmp_p
 
 
 def test_what_a_probe_cannot_do(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
-    assert [kind for kind in (*KINDS, "span") if not supports(kind)] == ["span"]
+    assert [kind for kind in (*KINDS, "entity_typing") if not supports(kind)] == ["entity_typing"]
     for overrides, words in (
         ({"transfer.probe": True, "task.head": "mlp"}, "task.head=mlp"),
         ({"transfer.probe": True, "transfer.frozen": False}, "drop transfer.frozen=false"),
@@ -149,9 +177,9 @@ def test_what_a_probe_cannot_do(base: Bases, reviews: tuple[Path, Path], tmp_pat
     ):
         with pytest.raises(UserError, match=words):
             finetune(base("bert"), "classify", reviews[0], tmp_path / "run", overrides=overrides, quiet=True)
-    file = write_examples(tmp_path / "span.jsonl", "span", 8)
-    with pytest.raises(UserError, match="cannot do the task span"):
-        finetune(base("bert"), "span", file, tmp_path / "run", overrides={"transfer.probe": True}, quiet=True)
+    file = write_examples(tmp_path / "typing.jsonl", "entity_typing", 8)
+    with pytest.raises(UserError, match="cannot do the task entity_typing"):
+        finetune(base("bert"), "entity_typing", file, tmp_path / "run", overrides={"transfer.probe": True}, quiet=True)
     assert not (tmp_path / "run").exists()
 
 

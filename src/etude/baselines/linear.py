@@ -200,25 +200,29 @@ class Choice:
 
 
 @with_one_blas_thread
-def fit_best(candidates: Sequence[sparse.csr_matrix], problem: Problem, seed: int = 0) -> Choice:
-    """Fit with the features and the C of the least held-out loss."""
+def fit_best(
+    candidates: Sequence[sparse.csr_matrix], problem: Problem, seed: int = 0, penalties: Sequence[float] | None = None
+) -> Choice:
+    """Fit with the features and the C of the least held-out loss; of PENALTIES, every second where rows are many."""
     factors = [Factor.of(features) for features in candidates]
-    losses = np.array([held_out_losses(factor.rows, problem, seed) for factor in factors])  # (features, penalties)
+    if penalties is None:
+        penalties = PENALTIES if factors[0].rows.shape[0] <= KERNEL_ROWS else PENALTIES[::2]
+    losses = np.array([held_out_losses(factor.rows, problem, seed, penalties) for factor in factors])
     best, penalty = np.unravel_index(int(losses.argmin()), losses.shape)
-    factor, chosen = factors[int(best)], PENALTIES[int(penalty)]
+    factor, chosen = factors[int(best)], penalties[int(penalty)]
     fitted = fit_linear(factor.rows, problem.loss(np.arange(len(problem.strata))), problem.outputs, chosen)
     return Choice(factor.restore(fitted), int(best), chosen)
 
 
-def held_out_losses(rows: Matrix, problem: Problem, seed: int) -> np.ndarray:
-    """(penalties,) summed over folds, of which fewer are looked at where rows are many, as of penalties.
+def held_out_losses(rows: Matrix, problem: Problem, seed: int, penalties: Sequence[float] = PENALTIES) -> np.ndarray:
+    """(penalties,) summed over folds, of which fewer are looked at where rows are many.
 
     C grows until the loss has risen twice: what lies behind is never better, and takes the longest. It stays infinite.
     """
     count = len(problem.strata)
-    losses = np.full(len(PENALTIES), np.inf)
+    losses = np.full(len(penalties), np.inf)
     if count < 4:
-        losses[len(PENALTIES) // 2] = 0.0  # too few to hold any out: a penalty in the middle
+        losses[len(penalties) // 2] = 0.0  # too few to hold any out: a penalty in the middle
         return losses
     folds = min(FOLDS, count // 2)
     assigned = stratified_folds(problem.strata, folds, seed)
@@ -229,8 +233,8 @@ def held_out_losses(rows: Matrix, problem: Problem, seed: int) -> np.ndarray:
         splits.append((rows[problem.rows(train)], problem.loss(train), rows[problem.rows(valid)], problem.loss(valid)))
     fitted: list[Linear | None] = [None] * len(splits)
     tried: list[float] = []
-    for number in range(len(PENALTIES))[:: 1 if rows.shape[0] <= KERNEL_ROWS else 2]:
-        penalty, losses[number] = PENALTIES[number], 0.0
+    for number, penalty in enumerate(penalties):
+        losses[number] = 0.0
         for fold, (train_rows, train_loss, valid_rows, valid_loss) in enumerate(splits):
             # from where the penalty before it ended
             model = fit_linear(train_rows, train_loss, problem.outputs, penalty, fitted[fold])

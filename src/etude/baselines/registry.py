@@ -11,6 +11,7 @@ from etude.baselines.candidates import ChoiceBaseline, RankBaseline, SimilarityB
 from etude.baselines.labels import LabelBaseline
 from etude.baselines.linear_baseline import WordVectors
 from etude.baselines.ngram_bag import BagBaseline
+from etude.baselines.spans import SpanBaseline
 from etude.baselines.tagger import TagBaseline
 from etude.errors import UserError
 from etude.runs.task_plan import task_module
@@ -18,9 +19,10 @@ from etude.settings import Strict
 from etude.tasks.base import Facts
 from etude.tasks.data.examples import Examples
 
-Family = LabelBaseline | SimilarityBaseline | ChoiceBaseline | RankBaseline | TagBaseline
+Family = LabelBaseline | SimilarityBaseline | ChoiceBaseline | RankBaseline | TagBaseline | SpanBaseline
 BASELINES: dict[str, str] = {
-    "tfidf": "tf-idf of words and characters under a linear model; of tags, word features under a linear chain",
+    "tfidf": "tf-idf of words and characters under a linear model; of tags, word features under a linear chain; "
+    "of spans, overlap with the question under a linear model of spans",
     "ngrams": "a bag of n-grams with embeddings, as fastText",
     "vectors": "the mean of word vectors under a linear model",
     "tfidf+vectors": "tf-idf beside the mean of word vectors; of tags, word features beside clusters of word vectors",
@@ -30,7 +32,7 @@ PAIRS: dict[str, type[Family]] = {
 }  # fmt: skip
 TEXTS: dict[str, type[Family]] = {"classify": LabelBaseline, "relation": LabelBaseline}
 FAMILIES: dict[str, dict[str, type[Family]]] = {
-    "tfidf": {**TEXTS, **PAIRS, "tag": TagBaseline},
+    "tfidf": {**TEXTS, **PAIRS, "tag": TagBaseline, "span": SpanBaseline},
     "ngrams": {"classify": BagBaseline, "relation": BagBaseline},
     "vectors": {**TEXTS, **PAIRS},
     "tfidf+vectors": {**TEXTS, **PAIRS, "tag": TagBaseline},

@@ -54,6 +54,8 @@ TAGGER_LABELS = {
     "tfidf": {"en": "word features, linear chain", "ko": "단어 자질, 선형 연쇄"},
     "tfidf+vectors": {"en": "word features and clusters of the text's words", "ko": "단어 자질과 글의 단어 군집"},
 }
+SPAN_LABELS = {"tfidf": {"en": "words of the question, linear spans", "ko": "질문의 단어, 선형 구간"}}
+KIND_LABELS = {"tag": TAGGER_LABELS, "span": SPAN_LABELS}
 
 
 @dataclass
@@ -221,7 +223,7 @@ class Race:
         """Models that read plain text, or words with the vectors of the user's text."""
         if vectors is None:
             self.run_folds(self.enter(Majority()))
-        labels = BASELINE_LABELS | (TAGGER_LABELS if self.data.labelled.kind == "tag" else {})
+        labels = BASELINE_LABELS | KIND_LABELS.get(self.data.labelled.kind, {})
         for name, label in labels.items():
             is_due = baselines.needs_vectors(name) == (vectors is not None)
             if is_due and baselines.supports(name, self.data.labelled.kind):

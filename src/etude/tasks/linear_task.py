@@ -2,8 +2,8 @@
 
 Of such a task the last layer can be solved for instead of trained, where the model below it is frozen: the *linear
 probe* (transfer/probe.py). A *unit* is what has logits of its own: a text or a pair, a word of a sentence, a candidate
-of a question. The task says what its last layer reads of each unit, what the units should become, and what logits
-answer.
+of a question, a token that a span may open or close at. The task says what its last layer reads of each unit, what the
+units should become, and what logits answer.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Targets:
 
     softmax      values are the numbers of labels: cross-entropy over the logits of a unit
     squares      values are numbers: squared error of its one output
-    candidates   values are 1 where a unit is right, else 0: the units of an example share one softmax
+    candidates   values are 1 where a unit is right, else 0: the units of an example share one softmax; of several
+                 outputs (where a span opens, where it closes) each has a column of values and a softmax of its own
     """
 
     loss: TargetLoss
-    values: list[np.ndarray]  # (units,) of each example
+    values: list[np.ndarray]  # (units,) of each example, or (units, outputs)
 
 
 class PartialRows(Rows[RowT_co], Protocol[RowT_co]):

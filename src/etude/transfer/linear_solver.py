@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -28,6 +29,9 @@ from etude.tasks.linear_task import TargetLoss, Targets
 
 PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # from strong to weak: each starts from the one before
 INNER_FOLDS = 5
+# of an example, beside those that are right: a uniform sample of alternatives keeps the estimate consistent (McFadden
+# 1978), and the tokens of a text are hundreds
+SAMPLED_CANDIDATES = 32
 MANY_UNITS = 4000  # beyond it one held-out fifth is enough to tell penalties apart, and folds take long
 
 Name = TypeVar("Name")
@@ -62,7 +66,7 @@ class Problem:
 
     loss: TargetLoss
     features: np.ndarray  # (U, D) float64, standardised
-    values: np.ndarray  # (U,)
+    values: np.ndarray  # (U,), or (U, outputs) of candidates
     counts: np.ndarray  # (examples,) units of each
     outputs: int
     width: int  # D, before any rotation: what the penalty is a multiple of
@@ -94,7 +98,12 @@ class Problem:
             return float(-np.mean(_log_softmax(logits)[np.arange(len(logits)), self.values.astype(int)]))
         if self.loss == "squares":
             return float(np.mean((logits[:, 0] - self.values) ** 2))
-        return _candidate_loss(logits[:, 0], self)[0] / max(1, len(self.counts))
+        losses = [_candidate_loss(logits[:, number], self.column(number))[0] for number in range(self.outputs)]
+        return sum(losses) / max(1, len(self.counts))
+
+    def column(self, number: int) -> Problem:
+        """The problem of one output, where each has values of its own."""
+        return self if self.values.ndim == 1 else replace(self, values=self.values[:, number], outputs=1)
 
 
 @with_one_blas_thread
@@ -105,10 +114,12 @@ def choose_and_fit(
 
     `groups` (examples,) are equal where inputs are: a text that stands twice must not be held out from itself.
     """
-    values, counts = np.concatenate(targets.values).astype(np.float64), np.array([len(v) for v in targets.values])
-    useful = np.ones(len(counts), dtype=bool)
+    useful = np.ones(len(targets.values), dtype=bool)
     if targets.loss == "candidates":  # an example whose candidates are all right, or all wrong, says nothing
-        useful = np.array([0 < part.sum() < len(part) for part in targets.values])
+        useful = np.array([np.all((part.sum(0) > 0) & (part.sum(0) < len(part))) for part in targets.values])
+        targets, units = _sample_candidates(targets, seed)
+        features = {name: array[units] for name, array in features.items()}
+    values, counts = np.concatenate(targets.values).astype(np.float64), np.array([len(v) for v in targets.values])
     best: tuple[Name, float, float] | None = None
     problems: dict[Name, tuple[Problem, np.ndarray, np.ndarray]] = {}
     for name, array in features.items():
@@ -128,6 +139,22 @@ def choose_and_fit(
     weight = weight @ rotation / deviation
     layer = LinearLayer(weight.astype(np.float32), (bias - weight @ mean).astype(np.float32))
     return Fit(name, penalty, loss, layer)
+
+
+def _sample_candidates(targets: Targets, seed: int) -> tuple[Targets, np.ndarray]:
+    """The targets of the right candidates and some others of each example, and (U,) which units they are."""
+    draw = np.random.default_rng(fold(seed, "candidates"))
+    values, units, start = [], [], 0
+    for part in targets.values:
+        is_right = part.reshape(len(part), -1).any(1)
+        others = np.flatnonzero(~is_right)
+        if len(others) > SAMPLED_CANDIDATES:
+            others = draw.choice(others, SAMPLED_CANDIDATES, replace=False)
+        numbers = np.sort(np.concatenate([np.flatnonzero(is_right), others]))
+        values.append(part[numbers])
+        units.append(start + numbers)
+        start += len(part)
+    return Targets(targets.loss, values), np.concatenate(units)
 
 
 def cross_validate(problem: Problem, seed: int) -> np.ndarray:
@@ -206,17 +233,21 @@ def _solve_softmax(problem: Problem, strengths: Sequence[float]) -> Iterator[Lay
 
 
 def _solve_candidates(problem: Problem, strengths: Sequence[float]) -> Iterator[Layer]:
-    features = problem.features
+    """Each output by itself: they share features, and no weights."""
+    features, columns = problem.features, [problem.column(number) for number in range(problem.outputs)]
 
-    def value_and_slope(weight: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
-        value, slope = _candidate_loss(features @ weight, problem)
+    def value_and_slope(weight: np.ndarray, strength: float, own: Problem) -> tuple[float, np.ndarray]:
+        value, slope = _candidate_loss(features @ weight, own)
         total = value + strength / 2 * float(weight @ weight)
-        return total / len(problem.counts), (slope @ features + strength * weight) / len(problem.counts)
+        return total / len(own.counts), (slope @ features + strength * weight) / len(own.counts)
 
-    weight = np.zeros(features.shape[1])
+    weights = [np.zeros(features.shape[1]) for _ in columns]
     for strength in strengths:
-        weight = _minimise(value_and_slope, weight, strength)
-        yield weight[None], np.zeros(1)
+        weights = [
+            _minimise(partial(value_and_slope, own=own), weight, strength)
+            for weight, own in zip(weights, columns, strict=True)
+        ]
+        yield np.stack(weights), np.zeros(len(weights))
 
 
 def _candidate_loss(scores: np.ndarray, problem: Problem) -> tuple[float, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,11 +58,38 @@ class WindowRows:
 
 
 @dataclass
+class QuestionRows:
+    """One row for each question, its windows as sequences: what a linear probe reads."""
+
+    questions: list[WindowedQuestion]
+    segments: bool
+    shuffle: bool = False
+    row_tokens: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int) -> WindowRow:
+        windowed = self.questions[index % len(self)]
+        tokens = np.concatenate(windowed.sequences)
+        bounds = np.concatenate([[0], np.cumsum([len(each) for each in windowed.sequences])]).astype(np.int32)
+        segments = None
+        if self.segments:
+            parts = [np.arange(len(each)) >= windowed.before for each in windowed.sequences]
+            segments = np.concatenate(parts).astype(np.uint8)
+        return WindowRow(index, tokens, bounds, segments)
+
+    def part(self, numbers: Sequence[int]) -> QuestionRows:
+        return QuestionRows([self.questions[number] for number in numbers], self.segments)
+
+
+@dataclass
 class WindowBatch(Batch):
     starts: Tensor | None = None  # (S,) places in the sequence
     ends: Tensor | None = None
     nulls: Tensor | None = None  # (S,) the place of the null answer
     absent: Tensor | None = None  # (S,) float32, 1 where the window holds no answer
+    row_lengths: np.ndarray | None = None  # (R,) tokens of each row, on the host
 
 
 def by_sequence(scores: Tensor, batch: Batch) -> Tensor:

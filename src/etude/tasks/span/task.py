@@ -29,17 +29,19 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.models.depth import training_flops
 from etude.nn.precision import upcast
+from etude.nn.states import States
 from etude.objectives.base import IGNORE, Term, join
 from etude.settings import Strict
-from etude.tasks.base import Answer, Answers, Facts, Task
+from etude.tasks.base import Answer, Answers, Facts
 from etude.tasks.data.examples import Examples, gather
 from etude.tasks.data.records import FILES, records
+from etude.tasks.linear_task import LinearTask, PartialRows, Targets
 from etude.tasks.published_head import EncoderFamily, PublishedHead
 from etude.tasks.span import answers as rules
 from etude.tasks.span.answers import Rules
 from etude.tasks.span.official_files import official
 from etude.tasks.span.questions import COLUMNS, INPUTS, PROMPT, TEXTS, Question, parse, strata
-from etude.tasks.span.rows import WindowBatch, WindowedQuestion, WindowRow, WindowRows, by_sequence
+from etude.tasks.span.rows import QuestionRows, WindowBatch, WindowedQuestion, WindowRow, WindowRows, by_sequence
 from etude.tasks.span.scoring import SpanScoring, majority
 from etude.tasks.span.windows import windows
 from etude.text.tokenizer.tokenizer import Encoding, Tokenizer
@@ -85,7 +87,8 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
     return Span(settings, model, tokenizer, facts["null"], facts["threshold"])
 
 
-class Span(Task[Question, WindowRow, WindowBatch]):
+class Span(LinearTask[Question, WindowRow, WindowBatch]):
+    gives_probabilities = False  # of a label
     scoring: SpanScoring
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
@@ -171,6 +174,7 @@ class Span(Task[Question, WindowRow, WindowBatch]):
             ends=torch.tensor([end for _, end in targets]),
             nulls=torch.tensor(nulls),
             absent=torch.tensor([float(span is None) for span in spans]),
+            row_lengths=np.array([len(row.tokens) for row in rows]),
         )
 
     def _scores(self, model: Model, batch: WindowBatch) -> tuple[Tensor, Tensor | None]:
@@ -275,6 +279,52 @@ class Span(Task[Question, WindowRow, WindowBatch]):
             )
             for i, j in zip(*np.nonzero(fit), strict=True)
         ]
+
+    # --- a linear probe: units are the tokens of all windows, each side has one softmax over them ------------
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        return self.head
+
+    @property
+    def nonlinear_part(self) -> str | None:
+        return "task.null=head" if self.absent is not None else None
+
+    def unlabelled_rows(self, examples: Examples[Question]) -> QuestionRows:
+        return QuestionRows(self.rows(examples).questions, self.framing.segments)
+
+    def features(self, model: Model, states: States, batch: WindowBatch) -> Tensor:
+        return states.last  # (N, D)
+
+    def unit_counts(self, batch: WindowBatch) -> np.ndarray:
+        assert batch.row_lengths is not None
+        return batch.row_lengths
+
+    def targets(self, examples: Examples[Question], rows: PartialRows[WindowRow]) -> Targets:
+        """Where the answer opens and closes, in every window that has it; the null answers where there is none."""
+        assert isinstance(rows, QuestionRows)
+        values = []
+        for item, windowed in zip(examples, rows.questions, strict=True):
+            parts = []
+            for sequence, span in zip(windowed.sequences, windowed.spans, strict=True):
+                marks = np.zeros((len(sequence), 2))
+                null = len(sequence) - 1 if self.last else 0
+                places = span if item.answers else (null, null)
+                if places is not None:
+                    marks[places, (0, 1)] = 1
+                parts.append(marks)
+            values.append(np.concatenate(parts))
+        return Targets("candidates", values)
+
+    def answers(
+        self, examples: Examples[Question], rows: PartialRows[WindowRow], logits: Sequence[np.ndarray]
+    ) -> list[Answer]:
+        assert isinstance(rows, QuestionRows)
+        answers = []
+        for windowed, scores in zip(rows.questions, logits, strict=True):
+            bounds = np.cumsum([len(sequence) for sequence in windowed.sequences])[:-1]
+            answers.append(self._answer(windowed, [(piece, None) for piece in np.split(scores, bounds)]))
+        return answers
 
     # --- scores -------------------------------------------------------------------------------------
 
