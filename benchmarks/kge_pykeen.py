@@ -15,6 +15,7 @@ what it has. --limit SECONDS starts no training that would end behind it, as lon
 
     python benchmarks/kge_pykeen.py --graph fb15k237 --score transe --epochs 20 --seeds 3            # one GPU
     python benchmarks/kge_pykeen.py --epochs 6 --seeds 5 --share 128 1 --limit 300 --json kge.json
+    python benchmarks/kge_pykeen.py --same-batches 50 --share 128 1            # same start and batches: same vectors?
     python benchmarks/kge_pykeen.py --graph wn18rr --score rotate --epochs 20 --seeds 3
     python benchmarks/kge_pykeen.py --device cpu --width 64 --negatives 16 --epochs 3 --seeds 2 --triples 30000
 
@@ -185,11 +186,10 @@ def rate(times: list[float], triples: int) -> float:
     return float(triples / statistics.median(np.diff(times))) if len(times) > 1 else float("nan")
 
 
-def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
+def build_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> tuple[Any, Any]:
+    """PyKEEN's model with its loss, and its triples."""
     from pykeen.losses import NSSALoss
     from pykeen.models import ComplEx, DistMult, RotatE, TransE
-    from pykeen.training import SLCWATrainingLoop
-    from pykeen.training.callbacks import TrainingCallback
     from pykeen.triples import CoreTriplesFactory
 
     factory = CoreTriplesFactory(
@@ -218,7 +218,14 @@ def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
         )
     else:
         model = ComplEx(**shared, entity_initializer=normal, relation_initializer=normal, regularizer=None)
-    model = model.to(options.device)
+    return model.to(options.device), factory
+
+
+def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
+    from pykeen.training import SLCWATrainingLoop
+    from pykeen.training.callbacks import TrainingCallback
+
+    model, factory = build_pykeen(options, graph, seed)
     clock = EpochClock(f"pykeen, seed {seed}", options)
 
     class Clock(TrainingCallback):
@@ -241,6 +248,69 @@ def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
     return Outcome(rate(clock.times, steps * options.batch), seconds, mrr, hits, own[0])
 
 
+def compare_updates(options: argparse.Namespace, graph: Any, share: int) -> None:
+    """Print how far both libraries' vectors part when they start alike and read the same triples and negatives."""
+    from etude.recipes.learner import build_learner
+    from etude.runs.source import open_source, resolve_for
+    from etude.train.loop import Loop
+
+    theirs, _ = build_pykeen(options, graph, 0)
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=options.lr)
+    recipe = build_recipe(options, 0, share)
+    source = open_source(graph, recipe)
+    model, objective = build_learner(resolve_for(recipe, source), None)
+    copy_vectors(theirs, model, options)
+    begin = model.entities.weight.detach().clone()
+    device = torch.device(options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(
+            Path(folder), model, objective, objective.rows(source, 0), recipe.train,
+            total=options.same_batches, device=device,
+        )  # fmt: skip
+        for step in loop.loader.steps(0, options.same_batches):
+            [batch] = step.batches
+            positives, negatives = list_triples(batch, share)
+            loop.advance(step)
+            optimizer.zero_grad()
+            negative = theirs.score_hrt(negatives.flatten(0, 1).to(device)).view(negatives.shape[:2])
+            negative = negative.masked_fill((negatives == positives[:, None]).all(-1).to(device), -1e4)  # is none
+            loss = theirs.loss.process_slcwa_scores(theirs.score_hrt(positives.to(device)), negative)
+            loss.backward()
+            optimizer.step()
+    expected = to_ours(theirs, options, graph)
+    for name, ours, other in (
+        ("entities", model.entities.weight, expected.entities.weight),
+        ("relations", model.relations.weight, expected.relations.weight),
+    ):
+        gaps = (ours - other).abs()
+        count = options.same_batches
+        print(f"share {share}, {count} steps: {name} differ by {gaps.mean():.2g} in the mean, {gaps.max():.2g} at most")
+    print(f"entities moved by {(model.entities.weight - begin.to(device)).abs().mean():.2g} in the mean")
+
+
+def list_triples(batch: Any, share: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The true triples (B, 3) and the corrupted ones (B, n, 3) of one of our batches."""
+    known, relations, answers, wants_head = batch.tokens, batch.relations, batch.answers, batch.wants_head
+    negatives = batch.negatives.repeat_interleave(share, 0)  # (B, n)
+
+    def order(candidates: torch.Tensor) -> torch.Tensor:
+        shape = candidates.shape
+        fixed, kinds, heads = (x[:, None].expand(shape) for x in (known, relations, wants_head))
+        return torch.stack([torch.where(heads, candidates, fixed), kinds, torch.where(heads, fixed, candidates)], -1)
+
+    return order(answers[:, None])[:, 0], order(negatives)
+
+
+def copy_vectors(theirs: Any, ours: Any, options: argparse.Namespace) -> None:
+    tables = (theirs.entity_representations, theirs.relation_representations)
+    entities, relations = (table[0](indices=None).detach().cpu() for table in tables)
+    if options.score == "complex":
+        entities, relations = (torch.cat([table.real, table.imag], -1) for table in (entities, relations))
+    with torch.no_grad():
+        ours.entities.weight.copy_(entities)
+        ours.relations.weight.copy_(relations)
+
+
 def to_ours(model: Any, options: argparse.Namespace, graph: Any) -> Any:
     """PyKEEN's vectors in our model, so that one evaluator ranks both."""
     from etude.recipes.learner import build_learner
@@ -248,13 +318,7 @@ def to_ours(model: Any, options: argparse.Namespace, graph: Any) -> Any:
 
     recipe = build_recipe(options, 0)
     ours, _ = build_learner(resolve_for(recipe, open_source(graph, recipe)), None)
-    tables = (model.entity_representations, model.relation_representations)
-    entities, relations = (table[0](indices=None).detach().cpu() for table in tables)
-    if options.score == "complex":
-        entities, relations = (torch.cat([table.real, table.imag], -1) for table in (entities, relations))
-    with torch.no_grad():
-        ours.entities.weight.copy_(entities)
-        ours.relations.weight.copy_(relations)
+    copy_vectors(model, ours, options)
     return ours.to(options.device)
 
 
@@ -301,6 +365,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("ours", "pykeen"))
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds of all trainings together")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--same-batches", type=int, help="compare so many updates on the same batches, and stop")
     parser.add_argument("--wheels", action="store_true", help="print the wheels that PyKEEN needs, and stop")
     options = parser.parse_args()
     if options.wheels:
@@ -316,6 +381,10 @@ def main() -> None:
         import pykeen.training  # noqa: F401
     graph = read_graph(options.data, options.graph, options.triples)
     print(f"{options.graph}: {graph!r}; {options.score}, {vars(options)}", file=sys.stderr, flush=True)
+    if options.same_batches:
+        for share in options.share:
+            compare_updates(options, graph, share)
+        return
     trainers: dict[str, Callable[[int], Outcome]] = {
         f"ours {share}": functools.partial(train_ours, options, graph, share=share) for share in options.share
     }
