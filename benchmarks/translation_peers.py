@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from etude.hub import translator_files
 from etude.inference.model import LoadedModel
 from etude.inference.translation import translate_tokens
-from etude.inference.translation_search import Search
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
+from etude.tasks.translate.search import Search
 from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
 

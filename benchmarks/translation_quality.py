@@ -30,8 +30,8 @@ from translation_peers import Etude, Joey, Pairs, Side, Size
 from translation_speed import SIZES, now
 
 import etude
-from etude.inference.translation_scores import score_translations
 from etude.runs.model_card import describe_hardware, describe_versions
+from etude.tasks.translate.scores import score_translations
 from etude.text.corpus.corpus import Corpus
 
 PEAK, WARM_UP = 1e-3, 1000

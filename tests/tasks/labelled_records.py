@@ -21,6 +21,8 @@ def record(task: str, number: int, draw: np.random.Generator) -> dict[str, Any]:
     text = " ".join([*filler[:1], word, *filler[1:]])
     if task == "classify":
         return {"text": text, "label": word}
+    if task == "translate":
+        return {"source": text, "target": " ".join(reversed(text.split()))}
     if task == "pair":
         return {"text_a": text, "text_b": "film", "label": word}
     if task == "similarity":

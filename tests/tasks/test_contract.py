@@ -130,8 +130,10 @@ def test_outcomes_give_the_official_score(name: str, tmp_path: Path, tokenizer: 
         outcome = task.outcome(examples, answers)
         official = task.evaluate(model, examples, intervals=False)[task.score].value
         assert float(outcome.score()) == pytest.approx(official, abs=1e-9), score
-        doubled = outcome.score(np.full((3, len(outcome.parts)), 2.0))
-        assert doubled == pytest.approx([official] * 3, abs=1e-9), "a resample that has every example twice"
+        # sacrebleu smooths an order without a match by a half of one, however many examples there are
+        if outcome.statistic != "bleu" or outcome.parts.sum(0).all():
+            doubled = outcome.score(np.full((3, len(outcome.parts)), 2.0))
+            assert doubled == pytest.approx([official] * 3, abs=1e-9), "a resample that has every example twice"
         without_model = kind.scoring(task.settings, task.facts()).outcome(examples, answers)  # type: ignore[attr-defined]
         assert (without_model.parts == outcome.parts).all()
 

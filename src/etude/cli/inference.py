@@ -113,7 +113,7 @@ def present_translate(
     if cut:
         typer.echo(f"! {cut} of {len(translations)} were cut at the greatest length, before they ended", err=True)
     if references is not None:
-        from etude.inference.translation_scores import score_translations
+        from etude.tasks.translate.scores import score_translations
 
         for score in score_translations(translations, references, tokenizer):
             typer.echo(str(score), err=True)

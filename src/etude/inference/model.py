@@ -19,11 +19,11 @@ from etude.inference.opening import open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import Search, Translation
-from etude.inference.translation_search import Convention
 from etude.runs.run import TASK
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
+from etude.tasks.translate.search import Convention
 from etude.text.corpus.corpus import Corpus
 
 

@@ -39,7 +39,7 @@ def open_learner(run: Run) -> tuple[Model, UsableObjective, frozenset[str]]:
     if not run.is_fine_tuned:
         return load_learner(run)
     tuned = TaskModel.open(run.folder, device="cpu")
-    return tuned.model.base, tuned.task, frozenset()
+    return *tuned.task.as_learner(tuned.model), frozenset()
 
 
 def open_model(source: str | Path, kind: type[Opened], device: str | None = None) -> Opened:

@@ -7,7 +7,7 @@ Finished hypotheses are compared by (Wu et al. 2016, equation 14)
 with n tokens, the end among them, and a_ij the attention of target token j to source token i: what no token looked at
 counts against a translation. Vaswani et al. 2017, section 6.1: 4 beams, penalty 0.6, no coverage, at most 50 tokens
 more than the source. With one beam it is greedy: the likeliest token each time, until that is the end. The search
-itself is in translation_search.py.
+itself is in tasks/translate/search.py.
 
 States of the decoder are cached, so a token costs one step; no source sees another, and nothing depends on what else
 is translated in the same call.
@@ -15,26 +15,21 @@ is translated in the same call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
-from etude.inference.translation_search import Hypothesis, Search, search_targets
 from etude.models.base import require
 from etude.models.seq2seq import Seq2Seq
-from etude.nn.packed import pack
-from etude.nn.precision import upcast
 from etude.objectives.translate import Translate
+from etude.tasks.translate.decoding import search_sources
+from etude.tasks.translate.search import Hypothesis, Search
 
 __all__ = ["Search", "Translation", "is_translator", "require_translator", "translate", "translate_tokens"]
-
-EXTRA = 50  # tokens of a target beyond those of its source, at most
-HYPOTHESES = {"cpu": 512, "cuda": 4096}  # decoded at once; bounds memory, never changes a result
 
 
 @dataclass(frozen=True)
@@ -69,47 +64,13 @@ def translate(loaded: InferenceModel, texts: Sequence[str], search: Search | Non
     return translations
 
 
-@torch.no_grad()
 def translate_tokens(
     loaded: InferenceModel, sources: Sequence[np.ndarray], search: Search | None = None
 ) -> list[list[Hypothesis]]:
     """Return the `search.best` targets of each source, given as ids with their end, best first."""
-    search = search or Search()
     model, objective = require_translator(loaded)
-    start = objective.start_token
-    assert start is not None  # every translation has one
-    per_batch = max(1, HYPOTHESES[torch.device(loaded.device).type] // search.beams)
-    # of like lengths together: all hypotheses of a batch are read up to the longest source
-    order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
-    log_probs = _make_scorer(loaded, model, objective)
-    results: list[list[Hypothesis]] = [[] for _ in sources]
-    for first in range(0, len(order), per_batch):
-        numbers = order[first : first + per_batch]
-        packed = pack([sources[number] for number in numbers]).to(loaded.device)
-        decoding = model.start_decoding(packed, search.beams, weights=search.coverage > 0)
-        lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
-        limits = (lengths + EXTRA).clamp(max=loaded.model.max_length)
-        targets = search_targets(
-            decoding, log_probs, search, start=start, end=objective.end, lengths=lengths.to(loaded.device),
-            limits=limits.to(loaded.device),
-        )  # fmt: skip
-        for place, best in targets:
-            results[numbers[place]] = best
-    return results
-
-
-def _make_scorer(loaded: InferenceModel, model: Seq2Seq, objective: Translate) -> Callable[[Tensor], Tensor]:
-    """The log-probabilities of the next token; ids without a token, and padding, are never written."""
-    banned = loaded.ids_without_token
-    if objective.pad is not None:
-        banned = torch.zeros(model.vocab, dtype=torch.bool, device=loaded.device) if banned is None else banned.clone()
-        banned[objective.pad] = True
-
-    def score(states: Tensor) -> Tensor:
-        log_probs = upcast(objective.decoder_logits(model, states)).log_softmax(-1)  # (S, V)
-        return log_probs if banned is None else log_probs.masked_fill_(banned, -torch.inf)
-
-    return score
+    device = torch.device(loaded.device)
+    return search_sources(model, objective, sources, search or Search(), device, loaded.ids_without_token)
 
 
 def is_translator(loaded: InferenceModel) -> bool:
@@ -119,7 +80,10 @@ def is_translator(loaded: InferenceModel) -> bool:
 
 def require_translator(loaded: InferenceModel) -> tuple[Seq2Seq, Translate]:
     """The encoder-decoder and its objective; UserError where the model does not translate."""
-    message = "This model does not translate: take a run of a recipe such as transformer-small."
+    message = (
+        "This model does not translate: take a run of a recipe such as transformer-small, or one that was "
+        "fine-tuned for the task translate."
+    )
     if not isinstance(loaded.objective, Translate):
         raise UserError(message)
     return require(loaded.model, Seq2Seq, message), loaded.objective  # type: ignore[type-abstract]

@@ -19,14 +19,14 @@ from etude.errors import UserError
 from etude.extras import require
 from etude.inference.model import LoadedModel
 from etude.inference.translation import Search, Translation, require_translator, translate
-from etude.inference.translation_scores import SegmentScores, make_segment_scores
 from etude.runs.run import Run
 from etude.tasks.bootstrap import Score, bootstrap
-from etude.tasks.data.examples import Examples, Record, column_of, gather, text_of
+from etude.tasks.data.examples import Examples, Record, gather
 from etude.tasks.data.records import records
+from etude.tasks.translate.pairs import SOURCE, TARGET, SentencePair, parse_pair
+from etude.tasks.translate.scores import SegmentScores, make_segment_scores
 from etude.train import checkpoint
 
-SOURCE, TARGET = ("source", "src"), ("target", "tgt", "reference")  # names of columns, where the run knows none
 BUCKETS = (5, 10, 15, 20, 30, 40, 50)  # the longest source of each, in words; one more for what is longer
 
 
@@ -41,14 +41,6 @@ class TranslationScore(Score):
 
     def json(self) -> dict[str, Any]:
         return {**super().json(), "signature": self.signature}
-
-
-@dataclass(frozen=True)
-class SentencePair:
-    """A source, and the reference where there is one."""
-
-    source: str
-    reference: str
 
 
 @dataclass
@@ -85,9 +77,7 @@ def read_pairs(
 
     def parse(record: Record, where: str) -> SentencePair:
         usual = (SOURCE, TARGET) if names is None else ((names[0], *SOURCE), (names[1], *TARGET))
-        sides = (column_of(record, role, columns, usual[place]) for place, role in enumerate(("source", "target")))
-        source, reference = (" ".join(text_of(record, column, where).split()) for column in sides)
-        return SentencePair(source, reference)
+        return parse_pair(record, columns, where, usual=usual)
 
     return gather(records(path), parse, path, skip_bad)
 

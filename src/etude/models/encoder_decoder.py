@@ -12,7 +12,7 @@ layers alone.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -243,10 +243,20 @@ class EncoderDecoder(Seq2Seq):
         return {"epochs": 3, "lr": min(1e-3, 5e-5 * 768 / self.width), "warmup": 0.1}
 
 
+class CachedDecoder(Protocol):
+    """What decodes from cached keys and values: an encoder, and a decoder that takes a cache."""
+
+    def encode(self, packed: Packed) -> States: ...
+
+    def decode(
+        self, packed: Packed, source: EncodedSource, *, weights: bool = False, cache: KVCache | None = None
+    ) -> States: ...
+
+
 class TransformerDecoding(Decoding):
     """Cached keys and values of the target, and of the source."""
 
-    def __init__(self, model: EncoderDecoder, source: Packed, beams: int, weights: bool) -> None:
+    def __init__(self, model: CachedDecoder, source: Packed, beams: int, weights: bool) -> None:
         self.model, self.cache, self.weights = model, LockstepCache(), weights
         self.source = EncodedSource(model.encode(source).last, source.layout, beams)
         self.layout: Layout | None = None  # of one token a hypothesis

@@ -128,6 +128,10 @@ class Scoring(ABC, Generic[E]):
         """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
         return None
 
+    def lengths(self, examples: Examples[E]) -> np.ndarray | None:
+        """(examples,) words that the score is drawn over in a study's report; None where it is not."""
+        return None
+
 
 class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
     scoring: Scoring[E]
@@ -162,6 +166,10 @@ class Task(UsableObjective[Model, RowT, BatchT], Generic[E, RowT, BatchT]):
     def confusion(self, examples: Examples[E], answers: Answers) -> tuple[str, Counter[tuple[str, str]]] | None:
         """What is counted, and how often each (gold, predicted) pair of classes occurs; None where there are none."""
         return self.scoring.confusion(examples, answers)
+
+    def as_learner(self, model: Model) -> tuple[Model, UsableObjective]:
+        """Model and objective as other uses than predictions see them (states, vectors, translation)."""
+        return model.base, self
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

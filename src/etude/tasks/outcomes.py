@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.tasks import ngram_scores
+
 CORRECT, PREDICTED, GOLD = 0, 1, 2  # columns of counts, (..., 3)
 
 
@@ -116,5 +118,5 @@ def _pearson(sums: np.ndarray) -> np.ndarray:
 
 STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": _mean, "f1": _f1, "micro": _micro, "macro": _macro, "matthews": _matthews, "pearson": _pearson,
-    "mean_f1": _mean_f1,
+    "mean_f1": _mean_f1, "bleu": ngram_scores.bleu, "chrf": ngram_scores.chrf,
 }  # fmt: skip

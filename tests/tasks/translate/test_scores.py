@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from etude.errors import UserError
-from etude.inference.translation_scores import choose_tokenizer, score_translations
+from etude.tasks.translate.scores import choose_tokenizer, score_translations
 
 ENGLISH = ["The cat sat on the mat.", "A dog ran home."]
 KOREAN = ["고양이가 매트 위에 앉았다.", "개가 집으로 뛰어갔다."]

@@ -1,0 +1,69 @@
+"""Search over many sources, given as ids: those of like lengths together, so that memory stays bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from etude.models.seq2seq import Seq2Seq
+from etude.nn.packed import pack
+from etude.nn.precision import upcast
+from etude.objectives.translate import Translate
+from etude.tasks.translate.search import Hypothesis, Search, search_targets
+
+EXTRA = 50  # tokens of a target beyond those of its source, at most
+HYPOTHESES = {"cpu": 512, "cuda": 4096}  # decoded at once; bounds memory, never changes a result
+
+
+@torch.no_grad()
+def search_sources(
+    model: Seq2Seq,
+    objective: Translate,
+    sources: Sequence[np.ndarray],
+    search: Search,
+    device: torch.device,
+    without_token: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the `search.best` targets of each source, given as ids in their frame, best first.
+
+    `without_token` (V,) marks ids that no token has, and that are never written.
+    """
+    start = objective.start_token
+    assert start is not None  # every translation has one
+    per_batch = max(1, HYPOTHESES[device.type] // search.beams)
+    # of like lengths together: all hypotheses of a batch are read up to the longest source
+    order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+    log_probs = make_scorer(model, objective, device, without_token)
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    for first in range(0, len(order), per_batch):
+        numbers = order[first : first + per_batch]
+        packed = pack([sources[number] for number in numbers]).to(device)
+        decoding = model.start_decoding(packed, search.beams, weights=search.coverage > 0)
+        lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
+        limits = (lengths + EXTRA).clamp(max=model.max_length)
+        targets = search_targets(
+            decoding, log_probs, search, start=start, end=objective.end, lengths=lengths.to(device),
+            limits=limits.to(device),
+        )  # fmt: skip
+        for place, best in targets:
+            results[numbers[place]] = best
+    return results
+
+
+def make_scorer(
+    model: Seq2Seq, objective: Translate, device: torch.device, without_token: Tensor | None
+) -> Callable[[Tensor], Tensor]:
+    """The log-probabilities of the next token; ids without a token, and padding, are never written."""
+    banned = without_token
+    if objective.pad is not None:
+        banned = torch.zeros(model.vocab, dtype=torch.bool, device=device) if banned is None else banned.clone()
+        banned[objective.pad] = True
+
+    def score(states: Tensor) -> Tensor:
+        log_probs = upcast(objective.decoder_logits(model, states)).log_softmax(-1)  # (S, V)
+        return log_probs if banned is None else log_probs.masked_fill_(banned, -torch.inf)
+
+    return score
