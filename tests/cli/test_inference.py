@@ -47,3 +47,20 @@ def test_options_that_exclude_each_other(run: Callable[..., str]) -> None:
 def test_blanks_are_parted_by_an_empty_line(run: Callable[..., str]) -> None:
     lines = run("bert", "fill", "[MASK] film [MASK]", "--top", "2").split("\n")
     assert [bool(line) for line in lines] == [True, True, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "advice"),
+    [
+        ("recurrent", "generate", "use features"),
+        ("recurrent", "fill", "use features"),
+        ("static", "fill", "use features"),
+        ("bert", "generate", "use fill"),
+        ("gpt", "fill", "use generate"),
+    ],
+)
+def test_a_model_asked_for_the_wrong_thing_is_sent_to_one_that_works(
+    run: Callable[..., str], kind: str, command: str, advice: str
+) -> None:
+    with pytest.raises(UserError, match=advice):
+        run(kind, command, "good [MASK]")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.errors import UserError
+from etude.runs.run import Run
+from etude.train.loop import Loop
+from etude.transfer.finetune import finetune
 
 
 @pytest.mark.parametrize(
@@ -27,3 +34,23 @@ from etude.errors import UserError
 def test_a_mistake_is_one_message(words: str, message: str) -> None:
     done = CliRunner().invoke(app, words.split())
     assert isinstance(done.exception, UserError) and message in str(done.exception)
+
+
+def test_pretrain_resume_goes_on_with_a_fine_tuning(
+    base: Callable[[str], Path], reviews: tuple[Path, Path], tmp_path: Path, monkeypatch: Any
+) -> None:
+    advance = Loop.advance
+
+    def stopped(self: Loop, step: Any) -> None:
+        advance(self, step)
+        self.interrupted = self.state.step == 2
+
+    out = tmp_path / "tuned"
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "advance", stopped)
+        finetune(base("static"), "classify", reviews[0], out, dev=reviews[1], overrides={"train.steps": 4}, quiet=True)
+    assert not Run(out).finished
+    with_corpus = CliRunner().invoke(app, ["pretrain", "--resume", str(out), "--corpus", "x"])
+    assert isinstance(with_corpus.exception, UserError) and "has no corpus" in str(with_corpus.exception)
+    done = CliRunner().invoke(app, ["pretrain", "--resume", str(out), "-q"], catch_exceptions=False)
+    assert done.exit_code == 0 and "accuracy" in done.stdout and Run(out).finished

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.errors import UserError
+from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -39,7 +40,14 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
         overrides=QUICK, quiet=True,
     )  # fmt: skip
     assert not run.finished and trials.is_search(out)
+    for use in (TaskModel.open, Run.open, open_pretrained):
+        with pytest.raises(UserError, match=f"etude finetune --resume {out}") as refused:
+            use(out)
+        assert "lr-1e-09-seed-0" in str(refused.value) and "pretrain" not in str(refused.value)
     run = trials.resume(out, quiet=True)
+    with pytest.raises(UserError, match=f"weights were removed in the end. Use {out}"):
+        TaskModel.open(out / "trials" / "lr-1e-09-seed-0")
+    assert (out / "README.md").read_text(encoding="utf-8").startswith("# x\n"), "its card has its own name"
     assert run == Run(out) and run.finished
     result = json.loads((out / "trials.json").read_text(encoding="utf-8"))
     assert [(trial["settings"]["train.lr"], trial["seed"]) for trial in result["trials"]] == [

@@ -34,7 +34,10 @@ def present_export(call: Call[ModelExport]) -> None:
     if published is None and result.path.is_dir():
         for file in result.files:
             typer.echo(f"{file}  {file.stat().st_size:,} bytes")
-        typer.echo(f"Needs numpy alone:  python {result.path / 'predict.py'} < lines.txt")
+        for line in result.usage:
+            typer.echo(line)
+        if not result.usage:
+            typer.echo(f"Needs numpy alone:  python {result.path / 'predict.py'} < lines.txt")
         return
     if published is None:
         typer.echo(f"{result.path}  {result.path.stat().st_size:,} bytes, {result.form}")

@@ -9,8 +9,10 @@ import typer
 
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import exit_interrupted
+from etude.cli.transfer import print_task_run
 from etude.errors import UserError
 from etude.verbs import pretraining as verbs
+from etude.verbs.transfer import is_finetuning, resume_finetune
 
 if TYPE_CHECKING:
     from etude.pretraining.bench import Bench, BenchTrial
@@ -149,6 +151,11 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Pat
             "--resume takes nothing but the run: its recipe and corpus are inside. "
             "To change settings, start a new run with 'etude pretrain RECIPE CORPUS -o FOLDER'."
         )
+    if is_finetuning(resume):
+        if corpus is not None:
+            raise UserError(f"{resume} is a fine-tuning: it has no corpus. Leave --corpus away.")
+        print_task_run(resume_finetune(resume, quiet=quiet), resume)
+        return
     print_end(verbs.resume(resume, corpus=corpus, quiet=quiet), quiet)
 
 

@@ -26,6 +26,7 @@ from etude.hub.tokenizer_files import add_markers, add_start_token
 from etude.models import ernie as ernie_model
 from etude.models import recurrent
 from etude.recipes.schema import Recipe
+from etude.runs.model_card import USE, cut_commands
 from etude.runs.run import MODEL_CARD, Run
 from etude.runs.staging import staged_folder
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
     if run.is_fine_tuned:
         tuned = to_published_with_head(run)
-        with _exported_folder(folder, run) as staging:
+        with _exported_folder(folder, run, tuned) as staging:
             write_published(tuned, staging)
         return replace(tuned, usage=tuple(line.replace("FOLDER", str(folder)) for line in tuned.usage))
     tensors, _ = read_run_tensors(recipe, run.tokenizer.special, run.folder)
@@ -60,26 +61,41 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
         raise UserError(f"{run.folder} cannot be exported to transformers: {reason}.")
     if is_translator:
         translator = translator_files.to_published(recipe, tensors, run.tokenizer)
-        with _exported_folder(folder, run) as staging:
+        with _exported_folder(folder, run, translator) as staging:
             write_published(translator, staging)
         return translator
     tokenizer = _add_framing(recipe, run.tokenizer)
     published = to_published(recipe, tensors, tokenizer, trim=True)
     assert published is not None  # as describe_mismatch is empty
     published = _add_tokenizer_file(published, tokenizer.content)
-    with _exported_folder(folder, run) as staging:
+    with _exported_folder(folder, run, published) as staging:
         write_published(published, staging)
     return published
 
 
 @contextmanager
-def _exported_folder(folder: Path, run: Run) -> Iterator[Path]:
+def _exported_folder(folder: Path, run: Run, published: PublishedModel | None = None) -> Iterator[Path]:
     """Yield a folder to write into, with the run's model card; it becomes `folder` at the end or not at all."""
     with staged_folder(folder) as staging:
         model_card = run.folder / MODEL_CARD
         if model_card.is_file():
-            checkpoint.write_text(staging / MODEL_CARD, model_card.read_text(encoding="utf-8"))
+            card = cut_commands(model_card.read_text(encoding="utf-8"))
+            checkpoint.write_text(staging / MODEL_CARD, card + _format_usage(published))
         yield staging
+
+
+def _format_usage(published: PublishedModel | None) -> str:
+    """The section of a card that says how the folder is opened; "." stands for the folder."""
+    if published is None:
+        return ""
+    lines = published.usage or (
+        f"It opens as {published.architecture}:",
+        f"  from transformers import AutoTokenizer, {published.auto_class}",
+        f'  model = {published.auto_class}.from_pretrained("FOLDER")',
+        '  tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+    )
+    text = "\n".join(f"    {line.strip()}" if line.startswith("  ") else f"{line}\n" for line in lines)
+    return f"\n{USE}\n{text}\n"
 
 
 def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> PublishedModel:

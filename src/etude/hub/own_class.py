@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from etude.runs.checksums import write_checksums
+from etude.runs.model_card import cut_commands
 from etude.runs.run import METRICS, MODEL_CARD, TASK, Run
 from etude.runs.source import ORIGIN
 from etude.runs.staging import staged_folder
@@ -72,6 +73,16 @@ No class of transformers has this model, so {FILE_NAME} holds one, which needs t
 """
 
 
+def usage_lines(folder: Path) -> tuple[str, ...]:
+    """How an exported folder is opened, for a terminal."""
+    return (
+        f"No class of transformers has this model, so {FILE_NAME} holds one, which needs the package etude:",
+        "  from transformers import AutoModel",
+        f'  model = AutoModel.from_pretrained("{folder}", trust_remote_code=True)',
+        '  model.predict(["a text"])',
+    )
+
+
 def export_with_own_class(run: Run | str | Path, out: str | Path) -> None:
     """Write a fine-tuned run with a class of its own into the new folder `out`; its card says how it is opened."""
     run = run if isinstance(run, Run) else Run.open(run)
@@ -90,7 +101,7 @@ def export_with_own_class(run: Run | str | Path, out: str | Path) -> None:
         checkpoint.write_text(staging / FILE_NAME, CODE)
         checkpoint.write_text(staging / "config.json", json.dumps(config, indent=1) + "\n")
         checkpoint.write_text(
-            staging / MODEL_CARD, (card.read_text(encoding="utf-8") if card.is_file() else "") + USAGE
+            staging / MODEL_CARD, (cut_commands(card.read_text(encoding="utf-8")) if card.is_file() else "") + USAGE
         )
         write_checksums(staging)
 

@@ -208,6 +208,20 @@ class InferenceModel:
                 yield framed
 
 
+def describe_use(loaded: InferenceModel) -> str:
+    """What a model can be asked for, as advice where it was asked for something else."""
+    if loaded.model.causal and loaded.objective.predicts_next:
+        return "It writes on: use generate."
+    if not loaded.objective.predicts_next and loaded.tokenizer.special.mask is not None and gives_logits(loaded):
+        return "It fills blanks: use fill."
+    return "Its states are what it is for: use features, or finetune it on a task."
+
+
+def gives_logits(loaded: InferenceModel) -> bool:
+    """Whether the objective has a language-model head."""
+    return type(loaded.objective).logits is not UsableObjective.logits
+
+
 def spans(packed: Packed) -> list[tuple[int, int]]:
     """Return (start, stop) of each sequence in a packed batch."""
     return list(pairwise(packed.layout.host.tolist()))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.inference.base import InferenceModel
+from etude.inference.base import InferenceModel, describe_use, gives_logits
 
 MASK = "[MASK]"  # how a blank is written, whatever the tokenizer's own symbol is
 
@@ -27,9 +27,11 @@ def fill(model: InferenceModel, text: str, top: int = 5) -> list[Guess] | list[l
     """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
     mask = model.tokenizer.special.mask
     if model.objective.predicts_next:
-        raise UserError("This model predicts what follows, not what is left out: use generate.")
+        raise UserError(f"This model predicts what follows, not what is left out. {describe_use(model)}")
+    if not gives_logits(model):
+        raise UserError(f"This model has no language-model head, so it fills no blanks. {describe_use(model)}")
     if mask is None:
-        raise UserError("This model's tokenizer has no mask token, so it cannot fill blanks.")
+        raise UserError(f"This model's tokenizer has no mask token, so it cannot fill blanks. {describe_use(model)}")
     if top < 1:
         raise UserError(f"top={top}: ask for one guess or more.")
     parts = model.tokenizer.normalise(text).replace(model.tokenizer.token(mask), MASK).split(MASK)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from etude.chance import fold, gumbel
 from etude.errors import UserError
-from etude.inference.base import InferenceModel
+from etude.inference.base import InferenceModel, describe_use
 from etude.models.base import Model
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.packed import pack
@@ -188,8 +188,7 @@ class Sample:
     def __init__(self, loaded: InferenceModel, prompt: str, sampling: Sampling, number: int = 0) -> None:
         if not loaded.model.causal:
             raise UserError(
-                "This model does not write on: only a causal Transformer (the GPTs) does. "
-                "A masked model fills blanks: use fill."
+                f"This model does not write on: only a causal Transformer (the GPTs) does. {describe_use(loaded)}"
             )
         loaded.require_trained_head()
         ids = loaded.tokenizer.encode(prompt).ids

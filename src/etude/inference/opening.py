@@ -16,7 +16,7 @@ from etude.models.base import Model
 from etude.objectives.base import UsableObjective
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.runs.run import RECIPE, Run
+from etude.runs.run import RECIPE, Run, refuse_unfinished_search
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 from etude.train.device import default_device
@@ -45,6 +45,7 @@ def open_learner(run: Run) -> tuple[Model, UsableObjective, frozenset[str]]:
 def open_model(source: str | Path, kind: type[Opened], device: str | None = None) -> Opened:
     """Open a run (finished, or its last checkpoint), a folder of transformers, or a hub id as an inference model."""
     device = device or default_device()
+    refuse_unfinished_search(Path(source))
     if (Path(source) / RECIPE).is_file():
         run = Run.open(source)
         model, objective, untrained = open_learner(run)
@@ -58,6 +59,7 @@ def open_model(source: str | Path, kind: type[Opened], device: str | None = None
 def open_pretrained(source: str | Path) -> Pretrained:
     """Open a run of ours, or a folder in the published form, without its heads."""
     folder = Path(source)
+    refuse_unfinished_search(folder)
     if not (folder / RECIPE).is_file() and (folder / "config.json").is_file():
         imported = read_checkpoint(folder)
         model = imported.recipe.build_model()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from etude.runs.source import describe_source
+from etude.runs.source import describe_source, describe_tokenizer
 
 if TYPE_CHECKING:
     from etude.runs.run import Run
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from etude.train.run_state import TrainResult
 
 
+USE, REPEAT = "## Use it", "## Repeat it"  # headings of the last section: commands to type in the folder of the run
 SIZES = ("layers", "width", "heads", "context", "vocab", "relations", "score")  # of a model, where it has them
 
 
@@ -49,7 +50,7 @@ def format_model_card(
     options = ", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)
     noun = "graph" if recipe.reads_graph else "corpus"
     source, unit, tokenizer_row = ("graph", "triples", "") if corpus.tokenizer is None else (
-        "text", "tokens", f"| tokenizer | {recipe.tokenizer}, {corpus.tokenizer.vocab:,} tokens |\n"
+        "text", "tokens", f"| tokenizer | {describe_tokenizer(corpus)} |\n"
     )  # fmt: skip
     trained = f"{state.step:,} steps, {state.tokens:,} {unit}, {state.flops:.3e} FLOPs, {state.seconds:,.0f} s"
     teacher_row, command, teacher_note = "", f"pretrain recipe.yaml {noun.upper()}", ""
@@ -79,8 +80,20 @@ def format_model_card(
 |---|---|
 {scores or f"| none: the {noun} has no held-out part | |"}
 
-## Repeat it
-    etude {command} -o {run.folder.name}
+{REPEAT}
+In this folder, with its `recipe.yaml` and the {noun}{teacher_note} of the fingerprint above:
 
-with the `recipe.yaml` of this folder and the {noun}{teacher_note} of the fingerprint above.
+    etude {command} -o ANOTHER
 """
+
+
+def cut_commands(card: str) -> str:
+    """Return a model card without its last section: commands that hold in the folder of the run and nowhere else."""
+    for heading in (USE, REPEAT):
+        card = card.partition(f"\n{heading}\n")[0]
+    return card.rstrip("\n") + "\n"
+
+
+def rename_card(card: str, name: str) -> str:
+    """Return a model card under the name of another folder."""
+    return f"# {name}\n{card.partition(chr(10))[2]}"

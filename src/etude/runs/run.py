@@ -37,6 +37,7 @@ from etude.train import checkpoint
 from etude.train.metrics_log import read_metrics
 
 RECIPE, TASK = "recipe.yaml", "task.yaml"
+TRIALS = "trials.json"  # of a comparison of several fine-tunings (transfer/search.py)
 WEIGHTS, METRICS, MODEL_CARD = "model.safetensors", "metrics.jsonl", "README.md"
 
 
@@ -50,6 +51,7 @@ class Run:
     def open(cls, folder: str | Path) -> Run:
         """Open a run; raise UserError where the folder is none."""
         folder = Path(folder)
+        refuse_unfinished_search(folder)
         if not (folder / RECIPE).is_file():
             raise UserError(
                 f"{folder} is not a run: it holds no {RECIPE}. 'etude pretrain RECIPE CORPUS -o {folder}' makes one."
@@ -144,6 +146,22 @@ class Run:
         if not isinstance(source, Corpus):
             raise UserError(f"{self.folder} learnt from a graph: it has no corpus.")
         return source
+
+
+def refuse_unfinished_search(folder: Path) -> None:
+    """Raise UserError where a comparison of several fine-tunings has not chosen one of them, or dropped this one."""
+    if (folder / TRIALS).is_file() and not (folder / RECIPE).is_file():
+        finished = sorted(path.parent for path in (folder / "trials").glob(f"*/{WEIGHTS}"))
+        use = f" Its finished trials are runs of their own, such as {finished[0]}." if finished else ""
+        raise UserError(
+            f"{folder} compares several fine-tunings and was stopped before one of them was chosen. "
+            f"Go on with: etude finetune --resume {folder}{use}"
+        )
+    comparison = folder.parent.parent
+    if folder.parent.name == "trials" and (folder / RECIPE).is_file() and not (folder / WEIGHTS).is_file():
+        file = comparison / TRIALS
+        if file.is_file() and "chosen" in json.loads(file.read_text(encoding="utf-8")):
+            raise UserError(f"{folder} is a trial whose weights were removed in the end. Use {comparison}, the best.")
 
 
 def write_run_files(

@@ -54,6 +54,17 @@ def describe_source(source: Source) -> str:
     return f"{source.total:,} tokens in {len(source.documents):,} documents"
 
 
+def describe_tokenizer(source: Source) -> str:
+    """Say which tokenizer a corpus was made with, in words: a corpus may have another one than the recipe names."""
+    if isinstance(source, GraphSplit):
+        return "none"
+    entry = source.manifest["tokenizer"]
+    spec = entry.get("spec") or entry["kind"]
+    if "/" in spec or spec.endswith(".json"):  # of a run or a file; a card holds no path of a machine
+        spec = f"{entry['kind']} of {Path(spec).name}"
+    return f"{spec}, {source.tokenizer.vocab:,} tokens"
+
+
 # --- of a run ---------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from etude.recipes.schema import Recipe
-from etude.runs.model_card import describe_hardware, describe_versions
+from etude.runs.model_card import USE, describe_hardware, describe_versions
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.train.run_state import TrainResult
@@ -70,7 +70,9 @@ def format_model_card(run: Run, recipe: Recipe, plan: Plan, result: TrainResult 
 |---|---|---|---|
 {scores or "| none | | | |"}
 
-## Use it
-    etude evaluate {run.folder.name} FILE
-    etude predict {run.folder.name} < lines.txt
+{USE}
+In this folder:
+
+    etude evaluate . FILE
+    etude predict . < lines.txt
 """

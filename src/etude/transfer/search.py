@@ -25,13 +25,13 @@ from typing import Any
 from etude.errors import UserError
 from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, parse_overrides
-from etude.runs.run import Run
+from etude.runs.model_card import rename_card
+from etude.runs.run import MODEL_CARD, TRIALS, Run
 from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import Plan
 from etude.train import checkpoint
 from etude.transfer import finetune as single
 
-FILE = "trials.json"
 FOLDER = "trials"
 
 
@@ -74,7 +74,7 @@ def search(
     staging = out.with_name(f".{out.name}.creating-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    checkpoint.write_text(staging / FILE, json.dumps(request, indent=1, ensure_ascii=False))
+    checkpoint.write_text(staging / TRIALS, json.dumps(request, indent=1, ensure_ascii=False))
     if out.is_dir():  # empty: checked above
         out.rmdir()
     os.rename(staging, out)
@@ -83,13 +83,13 @@ def search(
 
 def is_search(folder: str | Path) -> bool:
     """Whether a folder belongs to a grid search."""
-    return (Path(folder) / FILE).is_file()
+    return (Path(folder) / TRIALS).is_file()
 
 
 def resume(out: str | Path, quiet: bool = False) -> Run:
     """Go on with the trials that are not finished."""
     out = Path(out)
-    request = json.loads((out / FILE).read_text(encoding="utf-8"))
+    request = json.loads((out / TRIALS).read_text(encoding="utf-8"))
     if "chosen" in request:
         return Run.open(out)
     trials = []
@@ -148,6 +148,8 @@ def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]])
     for file in sorted(winner.iterdir(), key=lambda file: file.name == "model.safetensors"):  # the weights last
         if file.is_file():
             shutil.copy2(file, out / file.name)
+    card = out / MODEL_CARD
+    checkpoint.write_text(card, rename_card(card.read_text(encoding="utf-8"), out.resolve().name))
     result = {
         "trials": trials,
         "score": Plan.read(out).score,
@@ -155,7 +157,7 @@ def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]])
         "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
         "chosen": {"settings": chosen, "seed": best["seed"], "trial": best["folder"]},
     }
-    checkpoint.write_text(out / FILE, json.dumps(request | result, indent=1, ensure_ascii=False))
+    checkpoint.write_text(out / TRIALS, json.dumps(request | result, indent=1, ensure_ascii=False))
     for trial in trials:  # last: a kill before this loses no run, one after it a little disk
         (out / FOLDER / trial["folder"] / "model.safetensors").unlink(missing_ok=True)
     return Run.open(out)
@@ -169,7 +171,7 @@ POOLING_GRID: dict[str, list[Any]] = {  # features against fine-tuning, under ev
 
 def format_table(out: str | Path) -> str:
     """Format the result: one line a combination of settings, or a grid where two settings were varied."""
-    result = json.loads((Path(out) / FILE).read_text(encoding="utf-8"))
+    result = json.loads((Path(out) / TRIALS).read_text(encoding="utf-8"))
     groups = group_by_settings(result["trials"])
     varied = [key for key, values in result["vary"].items() if len(values) > 1]
     cells = {

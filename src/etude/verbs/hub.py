@@ -54,6 +54,24 @@ class ModelExport:
     files: tuple[Path, ...]
     published: PublishedModel | None = None  # None: a file of word vectors, or a baseline
     form: str | None = None  # of word vectors, of a baseline
+    usage: tuple[str, ...] = ()  # how to open the folder, of a model with a class of its own
+
+
+def _export_own_class(run: Run, path: Path, form: str | None) -> ModelExport:
+    """Write a task over a model that transformers has no class for, the whole of it, with a class of its own."""
+    from etude.errors import UserError
+    from etude.hub.own_class import export_with_own_class, usage_lines
+    from etude.runs.task_plan import Plan
+
+    plan = Plan.read(run.folder)
+    if form is not None or path.suffix in (".vec", ".bin"):
+        raise UserError(
+            f"{run.folder} does the task {plan.kind}: a file of vectors would lose it. Name a new folder with -o, "
+            f"or export the vectors it started from: etude export {plan.base} -o {path}"
+        )
+    export_with_own_class(run, path)
+    files = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
+    return ModelExport(path, files, usage=usage_lines(path))
 
 
 def export(
@@ -71,6 +89,7 @@ def export(
     """
     from etude.baselines.base import is_baseline
     from etude.hub.exporter import export_run
+    from etude.hub.families import match_recipe
     from etude.runs.run import Run
 
     path = Path(out)
@@ -78,11 +97,14 @@ def export(
         from etude.baselines.export import export_baseline
 
         return ModelExport(path, tuple(export_baseline(run, path)), form="JSON and numpy")
-    if Run.open(run).recipe.reads_graph:
+    opened = Run.open(run)
+    if opened.recipe.reads_graph:
         from etude.hub.entity_vectors import export_entity_vectors
 
         return ModelExport(path, tuple(export_entity_vectors(run, path)), form="entity vectors, text")
-    if Run.open(run).recipe.model_kind == "static":
+    if opened.is_fine_tuned and opened.finished and match_recipe(opened.recipe)[0] is None:
+        return _export_own_class(opened, path, form)
+    if opened.recipe.model_kind == "static" and not opened.is_fine_tuned:
         from etude.hub.vector_runs import export_vectors
 
         return ModelExport(path, (path,), form=export_vectors(run, path, form))

@@ -20,6 +20,7 @@ from etude.tasks.data.examples import Examples
 from etude.tasks.tag import task as tag
 from etude.tasks.tag.encodings import convert, first_breach
 from etude.tasks.tag.entities import EntityScore
+from etude.tasks.tag.scores import TagScoring
 from etude.tasks.tag.task import Settings, TaggedSentence, Tagger, build, learn, parse, read
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -467,3 +468,16 @@ def test_the_world_is_learnt_and_told_on_sentences_not_seen(tmp_path: Path, colu
         optimizer.step()
     after = task.evaluate(model, unseen)
     assert task.score == score and after[score].low > before[score].high + 0.2
+
+
+def test_entities_of_types_that_were_never_learnt_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    scoring = TagScoring(None, ["O", "B-PER", "I-PER"], "iob2", False)
+    items = [TaggedSentence(["Kim", "sang"], ["B-NAME", "O"], False), TaggedSentence(["Lee"], ["B-PER"], False)]
+    answers: list[dict[str, Any]] = [{"tags": ["O", "O"]}, {"tags": ["B-PER"]}]
+    examples = Examples(items[:1], "test.conll", ["test.conll:1"])
+    scoring.scores(examples, answers[:1], intervals=False)
+    assert "1 of 1 entities have types the model has never seen (NAME; it knows PER)" in caplog.text
+    assert "None of its types were learnt" in caplog.text
+    caplog.clear()
+    scoring.scores(Examples(items, "test.conll", ["a", "b"]), answers, intervals=False)
+    assert "1 of 2 entities" in caplog.text and "count as missed" in caplog.text

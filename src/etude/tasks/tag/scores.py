@@ -22,7 +22,7 @@ from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.examples import Examples
 from etude.tasks.outcomes import CORRECT, GOLD, Outcome, count_outcome
 from etude.tasks.tag import errors
-from etude.tasks.tag.encodings import Scheme
+from etude.tasks.tag.encodings import Scheme, parse_tag, spans
 from etude.tasks.tag.entities import Ratio, TagScore, compare
 from etude.tasks.tag.sentences import TaggedSentence, check_shape
 
@@ -72,11 +72,27 @@ class TagScoring(Scoring[TaggedSentence]):
         return scores(gold, predicted, self.scheme, intervals)
 
     def _warn_unknown(self, gold: list[list[str]], source: str) -> None:
-        unknown = Counter(tag for tags in gold for tag in tags if self.scheme is None and tag not in self.labels)
+        if self.scheme is not None:
+            self._warn_unknown_types(gold, source)
+            return
+        unknown = Counter(tag for tags in gold for tag in tags if tag not in self.labels)
         if unknown:
             log.warning(
                 "%s: %d words have tags the model has never seen (%s) and count as wrong.",
                 source, unknown.total(), ", ".join(sorted(unknown)[:5]),
+            )  # fmt: skip
+
+    def _warn_unknown_types(self, gold: list[list[str]], source: str) -> None:
+        """Warn of entities whose type was never learnt: they can only be missed."""
+        learnt = {parse_tag(tag).kind for tag in self.labels if tag != "O"}
+        counts = Counter(kind for tags in gold for kind, _, _ in spans(tags))
+        unknown = {kind: count for kind, count in counts.items() if kind not in learnt}
+        if unknown:
+            rest = "None of its types were learnt" if len(unknown) == len(counts) else "They count as missed"
+            log.warning(
+                "%s: %d of %d entities have types the model has never seen (%s; it knows %s). %s.",
+                source, sum(unknown.values()), counts.total(), ", ".join(sorted(unknown)[:5]),
+                ", ".join(sorted(learnt)[:8]), rest,
             )  # fmt: skip
 
     def judge(self, examples: Examples[TaggedSentence], answers: Answers) -> list[ErrorExample]:
