@@ -1,11 +1,19 @@
-"""The base class of every group of settings in a recipe.
+"""The base class of every group of settings in a recipe, and the check of files that hold plain values.
 
 Each model, objective and task module defines one `Settings(Strict)`; `recipes/schema.py` combines them.
 """
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from etude.errors import UserError
+
+Shape = TypeVar("Shape")
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]  # of a file: bytes, tokens, rows
 
 
 class Strict(BaseModel):
@@ -26,3 +34,22 @@ class ReadsEntities(Strict):
 
     entities: int | None = Field(default=None, ge=1, description="vectors of the table; filled from the table")
     graph: str | None = Field(default=None, description="fingerprint of their graph; filled from the table")
+
+
+def check_values(values: object, shape: type[Shape], where: str, advice: str) -> Shape:
+    """Return plain values (of JSON or YAML) that have the shape of a TypedDict; UserError names the first fault.
+
+    Types are exact: true is no number, and "3" is a word. Further keys may be there. `advice` says what to do.
+    """
+    try:
+        _adapter(cast(Any, shape)).validate_python(values, strict=True)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise UserError(f"{where} is damaged: {place or 'its content'}: {fault['msg'].lower()}. {advice}") from None
+    return cast(Shape, values)
+
+
+@lru_cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)

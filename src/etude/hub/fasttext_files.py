@@ -142,6 +142,9 @@ class _BinaryReader:
         return struct.unpack(layout, self.read_bytes(struct.calcsize(layout)))
 
     def read_entries(self, size: int) -> tuple[list[str], np.ndarray]:
+        rest_bytes = self.path.stat().st_size - self.file.tell()
+        if not 0 <= size <= rest_bytes // 10:  # a zero byte, a count and a kind at least
+            raise UserError(f"{self.path}: {size:,} words do not fit into the rest of the file.")
         words, counts = [], np.empty(size, np.int64)
         for number in range(size):
             letters = bytearray()

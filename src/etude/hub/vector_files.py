@@ -87,6 +87,9 @@ def write_vectors(vectors: WordVectors, path: str | Path, file_format: VectorFor
 
 def _read_text(path: Path, header: bool) -> tuple[list[str], np.ndarray]:
     count, width = _read_size(path, header)
+    size = path.stat().st_size
+    if count * (2 * width + 1) > size + count:  # a digit and a space for each number
+        raise UserError(f"{path}: {count:,} words of {width:,} numbers do not fit into its {size:,} bytes.")
     words: list[str] = []
     matrix = np.empty((count, width), np.float32)
     for place, line in _read_lines(path, 1 if header else 0):

@@ -7,6 +7,7 @@ tensors and plain containers and refuses everything else; no code in the file is
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
 from pathlib import Path
 from pickle import UnpicklingError  # the name of an error only
@@ -25,6 +26,9 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+MAX_EXPANSION = 8  # float16 takes twice its bytes as float32, and tied weights are stored once
+# what torch's restricted reader raises at a file that is no list of tensors, beside what it documents
+_MALFORMED = (KeyError, TypeError, AttributeError, IndexError, AssertionError, OverflowError, struct.error)
 # of a repository on the hub
 DOWNLOAD_PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "generator/*"]
 
@@ -105,9 +109,16 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_bin(path: Path) -> dict[str, Tensor]:
+    """Read a .bin of tensors; one that would take more memory than its file has bytes is refused before it does."""
+    size = path.stat().st_size
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > size:
+            raise UserError(f"{path} unpacks to {unpacked:,} bytes, more than the {size:,} it has: no plain file.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile, MemoryError, *_MALFORMED) as error:
         first = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{path} does not hold plain tensors alone, and nothing else is read from such a file: {first} "
@@ -118,4 +129,11 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
     others = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if others:
         raise UserError(f"{path}: {others[0]} is not a tensor; a file of named tensors is expected.")
+    for name, tensor in content.items():
+        held = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+        if tensor.nbytes > held:
+            raise UserError(f"{path}: {name} stretches {held:,} bytes to {tensor.nbytes:,}. Convert it to safetensors.")
+    needed = sum(4 * tensor.numel() for tensor in content.values())
+    if needed > MAX_EXPANSION * size:
+        raise UserError(f"{path}: its tensors need {needed:,} bytes of memory, and the file has {size:,}.")
     return content

@@ -29,6 +29,7 @@ from etude.settings import Strict
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
+MAX_LAYERS = 4096  # four times the deepest published model: a larger number in a file is no model
 DROPOUT_RATES = ("dropout", "attention_dropout", "inner_dropout")  # what the layers of nn/ call theirs
 
 

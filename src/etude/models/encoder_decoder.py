@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.models.base import ModelSettings
+from etude.models.base import MAX_LAYERS, ModelSettings
 from etude.models.framing import Framing
 from etude.models.seq2seq import Decoding, Seq2Seq
 from etude.nn import residual
@@ -39,8 +39,10 @@ from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(ModelSettings):
-    layers: int = Field(ge=1, description="of the encoder")
-    decoder_layers: int | None = Field(default=None, ge=1, description="as many as the encoder unless given")
+    layers: int = Field(ge=1, le=MAX_LAYERS, description="of the encoder")
+    decoder_layers: int | None = Field(
+        default=None, ge=1, le=MAX_LAYERS, description="as many as the encoder unless given"
+    )
     width: int = Field(ge=1)
     heads: int = Field(ge=1)
     feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")

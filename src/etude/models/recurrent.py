@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from etude.models.base import Model, ModelSettings
+from etude.models.base import MAX_LAYERS, Model, ModelSettings
 from etude.models.depth import numbered_depth
 from etude.models.framing import Framing
 from etude.nn import char_cnn
@@ -37,7 +37,7 @@ Direction = Literal["forward", "backward"]
 
 
 class Settings(ModelSettings):
-    layers: int = Field(default=2, ge=1)
+    layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     width: int = Field(ge=1, description="of token vectors and of each direction's states")
     cells: int = Field(ge=1, description="of each LSTM; projected down to width where that is smaller")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.models.base import ModelSettings
+from etude.models.base import MAX_LAYERS, ModelSettings
 from etude.models.depth import numbered_depth
 from etude.models.framing import Framing
 from etude.models.seq2seq import Decoding, Seq2Seq
@@ -38,7 +38,7 @@ from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(ModelSettings):
-    layers: int = Field(default=1, ge=1, description="of the encoder and of the decoder")
+    layers: int = Field(default=1, ge=1, le=MAX_LAYERS, description="of the encoder and of the decoder")
     width: int = Field(ge=1, description="of the states of each layer and direction")
     embedding_width: int | None = Field(default=None, ge=1, description="of token vectors; width unless given")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.models.base import Model, ModelSettings
+from etude.models.base import MAX_LAYERS, Model, ModelSettings
 from etude.models.framing import Framing
 from etude.nn import residual
 from etude.nn.activations import Activation
@@ -41,7 +41,7 @@ __all__ = ["Settings", "States", "Transformer", "build"]
 
 
 class Settings(ModelSettings):
-    layers: int = Field(ge=1)
+    layers: int = Field(ge=1, le=MAX_LAYERS)
     width: int = Field(ge=1)
     heads: int = Field(ge=1)
     feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")

@@ -28,7 +28,7 @@ from torch._compile import _disable_dynamo
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.models.base import Model, ModelSettings, set_dropout
+from etude.models.base import MAX_LAYERS, Model, ModelSettings, set_dropout
 from etude.models.depth import numbered_depth
 from etude.models.framing import Framing
 from etude.models.transfer_settings import TransferSettings
@@ -51,7 +51,7 @@ __all__ = ["Settings", "TowerStates", "TwoTower", "build"]
 
 
 class Settings(ModelSettings):
-    layers: int = Field(ge=1, description="blocks of each tower")
+    layers: int = Field(ge=1, le=MAX_LAYERS, description="blocks of each tower")
     width: int = Field(ge=1)
     heads: int = Field(ge=1, description="of the towers")
     feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")

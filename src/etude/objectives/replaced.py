@@ -31,7 +31,7 @@ from torch import Tensor
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import transformer
-from etude.models.base import Model, require
+from etude.models.base import MAX_LAYERS, Model, require
 from etude.nn.activations import Activation
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Packed
@@ -59,7 +59,9 @@ class Settings(Masking):
     truncation: Literal["random", "end"] = "end"
 
     generator_share: float = Field(default=0.25, gt=0, description="its width, of the model's: 1/4 to 1/2 is best")
-    generator_layers: int | None = Field(default=None, ge=1, description="as many as the model's unless given")
+    generator_layers: int | None = Field(
+        default=None, ge=1, le=MAX_LAYERS, description="as many as the model's unless given"
+    )
     generator_heads: int | None = Field(default=None, ge=1, description="one for each 64 of its width unless given")
     generator_feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * its width unless given")
     tie: Literal["embeddings", "tokens", "none"] = Field(

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from etude.errors import UserError
 from etude.graph.graph import Graph
+from etude.models.base import Model
+from etude.objectives.base import PretrainingObjective
 from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import load_recipe, resolve_recipe
@@ -54,10 +58,18 @@ def check(
     corpus = open_source(corpus, loaded)
     resolved = resolve_recipe(FirstWeights.read(None, entities).complete(loaded, corpus), corpus, ())
     device = resolve_device(resolved.train.device)
-    model, objective = build_learner(resolved, corpus.tokenizer)
+    settings = resolved.train
+    with torch.device("meta"):  # shapes alone: a model that does not fit is said to, not tried
+        model, objective = build_learner(resolved, corpus.tokenizer)
+    memory_estimate = _estimate_memory(resolved, model, objective, device)
+    available = memory.machine_memory()
+    if device.type == "cpu" and available is not None and memory_estimate.parameters > available:
+        raise UserError(
+            f"{resolved.name} needs {memory_estimate.parameters / 1e9:,.1f} GB for its weights alone, and this machine "
+            f"has {available / 1e9:,.1f} GB of memory. Make model.layers, model.width or model.context smaller."
+        )
     rows = build_rows(resolved, corpus, objective)
     speed = measure_speed(resolved, corpus, device)
-    settings = resolved.train
     steps = schedule.total_steps(
         settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
         epoch_rows=len(rows),
@@ -66,15 +78,6 @@ def check(
     tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
     named_parameters = [*model.named_parameters("model"), *objective.named_parameters("objective")]
     parameters = sum(p.numel() for _, p in named_parameters)
-    memory_estimate = memory.estimate(
-        settings,
-        named_parameters,
-        micro_tokens=settings.micro_tokens or settings.batch_tokens,
-        precision=peak.resolve_precision(settings.precision, device),
-        model=model,
-        other_models=objective.trunks(),
-        device=device.type,
-    )
     return Check(
         recipe=resolved,
         parameters=parameters,
@@ -88,6 +91,21 @@ def check(
         unigram_nats=unigram_entropy(corpus.token_counts()) if isinstance(corpus, Corpus) else None,
         problems=objective.find_problems(corpus)
         + find_problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
+    )
+
+
+def _estimate_memory(
+    recipe: Recipe, model: Model, objective: PretrainingObjective, device: torch.device
+) -> memory.Estimate:
+    settings = recipe.train
+    return memory.estimate(
+        settings,
+        [*model.named_parameters("model"), *objective.named_parameters("objective")],
+        micro_tokens=settings.micro_tokens or settings.batch_tokens,
+        precision=peak.resolve_precision(settings.precision, device),
+        model=model,
+        other_models=objective.trunks(),
+        device=device.type,
     )
 
 

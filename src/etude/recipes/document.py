@@ -19,6 +19,8 @@ from etude.kinds import recipe_folders
 from etude.train.settings import BUDGETS
 
 FOLDER = File(__file__).parent
+MAX_DEPTH = 50
+PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 Path = tuple[str, ...]
 Overrides = Mapping[str, Any] | Iterable[str]
@@ -29,12 +31,18 @@ class Reader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
+    depth = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark
         if self.check_event(yaml.AliasEvent):  # an alias can loop or explode; `extends` is the way to share
-            raise yaml.MarkedYAMLError(
-                problem="aliases are not allowed here", problem_mark=self.peek_event().start_mark
-            )
-        return super().compose_node(parent, index)
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed here", problem_mark=mark)
+        if self.depth == MAX_DEPTH:  # each level is a level of Python's stack here and wherever the values go
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels", problem_mark=mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class Writer(yaml.SafeDumper):
@@ -128,19 +136,31 @@ def _leaves(values: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any
 
 def parse(text: str, where: str) -> Document:
     """YAML text into a document; `where` names it in messages."""
-    reader = Reader(text)
+    try:
+        reader = Reader(text)
+    except yaml.reader.ReaderError as error:
+        number, character = text.count("\n", 0, error.position) + 1, f"U+{error.character:04X}"
+        raise UserError(
+            f"{where}, line {number}: not valid YAML: it holds the control character {character}."
+        ) from None
     document = Document()
 
     def build(node: Any, path: Path) -> Any:
-        document.places[path] = f"{where}, line {node.start_mark.line + 1}"
+        place = document.places[path] = f"{where}, line {node.start_mark.line + 1}"
+        if node.tag not in PLAIN_TAGS:
+            raise UserError(f"{place}: not valid YAML here: the tag {node.tag!r}. Write plain words and numbers.")
         if isinstance(node, yaml.SequenceNode):
             return [build(item, (*path, str(number))) for number, item in enumerate(node.value)]
         if not isinstance(node, yaml.MappingNode):
-            return reader.construct_object(node, deep=True)
+            try:
+                return reader.construct_object(node, deep=True)
+            except (ValueError, KeyError, IndexError, OverflowError):  # 5,000 digits, or `!!int word`
+                shown = node.value if len(node.value) <= 40 else f"{node.value[:40]}…"
+                raise UserError(f"{place}: {shown!r} is no number that can be read.") from None
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key, line = key_node.value, key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in PLAIN_TAGS:
                 raise UserError(f"{where}, line {line}: a key must be a plain word.")
             if key in values:
                 raise UserError(f"{where}, line {line}: '{key}' stands here a second time. Keep one of the two.")
@@ -155,6 +175,8 @@ def parse(text: str, where: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', None) or error}.") from None
+    except (ValueError, IndexError, OverflowError):  # PyYAML itself, at an escape such as "\\UFFFFFFFF"
+        raise UserError(f"{where}, line {reader.line + 1}: not valid YAML.") from None
     finally:
         reader.dispose()
     if not isinstance(values, dict):

@@ -175,9 +175,11 @@ class Recipe:
         """Length and size of rows as the objective takes them, learnt from one built without memory."""
         import torch
 
+        from etude.recipes.model_memory import explain_oversize
+
         special = Specials() if self.reads_graph else Specials(*range(len(TRAINED_SPECIALS)))
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), explain_oversize(self.name):
                 objective = self.build_objective(self.build_model(), special)
             if objective.row_tokens is not None:
                 schedule.full_rows(self.train, objective.row_tokens)
@@ -220,7 +222,9 @@ class Recipe:
         return self.model
 
     def build_model(self) -> Model:
-        return find_kind("models", self.model_kind).build(self.model)
+        from etude.recipes.model_memory import build_within_memory
+
+        return build_within_memory(lambda: find_kind("models", self.model_kind).build(self.model), self.name)
 
     def build_objective(self, model: Model, special: Specials) -> PretrainingObjective:
         ids = special.ids()

@@ -14,10 +14,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NotRequired, Self, cast
 
 import torch
 import yaml
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.chance import fold
 from etude.errors import UserError
@@ -26,8 +27,9 @@ from etude.models import transfer as model_transfer
 from etude.models.base import Model
 from etude.models.transfer_settings import TransferSettings
 from etude.recipes.datasets import DATASETS
-from etude.recipes.document import Overrides, Writer, parse_overrides
+from etude.recipes.document import Overrides, Writer, parse_file, parse_overrides
 from etude.recipes.schema import validate_settings
+from etude.settings import check_values
 from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -60,6 +62,33 @@ class ExampleFile:
         if not file.is_file() or ExampleFile.from_path(file).fingerprint != self.fingerprint:
             raise UserError(f"{file} is not there any more, or not what the run was started on: put it back.")
         return file
+
+
+class StoredFile(TypedDict):
+    """An ExampleFile in `task.yaml`."""
+
+    path: str
+    fingerprint: str
+
+
+class StoredPlan(TypedDict):
+    """The content of `task.yaml`; settings are checked by their own classes."""
+
+    kind: str
+    settings: dict[str, Any]
+    facts: dict[str, Any]
+    columns: dict[str, str]
+    base: str
+    examples: StoredFile
+    dev: StoredFile | None
+    transfer: dict[str, Any]
+    train: dict[str, Any]
+    skip_bad: NotRequired[bool]
+    score: NotRequired[str]
+    scores: NotRequired[dict[str, Any]]
+    distill: NotRequired[dict[str, Any]]
+    teacher: NotRequired[str]
+    temperature: NotRequired[float]
 
 
 @dataclass(frozen=True)
@@ -125,8 +154,12 @@ class Plan:
             raise UserError(
                 f"{folder} has no {FILE}: it was not fine-tuned. 'etude finetune {folder} TASK --train FILE' does it."
             )
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        document = parse_overrides({})
+        document = parse_file(path, str(path), f"{path} is missing.")
+        check_values(document.values, StoredPlan, str(path), "Fine-tune again, or take it from a copy.")
+        values: dict[str, Any] = document.values
+        unknown = values.keys() - StoredPlan.__annotations__.keys()
+        if unknown:
+            raise UserError(f"{document.place((min(unknown),))}: '{min(unknown)}' is nothing that a plan holds.")
         kind, settings = values.pop("kind"), values.pop("settings")
         return cls(
             kind=kind,

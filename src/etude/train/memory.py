@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -150,6 +151,19 @@ def bytes_in_use(device: torch.device | str) -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
+
+
+def machine_memory() -> int | None:
+    """Return the bytes this process may hold: of the machine, its control group or its limit; None if unknown."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as file:
+        limits.append(int(file.read()))  # "max" where there is no limit
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    return min(limits, default=None)
 
 
 def reset_peak(device: torch.device | str) -> None:

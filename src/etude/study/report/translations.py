@@ -9,13 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from etude.recipes.document import parse_file
 from etude.study.settings import Localized, localize
+
+_FILE = Path(__file__).with_name("translations.yaml")
 
 TRANSLATIONS: dict[str, tuple[str, str]] = {
     key: (texts["en"], texts["ko"])
-    for key, texts in yaml.safe_load(Path(__file__).with_name("translations.yaml").read_text(encoding="utf-8")).items()
+    for key, texts in parse_file(_FILE, _FILE.name, f"{_FILE} is missing.").values.items()
 }
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import lzma
 import sys
@@ -23,15 +22,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import zstandard
-
 from etude.errors import UserError
 from etude.extras import require
 from etude.tasks.data.examples import Record, short
+from etude.text.prepare.zstd_stream import open_zstd
 
 FILES = (".jsonl", ".csv", ".tsv", ".json", ".parquet")
 COMPRESSED = (".gz", ".xz", ".zst")
-READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)  # what damaged files raise
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # what damaged files raise
 COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
 
 Records = Iterator[tuple[str, Record | UserError]]
@@ -71,7 +69,7 @@ def open_file(path: Path) -> BinaryIO:
     if path.suffix == ".xz":
         return cast(BinaryIO, lzma.open(path, "rb"))
     if path.suffix == ".zst":
-        return cast(BinaryIO, io.BufferedReader(zstandard.open(path, "rb")))  # its own reader has no lines
+        return open_zstd(open(path, "rb"))
     return open(path, "rb")
 
 

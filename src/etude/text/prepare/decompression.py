@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from etude.text.prepare.sources import SourceFile
+from etude.text.prepare.zstd_stream import open_zstd
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -89,41 +90,6 @@ def _open_gzip(source: BinaryIO) -> gzip.GzipFile:
     return gzip.GzipFile(fileobj=source)
 
 
-class _ZstdReader:
-    """A reader of zstd frames.
-
-    The package's own reader accepts a truncated file; this one raises EOFError.
-    """
-
-    CHUNK = 1 << 14  # compressed bytes at a time: few, since all their output is held
-
-    def __init__(self, source: BinaryIO) -> None:
-        import zstandard
-
-        self.source, self.package = source, zstandard
-        self.decompressor: zstandard.ZstdDecompressionObj | None = None  # of the frame being read
-        self.unread = b""  # compressed, read ahead
-        self.output = b""  # decompressed, not yet read
-
-    def read(self, size: int) -> bytes:
-        while not self.output:
-            compressed = self.unread or self.source.read(self.CHUNK)
-            self.unread = b""
-            if not compressed:
-                if self.decompressor is not None:
-                    raise EOFError("the file ends before its data does")
-                return b""
-            self.decompressor = self.decompressor or self.package.ZstdDecompressor().decompressobj()
-            try:
-                self.output = self.decompressor.decompress(compressed)
-            except self.package.ZstdError as problem:
-                raise EOFError(str(problem)) from None
-            if self.decompressor.eof:
-                self.unread, self.decompressor = self.decompressor.unused_data, None
-        data, self.output = self.output[:size], self.output[size:]
-        return data
-
-
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], _Readable]] = {
-    "": lambda source: source, "gz": _open_gzip, "xz": lzma.LZMAFile, "zst": _ZstdReader,
+    "": lambda source: source, "gz": _open_gzip, "xz": lzma.LZMAFile, "zst": open_zstd,
 }  # fmt: skip

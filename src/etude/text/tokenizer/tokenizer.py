@@ -22,12 +22,14 @@ from tokenizers import Tokenizer as Backend
 
 from etude.errors import UserError
 from etude.text.tokenizer import characters
+from etude.text.tokenizer.expansion import MAX_EXPANSION, compute_expansion
 from etude.text.tokenizer.normalization import normalize_nfc
 from etude.text.tokenizer.special_tokens import ROLES, Specials
 from etude.text.tokenizer.training import LARGEST_VOCAB, train_tokenizer_json
 from etude.text.tokenizer.vocabulary_files import read_tokenizer_json
 
 TOKENIZER_FILE = "tokenizer.json"
+MAX_SPARSITY = 16  # ids for each token: published vocabularies have holes, but few
 Component = dict[str, Any]  # a component of a tokenizer.json: JSON of many forms
 
 
@@ -51,15 +53,28 @@ class Tokenizer:
         self.content = content
         try:
             self.components = _drop_tables(json.loads(content))
+            expansion = compute_expansion(self.components)
             self.backend = _load_backend(content)
-        except Exception as problem:  # the library raises bare Exception
+        except BaseException as problem:  # the library raises bare Exception, and a BaseException where Rust panics
+            if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+                raise
             raise UserError(
                 f"{origin} is not a tokenizer that can be read: {problem}. Expected a tokenizer.json, a vocab.txt, "
                 "or vocab.json with merges.txt."
             ) from None
+        if expansion > MAX_EXPANSION:
+            raise UserError(
+                f"{origin} makes up to {expansion:,.0f} characters of one by its replacements; at most {MAX_EXPANSION} "
+                "are read."
+            )
         self.backend.encode_special_tokens = True
         ids = self.backend.get_vocab(with_added_tokens=True).values()
         self.vocab = max(ids, default=-1) + 1  # ids may have holes: the largest one decides
+        if self.vocab > MAX_SPARSITY * (len(ids) + 4096):
+            raise UserError(
+                f"{origin} holds {len(ids):,} tokens, and an id of {self.vocab - 1:,}: tables would have a row "
+                "for each id below it."
+            )
         if self.vocab > LARGEST_VOCAB:
             raise UserError(
                 f"{origin} holds ids up to {self.vocab - 1}, more than the {LARGEST_VOCAB} a corpus can store."
