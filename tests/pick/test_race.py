@@ -43,8 +43,8 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 class Scripted(Contender):
     """Answers right for a share of the examples, after a pause."""
 
-    def __init__(self, name: str, share: float, pause: Callable[[], float] = lambda: 0.0) -> None:
-        self.name, self.share, self.pause = name, share, pause
+    def __init__(self, name: str, share: float, pause: Callable[[], float] = lambda: 0.0, salt: int = 0) -> None:
+        self.name, self.share, self.pause, self.salt = name, share, pause, salt
         self.label = {"en": name, "ko": name}
         self.calls = 0
 
@@ -67,7 +67,7 @@ class Scripted(Contender):
         answers = []
         for number in valid.tolist():
             gold = data.gold[number]
-            label = gold if (number * 7919) % 100 < 100 * self.share else ("b" if gold == "a" else "a")
+            label = gold if (number * 7919 + self.salt) % 100 < 100 * self.share else ("b" if gold == "a" else "a")
             answers.append({"label": label, "scores": {"a": 0.9, "b": 0.1} if label == "a" else {"a": 0.1, "b": 0.9}})
         return answers
 

@@ -35,7 +35,7 @@ def set_speed(monkeypatch: pytest.MonkeyPatch, speed: float) -> list[str]:
 
 
 def try_candidates(race: Race, candidates: tuple[Candidate, ...], seconds: float) -> list[Candidate]:
-    return drop_unpaying(race, candidates, None, 1.0, seconds)  # type: ignore[arg-type]
+    return drop_unpaying(race, candidates, PickText(None, None, Path()), 1.0, seconds)
 
 
 def test_too_slow_a_machine_tries_none_and_says_why(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +46,25 @@ def test_too_slow_a_machine_tries_none_and_says_why(race: Race, monkeypatch: pyt
     assert race.untried[0]["reason"]["en"].startswith("not tried: would read 1.0 M tokens in 100 s")
     (line,) = report.describe_untried({"untried": race.untried})
     assert line.startswith("modern encoder, ELECTRA, BERT, GPT: not tried")
+
+
+def test_without_time_nothing_is_measured(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = set_speed(monkeypatch, 10**9)
+    monkeypatch.setattr(worth, "count_cores", lambda: 2)
+    assert try_candidates(race, CPU_CANDIDATES, 90) == [] and not measured
+    assert race.untried[0]["reason"]["en"] == "not tried: 90 s were left for it"
+    assert try_candidates(race, (START,), 5) == [] and not measured
+
+
+def test_the_trial_reads_a_small_share(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    monkeypatch.setattr(worth, "_measure", lambda race, candidate, text, share: shares.append(share) or 1.0)
+
+    class Large(PickText):
+        size = 60_000_000  # type: ignore[assignment]
+
+    drop_unpaying(race, CPU_CANDIDATES, Large(None, None, Path()), 0.7, 1000)
+    assert shares == [pytest.approx(0.0067)]
 
 
 def test_a_fast_one_tries_all(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from etude.pick.labels import Labelled
-from etude.pick.splits import Fold, hold_out, make_folds, plan_folds
+from etude.pick.splits import REPEATS, Fold, hold_out, make_folds, plan_folds
 from etude.runs.task_plan import task_module
 from etude.tasks.base import Answers, Scoring
 from etude.tasks.data.examples import Examples
@@ -34,7 +34,8 @@ class PickData:
     chosen_on: np.ndarray  # numbers of the examples that contenders learn from and are compared on
     scored_on: np.ndarray  # set aside: nothing is chosen on them
     refit_on: np.ndarray  # all that the final model learns from
-    folds: list[Fold]
+    folds: list[Fold]  # repeat after repeat
+    planned: int  # folds that every contender is given; the others settle ties, where there is time
     settings: Any  # of the task
     has_test: bool  # whether the examples set aside are the user's test file
 
@@ -54,15 +55,17 @@ class PickData:
         else:
             chosen_on, test_numbers = hold_out(train, share, seed)
         if dev is not None:
-            folds = [Fold(chosen_on, dev_numbers)]
+            folds, planned = [Fold(chosen_on, dev_numbers)], 1
         else:
             inner = train.take(chosen_on)
             count_folds, repeats = plan_folds(len(inner), len(inner.classes))
+            most = REPEATS if count_folds > 1 else 1
             folds = [Fold(chosen_on[fold.train], chosen_on[fold.valid])
-                     for fold in make_folds(inner, count_folds, repeats, seed)]  # fmt: skip
+                     for fold in make_folds(inner, count_folds, most, seed)]  # fmt: skip
+            planned = count_folds * repeats
         learnt = np.concatenate([chosen_on, dev_numbers])
         refit_on = learnt if test is not None else np.sort(np.concatenate([learnt, test_numbers]))
-        return cls(joined, learnt, test_numbers, refit_on, folds, settings, test is not None)
+        return cls(joined, learnt, test_numbers, refit_on, folds, planned, settings, test is not None)
 
     def examples(self, numbers: Iterable[int]) -> Examples[Any]:
         return self.labelled.examples.part(numbers)

@@ -53,11 +53,11 @@ def choose_winner(race: Race) -> Entry:
 
 
 def _first_in_time(race: Race, ranking: list[str]) -> str:
-    for name in ranking:
-        if 2 * FIT_MARGIN * race.entries[name].trials.cost <= race.clock.left * 1.1:
-            return name
-        race.notes.append(f"{race.entries[name].contender.label['en']} was best, but no time is left to refit it")
-    return min(ranking, key=lambda name: race.entries[name].trials.cost)
+    in_time = (name for name in ranking if 2 * FIT_MARGIN * race.entries[name].trials.cost <= race.clock.left * 1.1)
+    chosen = next(in_time, None) or min(ranking, key=lambda name: race.entries[name].trials.cost)
+    for name in ranking[: ranking.index(chosen)]:
+        race.notes.append(f"{race.entries[name].contender.label['en']} was better, but no time is left to refit it")
+    return chosen
 
 
 def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:

@@ -123,13 +123,31 @@ class Race:
 
         An error of the contender ends only its own folds.
         """
-        name, number, allowed = entry.contender.name, 0, len(self.data.folds)
+        planned = self.data.planned
+        number = self._run_until(entry, planned, f"folds {entry.contender.name}", partial(self._count_folds, share))
+        if not entry.note and number < planned:
+            entry.note = f"{number} of {planned} folds: there was no time for more"
+        if entry.trials.answers:
+            self._report(entry)
+        elif entry.note:
+            self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
+
+    def run_more_folds(self, entry: Entry, until: int, decision: str) -> None:
+        """Run a contender's folds up to a number, beyond those that were planned; `decision` names how far it came."""
+        self._run_until(entry, until, decision, lambda _: until)
+        if not entry.note.startswith("failed"):
+            entry.note = ""
+        self._report(entry)
+
+    def _run_until(self, entry: Entry, allowed: int, decision: str, count: Callable[[float], int]) -> int:
+        """Run the next folds, as many as `count` says after the first of them; returns how many there are."""
+        number = len(entry.trials.answers)
         while number < allowed:
             try:
                 self._fit_ahead(entry, range(number, allowed))
                 answers, seconds = self._trial(entry, number)
             except OutOfTime:
-                self.journal.values["decisions"][f"folds {name}"] = number
+                self.journal.values["decisions"][decision] = number
                 self.journal.save()
                 break
             except UserError as error:
@@ -140,17 +158,12 @@ class Race:
             mean = float(np.mean(list(entry.trials.seconds.values())))
             entry.trials.cost = entry.contender.estimate(self.data, mean)
             number += 1
-            allowed = self.journal.decide(f"folds {name}", partial(self._count_folds, share, seconds))
-        if not entry.note and number < len(self.data.folds):
-            entry.note = f"{number} of {len(self.data.folds)} folds: there was no time for more"
-        if entry.trials.answers:
-            self._report(entry)
-        elif entry.note:
-            self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
+            allowed = self.journal.decide(decision, partial(count, seconds))
+        return number
 
     def _count_folds(self, share: float, seconds: float) -> int:
         """How many folds fit into a share of the whole time, at so many seconds each."""
-        return max(1, min(len(self.data.folds), int(share * self.clock.total / max(seconds, 1e-3))))
+        return max(1, min(self.data.planned, int(share * self.clock.total / max(seconds, 1e-3))))
 
     def _trial(self, entry: Entry, number: int) -> tuple[list[Answer], float]:
         fold, contender = self.data.folds[number], entry.contender
@@ -206,10 +219,10 @@ class Race:
     def _report(self, entry: Entry) -> None:
         standing, leader = self.standing(entry.contender.name), self.leader()
         name = entry.contender.label["en"]
-        lead = "" if leader is None else "leads" if leader is entry else f"{leader.contender.label['en']} leads"
+        lead = "" if leader is None else "  (leads)" if leader is entry else f"  ({leader.contender.label['en']} leads)"
         self.on_progress(
             f"{format_seconds(self.clock.spent)} of {format_seconds(self.clock.total)}  {name}: "
-            f"{100 * standing.score:.1f} ± {100 * standing.error:.1f}  ({lead})"
+            f"{100 * standing.score:.1f} ± {100 * standing.error:.1f}{lead}"
         )
 
     def skip(self, label: Label, reason: Label) -> None:

@@ -51,7 +51,7 @@ def collect(
     rows = [_collect_row(race, name) for name in [*ranking, *others]]
     return {
         "task": data.labelled.kind, "score": data.scoring.score, "winner": winner.contender.name,
-        "label": winner.contender.label, "rows": rows, "folds": len(data.folds),
+        "label": winner.contender.label, "rows": rows, "folds": data.planned,
         "labels": {"chosen_on": len(data.chosen_on), "scored_on": len(data.scored_on), "refit_on": len(data.refit_on),
                    "has_test": data.has_test},
         "held_out": score.json() if score is not None else None,

@@ -49,6 +49,10 @@ def plan_candidate(
 
 def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: float, device: str) -> Encoder | None:
     """Pre-train a candidate in this process; None, and a note, where there is no time or it fails."""
+    key, reading = f"begin {candidate.name} {seconds:.0f}", text_share(race, text) * text.size / BYTES_PER_SECOND
+    if not race.journal.decide(key, lambda: race.clock.left - race.reserve() > reading + OVERHEAD[device]):
+        race.notes.append(f"{candidate.label['en']}: no time to pre-train it")
+        return None
     race.on_progress(f"pre-training {candidate.label['en']} for {format_seconds(seconds)}")
     planned = plan_candidate(race, candidate, text, seconds, device, is_timed=device == "cpu")
     if planned is None:

@@ -145,6 +145,20 @@ class Comparison:
             ranking.insert(place, name)
         return ranking
 
+    def find_ties(self, trials: Mapping[str, Trials]) -> list[str]:
+        """The best and those that it does not clearly beat, in their order."""
+        ranking = self.rank(trials)
+        if not ranking:
+            return []
+        first = trials[ranking[0]]
+        ties = []
+        for name in ranking[1:]:
+            if first.answers.keys() & trials[name].answers.keys():
+                difference, error = self.difference(first, trials[name])
+                if difference <= TIE_ERRORS * error:
+                    ties.append(name)
+        return [ranking[0], *ties]
+
     def _prefer_probabilities(
         self, ranking: list[str], trials: Mapping[str, Trials], shared: Sequence[int]
     ) -> list[str]:

@@ -2,7 +2,7 @@
 
 Cheap contenders come first, so that there is something to return at any moment: baselines, then linear heads on the
 features of the starts. What is left of the time goes to word vectors of the text, to rounds of pre-training, and to
-fine-tuning the encoders whose features were best.
+fine-tuning the encoders whose features were best. Time that is left after that settles ties.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from etude.pick.encoders import Candidate, Encoder
 from etude.pick.race import BASELINE_LABELS, Race
 from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds, text_share
 from etude.pick.text import PickText
+from etude.pick.ties import settle_ties
 from etude.pick.worker_pool import WorkerPool
 from etude.pick.worth import drop_unpaying
 
@@ -58,6 +59,7 @@ def run_race(
                 run_rounds(race, "continued pre-training", continued, text, PRETRAIN_SHARE)
             if scratch:
                 run_rounds(race, "pre-training from scratch", scratch, text, PRETRAIN_SHARE)
+    settle_ties(race)
 
 
 def run_vectors(race: Race, text: PickText, share: float) -> None:

@@ -28,10 +28,14 @@ MAX_SLOTS = 4  # small models at once: more share the same card, and each gets l
 CORES_PER_SLOT = 2  # one to launch kernels, one to build batches
 
 
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def count_slots(device: str) -> int:
     """How many contenders run at once: one where there is no GPU to share, or no cores to share it from."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MAX_SLOTS, max(1, cores // CORES_PER_SLOT)) if device.startswith("cuda") else 1
+    return min(MAX_SLOTS, max(1, count_cores() // CORES_PER_SLOT)) if device.startswith("cuda") else 1
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,8 @@ class WorkerPool:
         return error
 
     def _start(self) -> subprocess.Popen[str]:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, cores // self.slots))}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, count_cores() // self.slots))}
         environment["PYTHONPATH"] = os.pathsep.join(paths)
         with (self.folder / "workers.log").open("a", encoding="utf-8") as messages:
             process = subprocess.Popen(

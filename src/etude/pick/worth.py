@@ -18,6 +18,7 @@ from etude.errors import UserError
 from etude.pick.encoders import Candidate, tokenizer_of
 from etude.pick.race import Race
 from etude.pick.text import PickText
+from etude.pick.worker_pool import count_cores
 from etude.pretraining.continued import continued_recipe, read_start
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import measure_speed
@@ -25,6 +26,8 @@ from etude.pretraining.trial import measure_speed
 SCRATCH_TOKENS = 10e6  # that an encoder from scratch must read
 CONTINUED_TOKENS = 1e6  # that a start must read to go on
 TRIAL_SECONDS = 1.5
+TRIAL_BYTES = 400_000  # of text that a trial of speed is made with: to prepare all of it would cost what it saves
+CORE_SPEED = 50_000  # tokens a second that no core reaches: where even that is too slow, nothing is measured
 
 
 def drop_unpaying(
@@ -53,7 +56,9 @@ def _describe_too_little(
 ) -> dict[str, str] | None:
     """Why a candidate is not worth so many seconds of pre-training, in both languages; None where it is."""
     needed = CONTINUED_TOKENS if candidate.is_start else SCRATCH_TOKENS
-    speed = _measure(race, candidate, text, share)
+    if seconds * CORE_SPEED * count_cores() < needed:
+        return {"en": f"not tried: {seconds:.0f} s were left for it", "ko": f"시도하지 않음: 남은 시간 {seconds:.0f}초"}
+    speed = _measure(race, candidate, text, min(share, _trial_share(text)))
     tokens = speed * seconds
     if speed <= 0 or tokens >= needed:  # what cannot be measured fails when it is tried, and says so
         return None
@@ -62,6 +67,11 @@ def _describe_too_little(
         "en": f"not tried: would read {numbers[0]} tokens in {numbers[1]} s, and pays from about {numbers[2]} on",
         "ko": f"시도하지 않음: {numbers[1]}초에 {numbers[0]} 토큰을 읽게 되며, 약 {numbers[2]}부터 쓸모가 있음",
     }
+
+
+def _trial_share(text: PickText) -> float:
+    """Share of the text for a trial; rounded, so that its corpus is found again."""
+    return max(0.001, float(f"{min(1.0, TRIAL_BYTES / max(1, text.size)):.2g}"))
 
 
 def _measure(race: Race, candidate: Candidate, text: PickText, share: float) -> float:

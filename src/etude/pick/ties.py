@@ -1,0 +1,55 @@
+"""More folds for contenders that nothing tells apart, in the time that is left.
+
+A partition of the labels favours one contender by luck, and the next one another: repeats average that out (Kim 2009).
+On 18 draws of 100 labels of TREC-6, SST-2 and SNIPS (draws that no table uses, four baselines), what five folds choose
+has 69.6 % on new examples, what fifteen choose 69.8 %; by the score alone 69.7 % and 70.4 %. So where a winner does
+not clearly lead, it and its rivals get the folds they lack, and further repeats up to three, as long as all of them can
+have as many: evidence must stay comparable. The mean of the probabilities of two baselines as one more contender was
+tried on the same draws (TREC-6 0.0 with 100 labels and +0.6 with 400, SST-2 +0.1 and 0.0, SNIPS +1.5, before heavier
+word vectors gained as much there), and is not here: it gains too little for one more kind of model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from etude.pick.race import Entry, Race
+
+SLOWER = 1.3  # a fold may take so many times what the others took
+
+
+def settle_ties(race: Race) -> None:
+    """Give the leader and its near ties more folds, a repeat at a time, until one leads or the time is used."""
+    total, number = len(race.data.folds), 0
+    step = race.data.planned if race.data.planned < total else total
+    while True:
+        number += 1
+        plan: dict[str, int] = race.journal.decide(f"ties {number}", lambda: plan_folds(race, step))
+        if not plan:
+            return
+        names = ", ".join(race.entries[name].contender.label["en"] for name in plan)
+        race.on_progress(f"more folds for {names}: no score tells them apart")
+        for name, until in plan.items():
+            race.run_more_folds(race.entries[name], until, f"ties {number} {name}")
+
+
+def plan_folds(race: Race, step: int) -> dict[str, int]:
+    """How many folds each of those in a tie is to have; none where there is no tie, no fold or no time left."""
+    entries = {name: entry for name, entry in race.entries.items() if entry.is_selectable and entry.trials.answers}
+    tied = race.comparison.find_ties({name: entry.trials for name, entry in entries.items()})
+    counts = {name: len(entries[name].trials.answers) for name in tied}
+    if len(tied) < 2 or min(counts.values()) == len(race.data.folds):
+        return {}
+    until = min(len(race.data.folds), min(counts.values()) // step * step + step)
+    if estimate_seconds(entries, counts, until) > race.clock.left - max(race.reserve(entries[name]) for name in tied):
+        return {}
+    return {name: until for name in tied if counts[name] < until}
+
+
+def estimate_seconds(entries: Mapping[str, Entry], counts: Mapping[str, int], until: int) -> float:
+    """Seconds of the folds that are missing."""
+    seconds = 0.0
+    for name, count in counts.items():
+        spent = entries[name].trials.seconds
+        seconds += SLOWER * max(0, until - count) * sum(spent.values()) / max(1, len(spent))
+    return seconds
