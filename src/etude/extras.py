@@ -20,6 +20,11 @@ EXTRAS = {
     "numba": "fast",
     "ray": "ray",
     "sacrebleu": "translation",
+    "fastapi": "serve",
+    "starlette": "serve",
+    "h11": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
 }
 
 

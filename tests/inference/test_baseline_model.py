@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import urllib.request
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 import etude
 from etude.baselines.registry import fit
 from etude.errors import UserError
-from etude.serve.endpoints import ServedModel
+from etude.serve.app import Service
+from etude.serve.limits import Limits
+from etude.serve.served_model import ServedModel
 from etude.serve.server import Server
 from tests.baselines.test_labels import reviews
 
@@ -77,14 +78,12 @@ def test_export_by_its_verb(folder: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_served(folder: Path) -> None:
-    with Server(ServedModel.open(folder), port=0) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        about = json.load(urllib.request.urlopen(f"{server.address}/about", timeout=10))
-        assert list(about["abilities"]) == ["predict"] and about["columns"] == ["review"]
+    with Server(Service.create([ServedModel.open(folder)], Limits()), port=0) as server:
+        [about] = json.load(urllib.request.urlopen(f"{server.address}/about", timeout=10))["runs"]
+        assert about["endpoints"] == ["predict"] and about["columns"] == ["review"]
         request = urllib.request.Request(
             f"{server.address}/predict",
-            json.dumps({"inputs": ["재밌었다"]}).encode(),
+            json.dumps({"input": "재밌었다"}).encode(),
             {"Content-Type": "application/json"},
         )
-        assert json.load(urllib.request.urlopen(request, timeout=10))["answers"][0]["label"] == "good"
-        server.shutdown()
+        assert json.load(urllib.request.urlopen(request, timeout=10))["results"][0]["label"] == "good"

@@ -57,9 +57,8 @@ def test_a_verb_is_typed_and_documented(name: str) -> None:
         assert helps.get(parameter.name), f"{parameter.name} is not documented"
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             places = {"run", "recipe", "corpus", "file", "files", "text", "task", "suite", "source", "sources", "name"}
-            assert parameter.name in places | {"folder", "graph", "words", "prompts", "question", "a", "b", "c"}, (
-                f"{parameter.name} is an option"
-            )
+            places |= {"runs", "folder", "graph", "words", "prompts", "question", "a", "b", "c"}
+            assert parameter.name in places, f"{parameter.name} is an option"
     assert set(helps) <= set(signature.parameters), "the docstring names a parameter that is not there"
     if "settings" in signature.parameters:
         assert signature.parameters["settings"].annotation == "Mapping[str, object] | None"

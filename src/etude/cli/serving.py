@@ -1,4 +1,4 @@
-"""`etude serve`: says where the server listens."""
+"""`etude serve`: says where the server listens, and how to ask it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 def present_serve(call: Call[None]) -> None:
     def print_address(server: Server) -> None:
-        abilities = ", ".join(server.served.abilities)
-        typer.echo(f"{server.served.name} at {server.address} ({abilities}). Ctrl-C ends it.", err=True)
+        for served in server.service.models.values():
+            typer.echo(f"{served.name} at {server.address} ({', '.join(served.abilities)})", err=True)
+        typer.echo(f"Page {server.address}/   API {server.address}/api   Ctrl-C ends it. Try:", err=True)
+        typer.echo(f"  {server.curl}", err=True)
 
     call(on_start=print_address)
 

@@ -170,6 +170,14 @@ class Reader:
         for sequence, token in zip(self.sequences, tokens, strict=True):
             sequence.append(token)
 
+    def add(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Append sequences, which the next step reads whole; the others go on from their cached keys and values."""
+        self.sequences += [list(map(int, sequence)) for sequence in sequences]
+        new = np.zeros(len(sequences), np.int64)
+        self.starts, self.slides = np.concatenate([self.starts, new]), np.concatenate([self.slides, new])
+        if self.cache is not None:
+            self.cache.append(len(sequences))
+
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these sequences, in this order; a row may be repeated (beams)."""
         index = np.array(rows, np.int64)

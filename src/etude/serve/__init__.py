@@ -1,1 +1,1 @@
-"""`etude serve`: a run behind HTTP, for programs and for people; nothing but the standard library."""
+"""`etude serve`: runs behind HTTP, for programs and for people (FastAPI on uvicorn), and a board of runs."""

@@ -1,223 +1,209 @@
-"""The endpoints that a run has over HTTP: JSON in, JSON out.
+"""The endpoints of a run: each answers a list of requests in packed forward passes.
 
-    fill        a masked model            {"text": "The [MASK] sat.", "top": 5}
-    generate    a causal model            {"text": "Once upon", "tokens": 40, "temperature": 1.0, "seed": 0}
-    translate   a translation model       {"texts": ["The cat sat."], "beams": 4, "penalty": 0.6}
-    predict     a fine-tuned run          {"inputs": ["a text", {"text_a": "...", "text_b": "..."}]}
-    attention   a Transformer             {"text": "The cat sat.", "second": null}
-    paths       a run of graph_choice     {"question": "Where is a cat?", "choices": ["sofa", "sea"]}
-    encode      any                       {"texts": ["one vector", "for each"], "pool": "mean"}
+    fill        a masked model            {"input": "The [MASK] sat.", "top": 5}
+    generate    a causal model            {"input": "Once upon", "tokens": 40, "seed": 0, "stream": false}
+    translate   a translation model       {"input": ["The cat sat."], "beams": 4}
+    predict     a fine-tuned run          {"input": ["a text", {"text_a": "...", "text_b": "..."}]}
+    attention   a Transformer             {"input": "The cat sat.", "second": null}
+    paths       a run of graph_choice     {"input": {"question": "Where is a cat?", "choices": ["sofa", "sea"]}}
+    encode      any                       {"input": ["one vector", "for each"], "pool": "mean"}
+    similarity  any                       {"input": ["all are compared", "with the first"]}
+    neighbours  word vectors              {"input": "king", "top": 10}
+    analogy     word vectors              {"input": ["man", "king", "woman"]}
 
-Each endpoint is tried once when the run is opened, and those that raise UserError are left out. Answers are those of
-the Python interface.
+Requests of one group are answered together. Sequences are packed and never see each other, so an answer is the one that
+the request gets alone. `generate` is not here: its requests join and leave between two tokens (generation.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from pydantic import Field
+import numpy as np
+from pydantic import BaseModel
 
-from etude.baselines.base import is_baseline
-from etude.errors import UserError
-from etude.inference.baseline_model import BaselineModel
-from etude.inference.fill import Guess
-from etude.inference.model import LoadedModel, load
+from etude.hub.word_vectors import WordVectors
+from etude.inference.fill import fill_texts
+from etude.inference.model import LoadedModel
 from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
-from etude.inference.translation import require_translator
-from etude.recipes.document import Document
-from etude.recipes.schema import validate_settings
-from etude.runs import task_plan as plan
-from etude.runs.run import Run
-from etude.settings import Strict
+from etude.serve.problems import Problem
+from etude.serve.requests import (
+    AnalogyRequest,
+    AttentionRequest,
+    AttentionResult,
+    EncodeRequest,
+    EncodeResult,
+    FillRequest,
+    FillResult,
+    GenerateRequest,
+    GenerateResult,
+    NeighboursRequest,
+    NeighboursResult,
+    PathsRequest,
+    PathsResult,
+    PredictRequest,
+    PredictResult,
+    Request,
+    SimilarityRequest,
+    SimilarityResult,
+    TranslateRequest,
+    TranslateResult,
+)
 from etude.view.alignment import compute_maps
-from etude.view.paths import PathExplanation, explain_paths, require_graph_task
+from etude.view.neighbours import analogy, neighbours
+from etude.view.paths import explain_paths
 
-MAX_ITEMS = 1024  # generated tokens, or inputs, of one request
-
-
-class FillRequest(Strict):
-    text: str = Field(min_length=1)
-    top: int = Field(default=5, ge=1, le=100)
-
-
-class GenerateRequest(Strict):
-    text: str
-    tokens: int = Field(default=40, ge=1, le=MAX_ITEMS)
-    temperature: float = Field(default=1.0, ge=0)
-    top_k: int | None = Field(default=None, ge=1)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    seed: int = 0
-
-
-class TranslateRequest(Strict):
-    texts: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
-    beams: int = Field(default=4, ge=1, le=64)
-    penalty: float = Field(default=0.6, ge=0)
-
-
-class PredictRequest(Strict):
-    inputs: list[str | dict[str, Any]] = Field(min_length=1, max_length=MAX_ITEMS)
-
-
-class AttentionRequest(Strict):
-    text: str = Field(min_length=1)
-    second: str | None = None
-
-
-class PathsRequest(Strict):
-    question: str = Field(min_length=1)
-    choices: list[str] = Field(min_length=2, max_length=26)
-
-
-class EncodeRequest(Strict):
-    texts: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
-    pool: Literal["mean", "max", "first", "last"] = "mean"
+R = TypeVar("R", bound=Request)
+Results = list[dict[str, Any]]  # of one request, one an input: JSON-ready
+LARGEST_MAPS = 2**21  # attention weights in one answer: about 16 MB of JSON
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """The fields of a request, and the function that answers it."""
-
-    request: type[Strict]
-    answer: Callable[[Any], dict[str, Any]]
-
-    def validate(self, values: object) -> Strict:
-        """Return the request; raise UserError where a field is missing, unknown or wrong."""
-        if not isinstance(values, dict):
-            raise UserError("A request is a JSON object.")
-        request: Strict = validate_settings(self.request, values, Document(), "request")
-        return request
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A loaded run with its endpoints."""
+class Kind:
+    """What an endpoint takes and gives, whichever run answers."""
 
     name: str
-    system: str
-    abilities: dict[str, Endpoint]
-    model: LoadedModel | None  # None: a baseline, which has no hidden states
-    inputs: dict[str, str] = field(default_factory=dict)  # of a fine-tuned run: the parts of an input, their columns
-    tuned: TaskModel | None = None  # of a fine-tuned run
-
-    @classmethod
-    def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
-        """Load a run and try each endpoint once; a baseline has one, which needs no trial."""
-        if is_baseline(folder):
-            baseline = BaselineModel.open(folder)
-            endpoint = Endpoint(PredictRequest, lambda values: _predict(baseline, values))
-            return cls(Path(folder).name, baseline.baseline.name, {"predict": endpoint}, None, baseline.inputs)
-        model = load(folder, device)
-        tuned, inputs = None, {}
-        if (Path(folder) / plan.FILE).is_file():
-            tuned = TaskModel.open(folder, model.device)
-            inputs = tuned.inputs
-        candidates: dict[str, tuple[type[Strict], Callable[[Any], dict[str, Any]], Callable[[], object]]] = {
-            "fill": (FillRequest, lambda values: _fill(model, values), lambda: model.fill("[MASK]", 1)),
-            "generate": (GenerateRequest, lambda values: _generate(model, values), lambda: _require_causal(model)),
-            "translate": (
-                TranslateRequest,
-                lambda values: _translate(model, values),
-                lambda: require_translator(model),
-            ),
-            "predict": (PredictRequest, lambda values: _predict(tuned, values), lambda: _require_task_head(tuned)),
-            "attention": (
-                AttentionRequest,
-                lambda values: _attention(model, values),
-                lambda: _require_attention(model),
-            ),
-            "paths": (PathsRequest, lambda values: _paths(tuned, values), lambda: require_graph_task(tuned)),
-            "encode": (EncodeRequest, lambda values: _encode(model, values), lambda: model.encode(["a"])),
-        }
-        endpoints = {}
-        for name, (request, answer, probe) in candidates.items():
-            try:
-                probe()
-            except UserError:
-                continue
-            endpoints[name] = Endpoint(request, answer)
-        if not endpoints:
-            raise UserError(f"{folder} has no endpoint that could be served.")
-        return cls(Path(folder).name, _system(folder), endpoints, model, inputs, tuned)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what GET /about answers: the name, the endpoints and the fields of their requests."""
-        fields = {name: endpoint.request.model_json_schema()["properties"] for name, endpoint in self.abilities.items()}
-        parts, columns = list(self.inputs), list(self.inputs.values())
-        return {"name": self.name, "system": self.system, "abilities": fields, "inputs": parts, "columns": columns}
+    request: type[Request]
+    result: type[BaseModel]
+    summary: str
 
 
-def _system(folder: str | Path) -> str:
-    return Run.open(folder).recipe.system if (Path(folder) / "recipe.yaml").is_file() else ""
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("fill", FillRequest, FillResult, "Fill each [MASK] of a text by the likeliest tokens"),
+        Kind("generate", GenerateRequest, GenerateResult, "Continue a text; with stream, piece by piece"),
+        Kind("translate", TranslateRequest, TranslateResult, "Translate a text"),
+        Kind("predict", PredictRequest, PredictResult, "Answer an input of the task: label, tags, answer, ranking"),
+        Kind("attention", AttentionRequest, AttentionResult, "The attention of all heads to a text"),
+        Kind("paths", PathsRequest, PathsResult, "The paths of a graph between a question and its choices"),
+        Kind("encode", EncodeRequest, EncodeResult, "One vector a text"),
+        Kind("similarity", SimilarityRequest, SimilarityResult, "The cosine of each text with the first"),
+        Kind("neighbours", NeighboursRequest, NeighboursResult, "The words nearest to a word"),
+        Kind("analogy", AnalogyRequest, NeighboursResult, "The words that are to c as b is to a"),
+    )
+}
 
 
-def _require_causal(model: LoadedModel) -> None:
-    if not model.model.causal:
-        raise UserError("This model predicts what is left out, not what follows.")
-    model.require_trained_head()
+@dataclass(frozen=True)
+class Endpoint(Generic[R]):
+    """An ability of one run: the function that answers requests, and which of them it takes together."""
+
+    answer: Callable[[Sequence[R]], list[Results]]
+    group: Callable[[R], Hashable] | None = None  # None: each request is answered alone
 
 
-def _require_task_head(tuned: TaskModel | None) -> None:
-    if tuned is None:
-        raise UserError("This run was not fine-tuned.")
-    tuned.require_trained_head()
+def fill_endpoint(model: LoadedModel) -> Endpoint[FillRequest]:
+    def answer(requests: Sequence[FillRequest]) -> list[Results]:
+        texts = [text for request in requests for text in request.texts()]
+        tops = [request.top for request in requests for _ in request.texts()]
+        results = [
+            {"blanks": [[vars(guess) for guess in row] for row in rows]} for rows in fill_texts(model, texts, tops)
+        ]
+        return _split(results, [len(request.texts()) for request in requests])
+
+    return Endpoint(answer, lambda request: None)
 
 
-def _require_attention(model: LoadedModel) -> None:
-    if not model.model.has_attention_weights:
-        raise UserError("This model has no attention heads.")
+def translate_endpoint(model: LoadedModel) -> Endpoint[TranslateRequest]:
+    def answer(requests: Sequence[TranslateRequest]) -> list[Results]:
+        texts = [text for request in requests for text in request.texts()]
+        best = [rows[0] for rows in model.translate(texts, beams=requests[0].beams, penalty=requests[0].penalty)]
+        results = [{"text": target.text, "score": target.score} for target in best]
+        return _split(results, [len(request.texts()) for request in requests])
+
+    return Endpoint(answer, lambda request: (request.beams, request.penalty))
 
 
-def _fill(model: LoadedModel, request: FillRequest) -> dict[str, Any]:
-    result: Sequence[Any] = model.fill(request.text, request.top)
-    blanks = [result] if isinstance(result[0], Guess) else result
-    return {"blanks": [[vars(guess) for guess in guesses] for guesses in blanks]}
+def predict_endpoint(predictor: Predictor) -> Endpoint[PredictRequest]:
+    def answer(requests: Sequence[PredictRequest]) -> list[Results]:
+        inputs = [item for request in requests for item in request.items()]
+        return _split(predictor.predict(inputs), [len(request.items()) for request in requests])
+
+    return Endpoint(answer, lambda request: None)
 
 
-def _generate(model: LoadedModel, request: GenerateRequest) -> dict[str, Any]:
-    sampling = request.model_dump(exclude={"text"})
-    continuation: Any = model.generate(request.text, **sampling)
-    return {"text": continuation.text, "ended": continuation.ended}
+def encode_endpoint(model: LoadedModel) -> Endpoint[EncodeRequest]:
+    def answer(requests: Sequence[EncodeRequest]) -> list[Results]:
+        texts = [text for request in requests for text in request.texts()]
+        results = [{"vector": vector} for vector in model.encode(texts, pool=requests[0].pool).tolist()]
+        return _split(results, [len(request.texts()) for request in requests])
+
+    return Endpoint(answer, lambda request: request.pool)
 
 
-def _translate(model: LoadedModel, request: TranslateRequest) -> dict[str, Any]:
-    translations = model.translate(request.texts, beams=request.beams, penalty=request.penalty)
-    best = [alternatives[0] for alternatives in translations]
-    return {"texts": [each.text for each in best], "scores": [each.score for each in best]}
+def similarity_endpoint(model: LoadedModel) -> Endpoint[SimilarityRequest]:
+    def answer(requests: Sequence[SimilarityRequest]) -> list[Results]:
+        vectors = model.encode([text for request in requests for text in request.input], pool=requests[0].pool)
+        results: list[Results] = []
+        start = 0
+        for request in requests:
+            part = vectors[start : start + len(request.input)].astype(np.float64)
+            start += len(part)
+            norms = np.linalg.norm(part, axis=1)
+            cosines = part @ part[0] / np.maximum(norms * norms[0], 1e-30)
+            results.append([{"cosine": float(cosine)} for cosine in cosines])
+        return results
+
+    return Endpoint(answer, lambda request: request.pool)
 
 
-def _predict(tuned: Predictor | None, request: PredictRequest) -> dict[str, Any]:
-    assert tuned is not None
-    return {"answers": tuned.predict(request.inputs)}
+def attention_endpoint(model: LoadedModel) -> Endpoint[AttentionRequest]:
+    def explain(request: AttentionRequest) -> Results:
+        attention = compute_maps(model, request.input, request.second)
+        if attention.weights.size > LARGEST_MAPS:
+            raise Problem(
+                413,
+                f"The maps of {len(attention.tokens)} tokens would be {attention.weights.size:,} numbers: "
+                "send a shorter text.",
+            )
+        habits = {name: values.tolist() for name, values in attention.habits().items()}
+        return [
+            {
+                "tokens": attention.tokens,
+                "keys": attention.columns,
+                "weights": attention.weights.astype(float).round(4).tolist(),
+                "cut": attention.cut,
+                "habits": habits,
+            }
+        ]
+
+    return Endpoint(lambda requests: [explain(request) for request in requests])
 
 
-def _attention(model: LoadedModel, request: AttentionRequest) -> dict[str, Any]:
-    attention = compute_maps(model, request.text, request.second)
-    habits = {name: values.tolist() for name, values in attention.habits().items()}
-    return {
-        "tokens": attention.tokens,
-        "keys": attention.columns,
-        "weights": attention.weights.astype(float).round(4).tolist(),
-        "cut": attention.cut,
-        "habits": habits,
-    }
+def paths_endpoint(tuned: TaskModel) -> Endpoint[PathsRequest]:
+    # whatever the run calls the columns of its files
+    renamed = tuned.with_columns({"question": "question", "choices": "choices"})
+
+    def explain(request: PathsRequest) -> Results:
+        return [explain_paths(renamed, question.model_dump()).json() for question in request.questions()]
+
+    return Endpoint(lambda requests: [explain(request) for request in requests])
 
 
-def explain_request(tuned: TaskModel | None, request: PathsRequest) -> PathExplanation:
-    """Return the paths of a requested question, whatever the run calls the columns of its files."""
-    assert tuned is not None
-    columns = {"question": "question", "choices": "choices"}
-    return explain_paths(tuned.with_columns(columns), request.model_dump())
+def neighbours_endpoint(vectors: WordVectors) -> Endpoint[NeighboursRequest]:
+    def explain(request: NeighboursRequest) -> Results:
+        return [_list_neighbours(neighbours(vectors, word, request.top)) for word in request.texts()]
+
+    return Endpoint(lambda requests: [explain(request) for request in requests])
 
 
-def _paths(tuned: TaskModel | None, request: PathsRequest) -> dict[str, Any]:
-    return explain_request(tuned, request).json()
+def analogy_endpoint(vectors: WordVectors) -> Endpoint[AnalogyRequest]:
+    def explain(request: AnalogyRequest) -> Results:
+        first, second, third = request.input
+        return [_list_neighbours(analogy(vectors, first, second, third, request.top))]
+
+    return Endpoint(lambda requests: [explain(request) for request in requests])
 
 
-def _encode(model: LoadedModel, request: EncodeRequest) -> dict[str, Any]:
-    return {"vectors": model.encode(request.texts, pool=request.pool).tolist()}
+def _list_neighbours(words: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    return {"neighbours": [{"word": word, "cosine": cosine} for word, cosine in words]}
+
+
+def _split(results: Sequence[dict[str, Any]], counts: Sequence[int]) -> list[Results]:
+    """The results of each request."""
+    rest: Iterator[dict[str, Any]] = iter(results)
+    return [[next(rest) for _ in range(count)] for count in counts]

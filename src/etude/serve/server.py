@@ -1,175 +1,224 @@
-"""The HTTP server: one run, one request at a time, with a page for people at /.
+"""The HTTP server: uvicorn with a strict reader of requests, a bound socket, and an end that loses nothing.
 
-    GET  /              the page
-    GET  /about         what the run is, what it can do, and the fields of each request
-    GET  /attention?text=...[&second=...]     maps of all heads, as a page
-    GET  /paths?question=...&choices=...&choices=...    paths of all answers, as a page
-    POST /fill ...      a JSON object, as serve/endpoints.py has them; the answer is one, too
-
-Wrong requests are answered 400 with {"error": message}. By default the server listens on this machine only, and then
-accepts requests only under this machine's names: a page of another site, open in the same browser, can neither read
-from it (no cross-origin headers) nor reach it under a name of its own (DNS rebinding).
+On SIGTERM or SIGINT new requests are answered 503, accepted ones are finished (after `Limits.grace` seconds also 503),
+and the process ends with exit code 0.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
+import signal
+import socket
 import threading
-from collections.abc import Callable
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from etude.errors import UserError
-from etude.serve.endpoints import AttentionRequest, PathsRequest, ServedModel, explain_request
-from etude.view.alignment import compute_maps
-from etude.view.attention_page import render_page
-from etude.view.page_template import fill_template
-from etude.view.paths_page import render_paths_page
+from etude.serve.app import Service, create_app
+from etude.serve.guard import allowed_hosts, is_loopback
 
-MAX_BODY_BYTES = 2**20  # bytes of a request
-TIMEOUT = 30  # seconds to wait for a client's next bytes
+BACKLOG = 2048  # connections that wait to be accepted
+MIN_TOKEN = 16  # letters of a token
+EXAMPLES = {
+    "fill": "The [MASK] sat.",
+    "neighbours": "king",
+    "analogy": ["man", "king", "woman"],
+    "similarity": ["The cat sat.", "A dog lay."],
+    "paths": {"question": "Where is a cat?", "choices": ["sofa", "sea"]},
+}
+NEW_CONNECTIONS = 0.1  # seconds in which connections that wait to be accepted are still taken, to be told 503
 
 log = logging.getLogger("etude")
 
 
-class Server(ThreadingHTTPServer):
-    """An HTTP server of one loaded run."""
+class StrictProtocol(H11Protocol):
+    """uvicorn's h11 connection, closed where the head of a request does not arrive in time."""
 
-    daemon_threads = True
+    _head_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, served: ServedModel, host: str = "127.0.0.1", port: int = 8000) -> None:
-        self.served, self.busy = served, threading.Lock()  # a model answers one at a time
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._await_head()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            seconds = float(self.config.timeout_keep_alive)
+            self._head_timer = self.loop.call_later(seconds, self._close_waiting)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _close_waiting(self) -> None:
+        self._head_timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server: signals drain it, and its end is exit code 0."""
+
+    service: Service
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
-            super().__init__((host, port), Handler)
-        except (OSError, OverflowError) as problem:
-            raise UserError(f"Port {port} of {host} cannot be had ({problem}): name another with --port.") from None
-        self.names = allowed_hosts(host)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self.drain)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def drain(self) -> None:
+        """Answer 503 from now on, finish what was accepted, and end."""
+        if self.service.engine.draining:
+            return
+        self.service.engine.drain()
+        self._loop.call_later(NEW_CONNECTIONS, self._stop_accepting)
+        self._loop.call_later(self.service.limits.grace, self.service.engine.abort)
+
+    def _stop_accepting(self) -> None:
+        self.should_exit = True
+
+
+class Server:
+    """Runs behind HTTP, at an address of this machine.
+
+    `with Server(...) as server:` answers in a thread until the block ends; `server.run()` answers here, until a signal.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        names: Iterable[str] = (),
+        access_log: bool = False,
+    ) -> None:
+        self.service, self.host, self.token = service, host, token
+        check_token(host, token)
+        self._socket = _bind(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        app = create_app(service, allowed_hosts(host, names), token)
+        limits = service.limits
+        config = uvicorn.Config(
+            app,
+            http=StrictProtocol,
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            access_log=access_log,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=max(1, round(limits.read_timeout)),
+            timeout_graceful_shutdown=round(limits.grace) + 5,
+        )
+        self._uvicorn = _Uvicorn(config)
+        self._uvicorn.service = service
+        self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> str:
-        host, port = str(self.server_address[0]), self.server_address[1]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        log.debug("a client went away", exc_info=True)
+    @property
+    def curl(self) -> str:
+        """A request to try, as a command line."""
+        if not self.service.kinds:
+            return f"curl {self.address}/about"
+        kind = self.service.kinds[0].name
+        body: dict[str, object] = {"input": EXAMPLES.get(kind, "The cat sat.")}
+        if len(self.service.find_models(kind)) > 1:
+            body["run"] = self.service.find_models(kind)[0]
+        token = "" if self.token is None else ' -H "Authorization: Bearer $ETUDE_TOKEN"'
+        return f"curl {self.address}/{kind} -H 'Content-Type: application/json'{token} -d '{json.dumps(body)}'"
+
+    def run(self) -> None:
+        """Answer requests until SIGTERM or SIGINT; for the main thread."""
+        self._uvicorn.run(sockets=[self._socket])
+
+    def __enter__(self) -> Server:
+        self._thread = threading.Thread(target=self.run, name="etude-server")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shut_down()
+
+    def begin_shutdown(self) -> None:
+        """Drain a server that answers in a thread, as SIGTERM does."""
+        assert self._thread is not None
+        while self._thread.is_alive() and not self._uvicorn.started:
+            self._thread.join(0.01)
+        if self._thread.is_alive():
+            self._uvicorn.handle_exit(signal.SIGTERM, None)
+
+    def shut_down(self) -> None:
+        """Drain and end a server that answers in a thread."""
+        self.begin_shutdown()
+        assert self._thread is not None
+        self._thread.join()
 
 
-def allowed_hosts(host: str) -> frozenset[str] | None:
-    """Return the host names that a request may use; None (any) where other machines may connect."""
-    try:
-        is_local = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    return frozenset({"localhost", "127.0.0.1", "[::1]", host}) if is_local else None
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers the requests of one connection."""
-
-    protocol_version, timeout, server_version, sys_version = "HTTP/1.1", TIMEOUT, "etude", ""
-    server: Server
-
-    def do_GET(self) -> None:
-        self._answer(self._get)
-
-    def do_POST(self) -> None:
-        self._answer(self._post)
-
-    def _answer(self, action: Callable[[], None]) -> None:
-        """Run an action and answer its errors: 400 for a UserError, 500 for the rest."""
-        try:
-            if self.server.names is not None and self._requested_host() not in self.server.names:
-                self._send_json(HTTPStatus.FORBIDDEN, {"error": "This server answers under the name localhost."})
-            else:
-                action()
-        except UserError as problem:
-            self._send_json(HTTPStatus.BAD_REQUEST, {"error": str(problem)})
-        except ConnectionError:
-            self.close_connection = True
-        except Exception:
-            log.exception("a request failed")
-            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "The server failed; see its log."})
-
-    def _requested_host(self) -> str:
-        """Return the host of the request, without its port."""
-        host = self.headers.get("Host", "")
-        return host.rpartition(":")[0] if host.rpartition("]")[2].startswith(":") or host.count(":") == 1 else host
-
-    def _get(self) -> None:
-        served, url = self.server.served, urlsplit(self.path)
-        if url.path == "/":
-            self._send(HTTPStatus.OK, "text/html", fill_template("etude.serve", "page.html", {}))
-        elif url.path == "/about":
-            self._send_json(HTTPStatus.OK, served.describe())
-        elif url.path == "/attention" and "attention" in served.abilities:
-            fields = {name: values[0] for name, values in parse_qs(url.query).items()}
-            request = served.abilities["attention"].validate(fields)
-            assert isinstance(request, AttentionRequest)
-            assert served.model is not None
-            with self.server.busy:
-                attention = compute_maps(served.model, request.text, request.second)
-            title = request.text if request.second is None else f"{request.text} ⏐ {request.second}"
-            self._send(HTTPStatus.OK, "text/html", render_page(attention, title, served.name))
-        elif url.path == "/paths" and "paths" in served.abilities:
-            query = parse_qs(url.query)
-            question = query.get("question", [""])[0]
-            paths_request = served.abilities["paths"].validate(
-                {"question": question, "choices": query.get("choices", [])}
-            )
-            assert isinstance(paths_request, PathsRequest)
-            with self.server.busy:
-                explanation = explain_request(served.tuned, paths_request)
-            self._send(HTTPStatus.OK, "text/html", render_paths_page(explanation, served.name))
-        else:
-            self._not_found(url.path)
-
-    def _post(self) -> None:
-        served, name = self.server.served, urlsplit(self.path).path.removeprefix("/")
-        body = self._read_body()
-        if name not in served.abilities:
-            self._not_found(f"/{name}")
-            return
-        if self.headers.get_content_type() != "application/json":  # what a page of another site cannot send unasked
-            raise UserError("A request is JSON: send it with Content-Type: application/json.")
-        try:
-            values = json.loads(body)
-        except (ValueError, RecursionError) as problem:
-            raise UserError(f"The request is not JSON: {problem}.") from None
-        request = served.abilities[name].validate(values)
-        with self.server.busy:
-            answer = served.abilities[name].answer(request)
-        self._send_json(HTTPStatus.OK, answer)
-
-    def _read_body(self) -> bytes:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            self.close_connection = True  # what is not read would be taken for the next request
-            if length.isdecimal():  # a client that is still writing would never see the answer
-                self.rfile.read(min(int(length), 16 * MAX_BODY_BYTES))
-            raise UserError(f"A request says its length, which is {MAX_BODY_BYTES:,} bytes at most.")
-        return self.rfile.read(int(length))
-
-    def _not_found(self, path: str) -> None:
-        known = ", ".join(["GET /", "GET /about", *(f"POST /{name}" for name in self.server.served.abilities)])
-        self._send_json(
-            HTTPStatus.NOT_FOUND, {"error": f"There is no {path}. {self.server.served.name} answers: {known}."}
+def check_token(host: str, token: str | None) -> None:
+    """Raise UserError where other machines could connect without a token, or the token cannot be used."""
+    make = "python -c 'import secrets; print(secrets.token_urlsafe(24))' makes one."
+    if token is None and not is_loopback(host):
+        raise UserError(
+            f"On {host} other machines can connect, so requests need a token: set ETUDE_TOKEN, or --token-file. {make}"
         )
+    if token is not None and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+        raise UserError(f"A token has {MIN_TOKEN} letters or more, ASCII and without spaces. {make}")
 
-    def _send_json(self, status: HTTPStatus, values: dict[str, Any]) -> None:
-        self._send(status, "application/json", json.dumps(values, ensure_ascii=False))
 
-    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *values: object) -> None:
-        log.info("%s %s", self.address_string(), format % values)
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError, UnicodeError) as problem:
+        raise UserError(f"Port {port} of {host} cannot be had ({problem}): name another with --port.") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+    except OSError as problem:
+        bound.close()
+        raise UserError(f"Port {port} of {host} cannot be had ({problem}): name another with --port.") from None
+    return bound

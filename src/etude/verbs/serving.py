@@ -1,53 +1,92 @@
-"""`serve`: a run behind HTTP."""
+"""`serve`: runs behind HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.errors import UserError
+from etude.extras import require
 
 if TYPE_CHECKING:
     from etude.serve.server import Server
 
+TOKEN = "ETUDE_TOKEN"  # the environment variable of the bearer token
+
 
 def serve(
-    run: str | Path,
+    runs: str | Path | Sequence[str | Path] = (),
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
     device: str | None = None,
+    token_file: str | Path | None = None,
+    name: Sequence[str] = (),
+    queue: int = 512,
+    batch: int = 64,
+    wait_ms: float = 2.0,
+    timeout: float = 30.0,
     quiet: bool = False,
     on_start: Callable[[Server], None] | None = None,
 ) -> None:
-    """A run behind HTTP, with a page: fill, generate, predict, attention, encode.
+    """Runs behind HTTP, with a page: fill, generate, translate, predict, attention, encode.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
-        host: Where to listen; 0.0.0.0 lets other machines in.
+        runs: Runs, baselines, folders of transformers, or hub ids.
+        host: Where to listen; 0.0.0.0 lets other machines in, which need a token.
         port: 0: any that is free.
         device: cpu or cuda; a GPU where there is one.
+        token_file: A file with the bearer token that requests must bring; ETUDE_TOKEN does the same.
+        name: A further name under which requests are answered, such as that of a proxy; may be given again.
+        queue: Requests that wait at most; others are answered 429.
+        batch: Requests answered in one forward pass at most; 1: each alone.
+        wait_ms: Milliseconds a request waits at most for others that are arriving.
+        timeout: Seconds until a request is answered 503.
         quiet: No line a request.
         on_start: Receives the server once it listens.
     """
     import logging
-    import signal
-    import threading
 
     if not 0 <= port <= 65535:
         raise UserError(f"port={port}: a port is a number from 0 to 65535.")
-    from etude.serve.endpoints import ServedModel
-    from etude.serve.server import Server
+    for option, value in (("queue", queue), ("batch", batch), ("timeout", timeout)):
+        if not value > 0:
+            raise UserError(f"{option}={value}: take a number above 0.")
+    if not 0 <= wait_ms <= 1000:
+        raise UserError(f"wait_ms={wait_ms}: take milliseconds from 0 to 1000.")
+    require("fastapi", "etude serve")
+    require("uvicorn", "etude serve")
+    require("prometheus_client", "etude serve")
+    from etude.serve.app import Service
+    from etude.serve.limits import Limits
+    from etude.serve.served_model import ServedModel
+    from etude.serve.server import Server, check_token
 
+    folders = [runs] if isinstance(runs, (str, Path)) else list(runs)
+    if not folders:
+        raise UserError("Nothing to serve: name a run, such as 'etude serve runs/bert'.")
+    token = _read_token(token_file)
+    check_token(host, token)  # before anything is loaded
     if not quiet:
-        log = logging.getLogger("etude")
+        log = logging.getLogger("uvicorn.access")
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
-    with Server(ServedModel.open(run, device), host, port) as server:
-        if on_start is not None:
-            on_start(server)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # from a thread: `shutdown` waits for the loop that this one is in
-            signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
-        server.serve_forever()
+    limits = Limits(queue=queue, batch_requests=batch, wait=wait_ms / 1000, timeout=timeout)
+    models = [ServedModel.open(folder, device) for folder in folders]
+    service = Service.create(models, limits, token is not None)
+    server = Server(service, host, port, token, name, access_log=not quiet)
+    if on_start is not None:
+        on_start(server)
+    server.run()
+
+
+def _read_token(path: str | Path | None) -> str | None:
+    """The bearer token of a file, or of the environment; None where neither is."""
+    if path is None:
+        return os.environ.get(TOKEN) or None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UserError(f"The token cannot be read from {path}: {problem}.") from None

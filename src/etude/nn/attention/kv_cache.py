@@ -85,6 +85,15 @@ class KVCache:
         self.keys = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.keys]
         self.values = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.values]
 
+    def append(self, count: int) -> None:
+        """Add `count` sequences of which nothing is cached yet, behind the others."""
+        if not self.keys:
+            return  # the first step takes as many sequences as it gets
+        self.lengths = np.concatenate([self.lengths, np.zeros(count, np.int64)])
+        for buffers in (self.keys, self.values):
+            for layer, buffer in enumerate(buffers):
+                buffers[layer] = torch.cat([buffer, buffer.new_zeros(count, *buffer.shape[1:])])
+
     def reset(self, rows: np.ndarray) -> None:
         """Restart these sequences at position 0; their cached tokens are overwritten."""
         self.lengths = self.lengths.copy()

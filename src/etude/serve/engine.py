@@ -1,0 +1,272 @@
+"""The engine: one thread that runs every forward pass, for requests that arrive at once in one pass (dynamic batching).
+
+Requests to one endpoint of one run are taken together, the oldest first, up to the limits of a batch. While a pass
+runs, the next batch gathers; an idle engine starts at once, unless further requests are just arriving, and then waits
+for them no longer than `Limits.wait`. Between two batches every text in generation gets one token (generation.py).
+
+What one request of a batch does wrong hits none of the others: a batch that raises is answered one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from etude.inference.generation import Continuation
+from etude.serve.endpoints import Endpoint
+from etude.serve.generation import GenerateJob, Piece, TextGenerator
+from etude.serve.limits import Limits
+from etude.serve.problems import Problem, encode_json, overdue, shutting_down, too_busy
+from etude.serve.requests import GenerateRequest, Request
+from etude.serve.served_model import ServedModel
+
+log = logging.getLogger("etude")
+
+
+@dataclass(eq=False)
+class Job:
+    """A request that waits for its answer."""
+
+    served: ServedModel
+    endpoint: Endpoint[Any]
+    request: Request
+    key: Hashable  # requests of one key are answered together
+    deliver: Callable[[bytes | Exception], None]
+    arrival: float = field(default_factory=time.monotonic)
+    cancelled: bool = False
+
+
+class Engine:
+    """Answers requests to loaded runs, in the order in which they came, as many at a time as fit one pass."""
+
+    def __init__(self, models: Sequence[ServedModel], limits: Limits, on_batch: Callable[[int], None]) -> None:
+        self.limits, self._on_batch = limits, on_batch
+        self.generators = {
+            served.name: TextGenerator(served.model, limits.generated_texts if limits.batch_requests > 1 else 1)
+            for served in models
+            if served.generates and served.model is not None
+        }
+        self.pending = 0  # requests that wait or are being answered; event loop only
+        self.arriving = 0  # requests that are being received; event loop only, read by the engine
+        self.draining = False
+        self._jobs: deque[Job] = deque()
+        self._new_texts: deque[tuple[ServedModel, GenerateJob]] = deque()
+        self._ready = threading.Condition()
+        self._stopped = self._aborted = False
+        self._thread = threading.Thread(target=self._run, name="etude-engine")
+
+    # --- event loop ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Refuse new requests; those accepted are finished."""
+        self.draining = True
+
+    def abort(self) -> None:
+        """End by 503 whatever is not being computed right now."""
+        with self._ready:
+            self._aborted = True
+            self._ready.notify()
+
+    def stop(self) -> None:
+        """End the thread, after the pass that runs."""
+        with self._ready:
+            self._stopped = True
+            self._ready.notify()
+        self._thread.join()
+
+    async def answer(self, served: ServedModel, kind: str, endpoint: Endpoint[Any], request: Request) -> bytes:
+        """The results of a request as JSON; raises Problem or UserError."""
+        self._admit()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes] = loop.create_future()
+        group = (served.name, kind, None if endpoint.group is None else endpoint.group(request))
+        job = Job(served, endpoint, request, group, lambda result: _post(loop, _resolve, future, result))
+        self.pending += 1
+        try:
+            with self._ready:
+                self._jobs.append(job)
+                self._ready.notify()
+            async with asyncio.timeout(self.limits.timeout):
+                return await future
+        except TimeoutError:
+            raise overdue(self.limits.timeout) from None
+        finally:
+            job.cancelled = True
+            self.pending -= 1
+
+    async def generate(self, served: ServedModel, request: GenerateRequest) -> AsyncIterator[Piece]:
+        """Yield pieces of the texts of a request as they are written; leaving the iteration cancels the request."""
+        self._admit()
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[list[Piece] | Exception] = asyncio.Queue()
+        job = GenerateJob(request, lambda pieces: _post(loop, arrived.put_nowait, pieces))
+        unfinished = len(request.texts())
+        self.pending += 1
+        try:
+            with self._ready:
+                self._new_texts.append((served, job))
+                self._ready.notify()
+            async with asyncio.timeout(self.limits.timeout):
+                while unfinished:
+                    pieces = await arrived.get()
+                    if isinstance(pieces, Exception):
+                        raise pieces
+                    for piece in pieces:
+                        unfinished -= piece.continuation is not None
+                        yield piece
+        except TimeoutError:
+            raise overdue(self.limits.timeout) from None
+        finally:
+            job.cancelled = True
+            self.pending -= 1
+
+    async def generate_all(self, served: ServedModel, request: GenerateRequest) -> list[Continuation]:
+        """The finished texts of a request, in order."""
+        finished: dict[int, Continuation] = {}
+        async for piece in self.generate(served, request):
+            if piece.continuation is not None:
+                finished[piece.number] = piece.continuation
+        return [finished[number] for number in sorted(finished)]
+
+    def _admit(self) -> None:
+        if self.draining:
+            raise shutting_down()
+        if self.pending >= self.limits.queue:
+            raise too_busy()
+
+    # --- the thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._ready:
+                while not self._stopped and self._is_idle():
+                    self._ready.wait()
+                if self._stopped or self._aborted:
+                    self._refuse_all()
+                if self._stopped:
+                    return
+                batch = self._take_batch()
+                new_texts = list(self._new_texts)
+                self._new_texts.clear()
+            if batch:
+                self._answer(batch)
+            for served, job in new_texts:
+                self._add_texts(served, job)
+            for generator in self.generators.values():
+                if not generator.is_idle:
+                    generator.step()
+
+    def _is_idle(self) -> bool:
+        return not self._jobs and not self._new_texts and all(each.is_idle for each in self.generators.values())
+
+    def _take_batch(self) -> list[Job]:
+        """The oldest request and those that can be answered with it; called with the lock held."""
+        limits = self.limits
+        while self._jobs and self.arriving and len(self._jobs) < limits.batch_requests:
+            rest = self._jobs[0].arrival + limits.wait - time.monotonic()
+            if rest <= 0 or not all(each.is_idle for each in self.generators.values()):
+                break
+            self._ready.wait(rest)
+        batch: list[Job] = []
+        size = 0
+        others: deque[Job] = deque()
+        while self._jobs:
+            job = self._jobs.popleft()
+            if job.cancelled:
+                continue
+            characters = job.request.characters()
+            fits = not batch or (
+                job.endpoint.group is not None
+                and job.key == batch[0].key
+                and len(batch) < limits.batch_requests
+                and size + characters <= limits.batch_characters
+            )
+            if fits:
+                batch.append(job)
+                size += characters
+            else:
+                others.append(job)
+            if len(batch) >= limits.batch_requests:
+                break
+        self._jobs.extendleft(reversed(others))
+        return batch
+
+    def _answer(self, batch: list[Job]) -> None:
+        self._on_batch(len(batch))
+        admitted = []
+        for job in batch:
+            try:
+                self._check_tokens(job.served, job.request)
+                admitted.append(job)
+            except Exception as fault:
+                job.deliver(fault)
+        if not admitted:
+            return
+        try:
+            results = admitted[0].endpoint.answer([job.request for job in admitted])
+            bodies = [_encode(job, result) for job, result in zip(admitted, results, strict=True)]
+        except Exception as fault:
+            if len(admitted) == 1:
+                admitted[0].deliver(fault)
+            else:  # one of them is wrong: the others do not pay for it
+                for job in admitted:
+                    self._answer([job])
+            return
+        for job, body in zip(admitted, bodies, strict=True):
+            job.deliver(body)
+
+    def _add_texts(self, served: ServedModel, job: GenerateJob) -> None:
+        try:
+            self._check_tokens(served, job.request)
+            self.generators[served.name].add(job)
+        except Exception as fault:
+            job.deliver(fault)
+
+    def _check_tokens(self, served: ServedModel, request: Request) -> None:
+        """Raise 413 where the inputs have too many tokens; a short text is not counted: it cannot."""
+        if 4 * request.characters() <= self.limits.tokens:  # a letter has four bytes at most, and a byte is a token
+            return
+        count = served.count_tokens(request.texts())
+        if count > self.limits.tokens:
+            limit = f"{self.limits.tokens:,}"
+            raise Problem(413, f"The input has {count:,} tokens, and {limit} are taken at most: split it.")
+
+    def _refuse_all(self) -> None:
+        for job in self._jobs:
+            job.deliver(shutting_down())
+        self._jobs.clear()
+        for _, text_job in self._new_texts:
+            text_job.deliver(shutting_down())
+        self._new_texts.clear()
+        for generator in self.generators.values():
+            generator.fail(shutting_down())
+
+
+def _encode(job: Job, results: list[dict[str, Any]]) -> bytes:
+    return encode_json({"run": job.served.name, "results": results})
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *values: object) -> None:
+    """Call a function in the event loop; a loop that has ended needs no answer."""
+    try:
+        loop.call_soon_threadsafe(function, *values)
+    except RuntimeError:
+        log.debug("an answer came after the end of the server")
+
+
+def _resolve(future: asyncio.Future[bytes], result: bytes | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,0 +1,88 @@
+"""Errors in the words of HTTP: a status, its phrase and one sentence, as application/problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from etude.errors import UserError, suggest_name
+
+MEDIA_TYPE = "application/problem+json"
+PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}  # RFC 9110; older Pythons have older phrases
+
+
+class Problem(UserError):
+    """A request that is answered by an error status."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+    def json(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"type": "about:blank", "title": phrase(self.status), "status": self.status, "detail": self.detail}
+
+    def response(self) -> Response:
+        return Response(encode_json(self.json()), self.status, self.headers, MEDIA_TYPE)
+
+
+class ProblemBody(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+def phrase(status: int) -> str:
+    """The phrase of a status: "Too Many Requests"."""
+    return PHRASES.get(status) or HTTPStatus(status).phrase
+
+
+def encode_json(value: object) -> bytes:
+    """JSON as bytes; letters of all languages as they are."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def too_busy() -> Problem:
+    return Problem(429, "Too many requests are waiting: ask again in a second.", {"Retry-After": "1"})
+
+
+def shutting_down() -> Problem:
+    return Problem(503, "The server is shutting down.", {"Connection": "close"})
+
+
+def overdue(seconds: float) -> Problem:
+    return Problem(
+        503, f"There was no answer within {seconds:g} seconds: ask for less, or later.", {"Retry-After": "5"}
+    )
+
+
+def explain_faults(faults: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Problem:
+    """The faults that pydantic found in a body as one problem: what is wrong with which field."""
+    if any(fault["type"] == "json_invalid" for fault in faults):
+        return Problem(400, f"The body is not JSON: {faults[0].get('ctx', {}).get('error', faults[0]['msg'])}.")
+    messages: dict[str, None] = {}
+    for fault in faults:
+        place = [part for part in fault["loc"] if part != "body"]
+        if not place:
+            messages["The body is a JSON object with the fields of the request."] = None
+            continue
+        # of a union pydantic names each alternative: the field is what counts
+        field = str(place[0])
+        if fault["type"] == "extra_forbidden":
+            message = f"There is no field '{field}'.{suggest_name(field, fields)}"
+        elif fault["type"] == "missing":
+            message = f"The field '{field}' is missing."
+        elif fault["type"] == "value_error":
+            message = f"{field}: {fault['ctx']['error']}"
+        else:
+            message = f"{field}: {str(fault['msg'])[:1].lower()}{str(fault['msg'])[1:]}."
+        messages[message] = None
+    return Problem(422, " ".join(messages))

@@ -1,0 +1,228 @@
+"""Typed requests and answers of the endpoints; OpenAPI is made from them.
+
+The input has one name everywhere, `input`: a string, or a list of them. An answer has `results`, one an input.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from etude.serve.limits import MAX_INPUTS, MAX_NEW_TOKENS, MAX_TEXTS
+from etude.settings import Strict
+
+Text = Annotated[str, Field(min_length=1)]
+Record = dict[str, JsonValue]
+INPUT = "a text, or a list of texts"
+
+
+class Request(Strict):
+    """What every request has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+    run: str | None = Field(default=None, description="the run that answers; needed where several of them could")
+
+    def characters(self) -> int:
+        """The length of the inputs."""
+        return sum(map(len, self.texts()))
+
+    def texts(self) -> list[str]:
+        """All texts of the request."""
+        raise NotImplementedError
+
+
+class TextRequest(Request):
+    """A request with one text or a list of them."""
+
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(description=INPUT)
+
+    def texts(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class FillRequest(TextRequest):
+    top: int = Field(default=5, ge=1, le=100, description="guesses for each [MASK]")
+
+
+class GenerateRequest(Request):
+    input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] = Field(description=INPUT)
+    tokens: int = Field(default=40, ge=1, le=MAX_NEW_TOKENS, description="new tokens at most")
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="0: always the likeliest token")
+    top_k: int | None = Field(default=None, ge=1, description="sample from the k likeliest tokens")
+    top_p: float | None = Field(default=None, gt=0, le=1, description="sample from the likeliest p of probability")
+    seed: int = Field(default=0, ge=-(2**63), lt=2**63, description="same seed, same text")
+    stop: Annotated[list[Text], Field(max_length=16)] = Field(default=[], description="strings that end a text")
+    stream: bool = Field(default=False, description="answer piece by piece, as server-sent events")
+
+    def texts(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class TranslateRequest(Request):
+    input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] = Field(description=INPUT)
+    beams: int = Field(default=4, ge=1, le=16, description="hypotheses of the beam search; 1 is greedy")
+    penalty: float = Field(default=0.6, ge=0, le=10, allow_inf_nan=False, description="length penalty")
+
+    def texts(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class PredictRequest(Request):
+    input: str | Record | Annotated[list[str | Record], Field(min_length=1, max_length=MAX_INPUTS)] = Field(
+        description="a line of the task, an object with its columns, or a list of them"
+    )
+
+    def items(self) -> list[str | Record]:
+        return self.input if isinstance(self.input, list) else [self.input]
+
+    def texts(self) -> list[str]:
+        texts: list[str] = []
+        waiting: list[JsonValue] = list(self.items())
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, str):
+                texts.append(value)
+            elif isinstance(value, dict):
+                waiting += value.values()
+            elif isinstance(value, list):
+                waiting += value
+        return texts
+
+
+class AttentionRequest(Request):
+    input: Text = Field(description="a text")
+    second: Text | None = Field(default=None, description="the second text of a pair; of a translation, the target")
+
+    def texts(self) -> list[str]:
+        return [self.input] if self.second is None else [self.input, self.second]
+
+
+class PathQuestion(Strict):
+    question: Text
+    choices: list[str] = Field(min_length=2, max_length=26)
+
+
+class PathsRequest(Request):
+    input: PathQuestion | Annotated[list[PathQuestion], Field(min_length=1, max_length=16)] = Field(
+        description="a question with its choices, or a list of them"
+    )
+
+    def questions(self) -> list[PathQuestion]:
+        return self.input if isinstance(self.input, list) else [self.input]
+
+    def texts(self) -> list[str]:
+        return [text for item in self.questions() for text in (item.question, *item.choices)]
+
+
+class EncodeRequest(TextRequest):
+    pool: Literal["mean", "max", "first", "last"] = Field(default="mean", description="states to one vector")
+
+
+class SimilarityRequest(Request):
+    input: Annotated[list[Text], Field(min_length=2, max_length=MAX_INPUTS)] = Field(
+        description="two texts or more: all are compared with the first"
+    )
+    pool: Literal["mean", "max", "first", "last"] = Field(default="mean", description="states to one vector")
+
+    def texts(self) -> list[str]:
+        return self.input
+
+
+class NeighboursRequest(TextRequest):
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)] = Field(
+        description="a word, or a list of words"
+    )
+    top: int = Field(default=10, ge=1, le=100)
+
+
+class AnalogyRequest(Request):
+    input: Annotated[list[Text], Field(min_length=3, max_length=3)] = Field(
+        description="a, b and c: a is to b as c to ?"
+    )
+    top: int = Field(default=5, ge=1, le=100)
+
+    def texts(self) -> list[str]:
+        return self.input
+
+
+# --- answers ----------------------------------------------------------------------------------------
+
+
+class Guess(BaseModel):
+    token: str
+    probability: float
+    text: str = Field(description="the whole text with the blank filled")
+
+
+class FillResult(BaseModel):
+    blanks: list[list[Guess]] = Field(description="for each [MASK] the likeliest tokens")
+
+
+class GenerateResult(BaseModel):
+    text: str
+    ended: Literal["tokens", "end", "stop", "context"]
+
+
+class TranslateResult(BaseModel):
+    text: str
+    score: float
+
+
+class PredictResult(BaseModel):
+    """What `etude predict` answers; its fields are those of the task."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class AttentionResult(BaseModel):
+    tokens: list[str]
+    keys: list[str]
+    weights: list[list[list[list[float]]]] = Field(description="by layer, head, token and key")
+    cut: bool = Field(description="the text was longer than the model sees")
+    habits: dict[str, list[list[float]]] = Field(description="means of each head, by layer and head")
+
+
+class PathsResult(BaseModel):
+    """The answers to a question with the paths that join them, the likeliest first."""
+
+    model_config = ConfigDict(extra="allow")
+    question: str
+
+
+class EncodeResult(BaseModel):
+    vector: list[float]
+
+
+class SimilarityResult(BaseModel):
+    cosine: float = Field(description="of this text and the first")
+
+
+class Neighbour(BaseModel):
+    word: str
+    cosine: float
+
+
+class NeighboursResult(BaseModel):
+    neighbours: list[Neighbour]
+
+
+class RunInfo(BaseModel):
+    """A run that answers."""
+
+    name: str
+    system: str
+    task: str = Field(description="of a fine-tuned run; empty otherwise")
+    endpoints: list[str]
+    inputs: list[str] = Field(description="the parts of a plain line of its task")
+    columns: list[str] = Field(description="and what they are called in an object")
+    pairs: list[str] = Field(description="of a translation model: its two languages")
+
+
+class About(BaseModel):
+    """What GET /about answers."""
+
+    runs: list[RunInfo]
+    board: bool = Field(description="whether a folder of runs and studies is shown")
+    token: bool = Field(description="whether requests need a bearer token")

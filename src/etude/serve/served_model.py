@@ -1,0 +1,164 @@
+"""A loaded run with its endpoints: each is tried once when the run is opened, and what raises UserError is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from etude.baselines.base import is_baseline
+from etude.errors import UserError
+from etude.hub.word_vectors import WordVectors
+from etude.inference.baseline_model import BaselineModel
+from etude.inference.model import LoadedModel, load
+from etude.inference.task_model import TaskModel
+from etude.inference.translation import require_translator
+from etude.models.base import require
+from etude.models.static import Static
+from etude.runs import task_plan as plan
+from etude.runs.run import Run
+from etude.serve.endpoints import (
+    Endpoint,
+    analogy_endpoint,
+    attention_endpoint,
+    encode_endpoint,
+    fill_endpoint,
+    neighbours_endpoint,
+    paths_endpoint,
+    predict_endpoint,
+    similarity_endpoint,
+    translate_endpoint,
+)
+from etude.serve.requests import RunInfo
+from etude.text.tokenizer.char_ngrams import list_token_strings
+from etude.view.paths import require_graph_task
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded run with its endpoints."""
+
+    name: str
+    system: str
+    endpoints: dict[str, Endpoint[Any]]
+    model: LoadedModel | None  # None: a baseline, which has no hidden states
+    task: str = ""  # of a fine-tuned run
+    inputs: dict[str, str] = field(default_factory=dict)  # the parts of a plain line of the task, and their columns
+    pairs: tuple[str, str] | None = None  # of a translation model
+    generates: bool = False
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
+        """Load a run and try each endpoint once; a baseline has one, which needs no trial."""
+        name = Path(folder).resolve().name if Path(folder).exists() else str(folder)
+        if is_baseline(folder):
+            baseline = BaselineModel.open(folder)
+            endpoints: dict[str, Endpoint[Any]] = {"predict": predict_endpoint(baseline)}
+            return cls(name, baseline.baseline.name, endpoints, None, baseline.kind, baseline.inputs)
+        model = load(folder, device)
+        tuned = TaskModel.open(folder, model.device) if (Path(folder) / plan.FILE).is_file() else None
+        candidates = _try_endpoints(model, tuned)
+        if not candidates:
+            raise UserError(f"{folder} has no endpoint that could be served.")
+        run = Run.open(folder) if (Path(folder) / "recipe.yaml").is_file() else None
+        return cls(
+            name,
+            run.recipe.system if run else "",
+            {kind: endpoint for kind, endpoint in candidates.items() if endpoint is not None},
+            model,
+            tuned.kind if tuned else "",
+            tuned.inputs if tuned else {},
+            run.pairs if run else None,
+            "generate" in candidates,
+        )
+
+    @property
+    def abilities(self) -> list[str]:
+        """The names of its endpoints."""
+        return [*(["generate"] if self.generates else []), *self.endpoints]
+
+    def describe(self) -> RunInfo:
+        """Return what GET /about says of it."""
+        return RunInfo(
+            name=self.name,
+            system=self.system,
+            task=self.task,
+            endpoints=self.abilities,
+            inputs=list(self.inputs),
+            columns=list(self.inputs.values()),
+            pairs=list(self.pairs or ()),
+        )
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """How many tokens the texts have; words of a model without a tokenizer."""
+        if self.model is None:
+            return sum(len(text.split()) for text in texts)
+        return sum(len(encoding.ids) for encoding in self.model.tokenizer.encode_batch(texts))
+
+
+def _try_endpoints(model: LoadedModel, tuned: TaskModel | None) -> dict[str, Endpoint[Any] | None]:
+    """The endpoints that the run has; `generate` stands without one (generation.py)."""
+
+    def fill() -> Endpoint[Any]:
+        model.fill("[MASK]", 1)
+        return fill_endpoint(model)
+
+    def generate() -> None:
+        if not model.model.causal:
+            raise UserError("This model predicts what is left out, not what follows.")
+        model.require_trained_head()
+
+    def translate() -> Endpoint[Any]:
+        require_translator(model)
+        return translate_endpoint(model)
+
+    def predict() -> Endpoint[Any]:
+        if tuned is None:
+            raise UserError("This run was not fine-tuned.")
+        tuned.require_trained_head()
+        return predict_endpoint(tuned)
+
+    def attention() -> Endpoint[Any]:
+        if not model.model.has_attention_weights:
+            raise UserError("This model has no attention heads.")
+        return attention_endpoint(model)
+
+    def paths() -> Endpoint[Any]:
+        require_graph_task(tuned)
+        assert tuned is not None
+        return paths_endpoint(tuned)
+
+    def encode() -> Endpoint[Any]:
+        model.encode(["a"])
+        return encode_endpoint(model)
+
+    def similarity() -> Endpoint[Any]:
+        model.encode(["a"])
+        return similarity_endpoint(model)
+
+    @cache
+    def vectors() -> WordVectors:
+        static = require(model.model, Static, "This model has no word vectors.")
+        return WordVectors.from_model(static, list_token_strings(model.tokenizer))
+
+    candidates: dict[str, Callable[[], Endpoint[Any] | None]] = {
+        "fill": fill,
+        "generate": generate,
+        "translate": translate,
+        "predict": predict,
+        "attention": attention,
+        "paths": paths,
+        "encode": encode,
+        "similarity": similarity,
+        "neighbours": lambda: neighbours_endpoint(vectors()),
+        "analogy": lambda: analogy_endpoint(vectors()),
+    }
+    endpoints: dict[str, Endpoint[Any] | None] = {}
+    for name, make in candidates.items():
+        try:
+            endpoints[name] = make()
+        except UserError:
+            continue
+    return endpoints

@@ -1,0 +1,33 @@
+"""What the tests of the server share: toy runs, and a browser where one is installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.toy_runs import ToyRuns
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> ToyRuns:
+    return ToyRuns(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A Chromium in which evil.example is this machine; tests are skipped only where none is installed."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        path = next((path for name in BROWSERS if (path := shutil.which(name))), driver.chromium.executable_path)
+        if not Path(path).exists():
+            pytest.skip("no Chromium is installed: playwright install chromium")
+        arguments = ["--no-sandbox", "--host-resolver-rules=MAP *.example 127.0.0.1"]
+        browser = driver.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()

@@ -1,0 +1,150 @@
+"""Runs behind HTTP: answers are those of Python, errors are in the words of HTTP, several runs stand in one server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etude
+from etude.errors import UserError
+from etude.serve.app import Service
+from etude.serve.limits import Limits
+from etude.serve.server import Server
+from etude.view.attention import compute_attention
+from tests.serve.toy_runs import TEXT, ToyRuns, ask, post, serving
+
+
+@pytest.mark.parametrize(
+    ("name", "abilities"),
+    [
+        ("bert-toy", ["fill", "attention", "encode", "similarity"]),
+        ("gpt2-toy", ["generate", "attention", "encode", "similarity"]),
+        ("skipgram-toy", ["encode", "similarity", "neighbours", "analogy"]),
+        ("tuned", ["predict", "attention", "encode", "similarity"]),
+        ("transformer-toy", ["translate", "attention", "encode", "similarity"]),
+    ],
+)
+def test_a_run_serves_what_it_can(runs: ToyRuns, name: str, abilities: list[str]) -> None:
+    with serving(runs.open(name)) as server:
+        [about] = ask(server, "GET", "/about").json["runs"]
+        assert about["name"] == name and about["endpoints"] == abilities
+        assert about["inputs"] == (["text"] if name == "tuned" else [])
+        assert about["task"] == ("classify" if name == "tuned" else "")
+        paths = ask(server, "GET", "/openapi.json").json["paths"]
+        assert {f"/{ability}" for ability in abilities} == {path for path in paths if "post" in paths[path]}
+        answer = ask(server, "POST", "/predicted", {})
+        assert answer.status == 404 and f"POST /{abilities[0]}" in answer.json["detail"]
+        assert ask(server, "GET", f"/{abilities[0]}").status == 405
+
+
+def test_answers_are_those_of_python(runs: ToyRuns) -> None:
+    with serving(*(runs.open(name) for name in ("bert-toy", "gpt2-toy", "transformer-toy", "tuned"))) as server:
+        model = etude.load(runs("bert-toy"))
+        [filled] = post(server, "fill", input="the [MASK] sat [MASK]", top=2)
+        wanted: Any = model.fill("the [MASK] sat [MASK]", top=2)
+        assert [[guess["token"] for guess in row] for row in filled["blanks"]] == [
+            [guess.token for guess in row] for row in wanted
+        ]
+        assert filled["blanks"][0][0]["text"] == wanted[0][0].text
+        vectors = [row["vector"] for row in post(server, "encode", run="bert-toy", input=[TEXT, "a dog"], pool="first")]
+        np.testing.assert_allclose(vectors, model.encode([TEXT, "a dog"], pool="first"), atol=1e-5)
+        cosines = [row["cosine"] for row in post(server, "similarity", run="bert-toy", input=[TEXT, "a dog"])]
+        left, right = model.encode([TEXT, "a dog"])
+        np.testing.assert_allclose(cosines, [1, left @ right / np.sqrt((left @ left) * (right @ right))], atol=1e-5)
+        [maps] = post(server, "attention", run="bert-toy", input=TEXT)
+        assert maps["tokens"] == compute_attention(model, TEXT).tokens
+        np.testing.assert_allclose(maps["weights"], compute_attention(model, TEXT).weights, atol=1e-4)
+        [continued] = post(server, "generate", input="the cat", tokens=5, seed=3)
+        text: Any = etude.load(runs("gpt2-toy")).generate("the cat", tokens=5, seed=3)
+        assert (continued["text"], continued["ended"]) == (text.text, text.ended)
+        translated = post(server, "translate", input=[TEXT, "a dog"], beams=2)
+        best = [rows[0].text for rows in etude.load(runs("transformer-toy")).translate([TEXT, "a dog"], beams=2)]
+        assert [row["text"] for row in translated] == best
+        [maps] = post(server, "attention", run="transformer-toy", input="the cat", second="a dog ran")
+        assert len(maps["keys"]) != len(maps["tokens"]) and len(maps["weights"][0][0]) == len(maps["tokens"])
+        answers = post(server, "predict", input=[TEXT, {"text": "a dog"}])
+        assert answers == json.loads(json.dumps(etude.load(runs("tuned")).predict([TEXT, {"text": "a dog"}])))
+
+
+def test_word_vectors_have_neighbours(runs: ToyRuns) -> None:
+    with serving(runs.open("skipgram-toy")) as server:
+        [result] = post(server, "neighbours", input="cat", top=3)
+        wanted = etude.show.neighbours(runs("skipgram-toy"), "cat", top=3)["cat"]
+        assert [(row["word"], pytest.approx(row["cosine"])) for row in result["neighbours"]] == wanted
+        [result] = post(server, "analogy", input=["cat", "sat", "dog"], top=2)
+        assert len(result["neighbours"]) == 2
+        answer = ask(server, "POST", "/neighbours", {"input": "xyzzy"})
+        assert answer.status == 422 and "xyzzy" in answer.json["detail"]
+
+
+def test_requests_at_once_get_their_own_answers(runs: ToyRuns) -> None:
+    """Of one pass, and beside requests that are wrong."""
+    texts = [f"the cat sat {'on ' * count}" for count in range(1, 13)]
+    with serving(runs.open("bert-toy")) as server, ThreadPoolExecutor(12) as pool:
+        results = list(pool.map(lambda text: post(server, "encode", input=text)[0]["vector"], texts))
+        wrong = [pool.submit(ask, server, "POST", "/fill", {"input": "no blank"}) for _ in range(4)]
+        guesses = list(
+            pool.map(lambda top: post(server, "fill", input="a [MASK]", top=top)[0]["blanks"][0], range(1, 9))
+        )
+        assert [each.result().status for each in wrong] == [422] * 4
+        metrics = ask(server, "GET", "/metrics").text
+    np.testing.assert_allclose(results, etude.load(runs("bert-toy")).encode(texts), atol=1e-5)
+    assert [len(row) for row in guesses] == list(range(1, 9))
+    assert 'etude_requests_total{endpoint="encode",run="bert-toy",status="200"} 12.0' in metrics
+
+
+@pytest.fixture(scope="module")
+def two_runs(runs: ToyRuns) -> Iterator[Server]:
+    with serving(runs.open("bert-toy"), runs.open("tuned")) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/fill", b"{oops", 400, "not JSON"),
+        ("/fill", b"\xff", 400, "not JSON"),
+        ("/fill", b"[" * 100_000, 400, "not JSON"),
+        ("/fill", [1], 422, "a JSON object"),
+        ("/fill", {}, 422, "'input' is missing"),
+        ("/fill", {"input": "no blank"}, 422, "There is no [MASK]"),
+        ("/fill", {"input": "[MASK]", "tpo": 3}, 422, "Did you mean 'top'?"),
+        ("/fill", {"input": "[MASK]", "top": 0}, 422, "top: "),
+        ("/fill", {"input": "[MASK]", "top": "5"}, 422, "top: "),
+        ("/fill", b'{"input": "\\ud800 [MASK]"}', 422, "input"),
+        ("/fill", {"input": "[MASK]", "run": "bret"}, 404, "no run 'bret'"),
+        ("/fill", {"input": "[MASK]", "run": "tuned"}, 404, "bert-toy"),
+        ("/encode", {"input": "a"}, 422, "Several runs can encode"),
+        ("/encode", {"input": [], "run": "tuned"}, 422, "input"),
+        ("/encode", {"input": ["a"] * 2000, "run": "tuned"}, 422, "input"),
+        ("/attention", {"input": " ", "run": "tuned"}, 422, "leaves nothing"),
+        ("/predict", {"input": {"txet": "a"}}, 422, "text"),
+    ],
+)
+def test_errors_are_in_the_words_of_http(two_runs: Server, path: str, body: Any, status: int, message: str) -> None:
+    answer = ask(two_runs, "POST", path, body)
+    assert answer.status == status, answer.text
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json["status"] == status and message in answer.json["detail"]
+    assert answer.json["title"] == {400: "Bad Request", 404: "Not Found", 422: "Unprocessable Content"}[status]
+
+
+def test_two_runs_of_one_name_are_refused(runs: ToyRuns) -> None:
+    with pytest.raises(UserError, match="same name"):
+        Service.create([runs.open("tuned"), runs.open("tuned")], Limits())
+
+
+def test_a_fault_of_ours_is_said_and_logged(
+    runs: ToyRuns, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = runs.open("bert-toy")
+    with serving(served) as server:
+        monkeypatch.setattr(served.model, "encode", lambda *_, **__: 1 / 0)
+        answer = ask(server, "POST", "/encode", {"input": "a"})
+    assert answer.status == 500 and "see its log" in answer.text and "ZeroDivision" not in answer.text
+    assert "ZeroDivisionError" in caplog.text

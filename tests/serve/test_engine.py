@@ -1,0 +1,244 @@
+"""Load: batches, streams, a full queue, time limits, clients that leave, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import etude
+from etude.errors import UserError
+from etude.serve.app import Service
+from etude.serve.endpoints import Endpoint
+from etude.serve.limits import Limits
+from etude.serve.requests import EncodeRequest
+from etude.serve.served_model import ServedModel
+from etude.serve.server import Server
+from tests.serve.toy_runs import JSON, ToyRuns, ask, post, serving
+
+
+class Gate:
+    """An endpoint that answers when it is let through, and counts the requests of each pass."""
+
+    def __init__(self) -> None:
+        self.open, self.entered = threading.Event(), threading.Semaphore(0)
+        self.batches: list[int] = []
+
+    def answer(self, requests: Sequence[EncodeRequest]) -> list[list[dict[str, Any]]]:
+        self.batches.append(len(requests))
+        self.entered.release()
+        assert self.open.wait(30)
+        return [[{"vector": [float(len(text))]} for text in request.texts()] for request in requests]
+
+    def model(self) -> ServedModel:
+        return ServedModel("gate", "", {"encode": Endpoint(self.answer, lambda request: request.pool)}, None)
+
+
+def test_requests_that_wait_are_answered_in_one_pass() -> None:
+    gate = Gate()
+    with serving(gate.model()) as server, ThreadPoolExecutor(21) as pool:
+        first = pool.submit(post, server, "encode", input="x")
+        assert gate.entered.acquire(timeout=10)
+        waiting = [pool.submit(post, server, "encode", input="x" * size) for size in range(2, 22)]
+        while server.service.engine.pending < 21:
+            time.sleep(0.01)
+        gate.open.set()
+        assert first.result() == [{"vector": [1.0]}]
+        assert [each.result() for each in waiting] == [[{"vector": [float(size)]}] for size in range(2, 22)]
+    assert gate.batches == [1, 20]
+
+
+def test_a_full_queue_is_429_and_a_late_answer_503() -> None:
+    gate = Gate()
+    with serving(gate.model(), limits=Limits(queue=2, timeout=0.5)) as server, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(ask, server, "POST", "/encode", {"input": "x"}) for _ in range(2)]
+        while server.service.engine.pending < 2:
+            time.sleep(0.01)
+        answer = ask(server, "POST", "/encode", {"input": "x"})
+        assert answer.status == 429 and answer.json["title"] == "Too Many Requests"
+        assert answer.headers["Retry-After"] == "1"
+        assert [each.result().status for each in waiting] == [503, 503]
+        gate.open.set()
+        assert post(server, "encode", input="xyz") == [{"vector": [3.0]}]  # and it goes on
+
+
+def test_a_request_whose_client_left_is_not_computed() -> None:
+    gate = Gate()
+    with serving(gate.model()) as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, server, "encode", input="x")
+        assert gate.entered.acquire(timeout=10)
+        body = json.dumps({"input": "left"}).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("POST", "/encode", body, JSON)
+        while server.service.engine.pending < 2:
+            time.sleep(0.01)
+        connection.close()
+        while server.service.engine.pending > 1:
+            time.sleep(0.01)
+        gate.open.set()
+        first.result()
+    assert gate.batches == [1]
+
+
+def test_inputs_of_too_many_tokens_are_413(runs: ToyRuns) -> None:
+    with serving(runs.open("bert-toy"), limits=Limits(tokens=50)) as server:
+        answer = ask(server, "POST", "/encode", {"input": ["the cat sat on the mat"] * 20})
+        assert answer.status == 413 and "120 tokens" in answer.json["detail"]
+        assert post(server, "encode", input="the cat " * 10)
+
+
+def read_events(server: Server, **values: Any) -> list[tuple[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", "/generate", json.dumps({"stream": True, **values}), JSON)
+    response = connection.getresponse()
+    assert response.status == 200 and response.headers["Content-Type"].startswith("text/event-stream")
+    blocks = response.read().decode().strip().split("\n\n")
+    connection.close()
+    return [(name[7:], json.loads(data[6:])) for name, data in (block.split("\n") for block in blocks)]
+
+
+def test_generation_streams_and_many_texts_are_written_together(runs: ToyRuns) -> None:
+    """Each equal to the text it is alone, whatever joins and leaves beside it."""
+    alone = etude.load(runs("gpt2-toy"))
+    prompts = ["the cat", "a dog ran on the mat and", "", "the", "mat mat mat"]
+    requests = [
+        {"input": prompt, "tokens": 3 + 4 * number, "seed": seed, "temperature": temperature}
+        for number, prompt in enumerate(prompts)
+        for seed, temperature in ((0, 1.0), (1, 0.7), (2, 0.0))
+    ]
+    wanted: list[Any] = [
+        alone.generate(str(each["input"]), tokens=each["tokens"], seed=each["seed"], temperature=each["temperature"])
+        for each in requests
+    ]
+    with serving(runs.open("gpt2-toy")) as server, ThreadPoolExecutor(15) as pool:
+        streams = list(pool.map(lambda values: read_events(server, **values), requests))
+        whole = list(pool.map(lambda values: post(server, "generate", **values)[0], requests))
+        both = post(server, "generate", input=["the cat", "the"], tokens=4, seed=5)
+    for events, result, text in zip(streams, whole, wanted, strict=True):
+        assert result == {"text": text.text, "ended": text.ended}
+        assert "".join(data["text"] for name, data in events if name == "piece") == text.text
+        assert events[-1] == ("end", {"number": 0, "text": text.text, "ended": text.ended})
+    assert [row["text"] for row in both] == [alone.generate(p, tokens=4, seed=5).text for p in ("the cat", "the")]
+
+
+def test_a_text_longer_than_the_context_slides_beside_others(runs: ToyRuns) -> None:
+    model = etude.load(runs("gpt2-toy"))
+    tokens = model.model.max_length + 20
+    wanted: Any = model.generate("the cat", tokens=tokens, temperature=0.5)
+    with serving(runs.open("gpt2-toy")) as server, ThreadPoolExecutor(4) as pool:
+        long = pool.submit(post, server, "generate", input="the cat", tokens=tokens, temperature=0.5)
+        for seed in range(6):
+            assert post(server, "generate", input="a dog", tokens=5, seed=seed)
+        assert long.result()[0]["text"] == wanted.text
+
+
+def test_a_stream_whose_client_left_ends(runs: ToyRuns) -> None:
+    with serving(runs.open("gpt2-toy")) as server:
+        engine = server.service.engine
+        body = json.dumps({"input": "the", "tokens": 1024, "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            request = (
+                b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
+            )
+            connection.sendall(request % len(body) + b"\r\n\r\n" + body)
+            assert connection.recv(10)
+        deadline = time.monotonic() + 10
+        while engine.pending or not engine.generators["gpt2-toy"].is_idle:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert engine.generators["gpt2-toy"].new_tokens < 1024
+
+
+def test_two_hundred_connections_at_once_are_all_answered(runs: ToyRuns) -> None:
+    texts = [f"the cat {'sat ' * (number % 9)}on the mat" for number in range(200)]
+    with serving(runs.open("bert-toy")) as server:
+        body = [json.dumps({"input": text}).encode() for text in texts]
+        head = b"POST /encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        connections = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in texts]
+        for connection, each in zip(connections, body, strict=True):
+            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(each) + each)
+        answers = [connection.makefile("rb").read() for connection in connections]
+    vectors = [json.loads(answer.partition(b"\r\n\r\n")[2])["results"][0]["vector"] for answer in answers]
+    wanted = etude.load(runs("bert-toy")).encode(texts)
+    assert max(abs(vectors[row][0] - wanted[row][0]) for row in range(200)) < 1e-5
+
+
+def test_shutting_down_finishes_what_was_accepted() -> None:
+    gate = Gate()
+    with ThreadPoolExecutor(6) as pool:
+        with serving(gate.model()) as server:
+            waiting = [pool.submit(ask, server, "POST", "/encode", {"input": "x" * size}) for size in range(1, 6)]
+            while server.service.engine.pending < 5:
+                time.sleep(0.01)
+            server.begin_shutdown()
+            while not server.service.engine.draining:
+                time.sleep(0.005)
+            assert ask(server, "POST", "/encode", {"input": "late"}).status == 503
+            assert ask(server, "GET", "/health").status == 503
+            gate.open.set()
+        answers = [each.result() for each in waiting]
+    assert [answer.status for answer in answers] == [200] * 5
+    assert [answer.json["results"][0]["vector"] for answer in answers] == [[float(size)] for size in range(1, 6)]
+
+
+def test_what_cannot_be_finished_in_time_is_503() -> None:
+    gate = Gate()
+    with ThreadPoolExecutor(3) as pool:
+        with serving(gate.model(), limits=Limits(grace=0.3, batch_requests=1)) as server:
+            waiting = [pool.submit(ask, server, "POST", "/encode", {"input": "x"}) for _ in range(3)]
+            while server.service.engine.pending < 3:
+                time.sleep(0.01)
+            server.begin_shutdown()
+            time.sleep(0.5)
+            gate.open.set()
+        assert sorted(each.result().status for each in waiting) == [200, 503, 503]
+
+
+def test_a_port_that_is_taken_is_told(runs: ToyRuns) -> None:
+    with serving(runs.open("bert-toy")) as server, pytest.raises(UserError, match="name another with --port"):
+        Server(Service.create([], Limits()), port=server.port)
+
+
+def test_the_command_line_ends_with_requests_in_flight(runs: ToyRuns) -> None:
+    command = [sys.executable, "-m", "etude", "serve", str(runs("gpt2-toy")), str(runs("skipgram-toy")), "--port", "0"]
+    with subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(4)]
+        match = re.search(r"gpt2-toy at http://127\.0\.0\.1:(\d+) \(generate, attention", lines[0])
+        assert match and "skipgram-toy at" in lines[1] and "curl http://" in lines[3], lines
+        port = int(match[1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/about")
+        assert [run["name"] for run in json.loads(connection.getresponse().read())["runs"]] == [
+            "gpt2-toy",
+            "skipgram-toy",
+        ]
+
+        def generate(seed: int) -> int:
+            own = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            body = json.dumps({"input": "the cat", "tokens": 300, "seed": seed})
+            own.request("POST", "/generate", body, JSON)
+            return own.getresponse().status
+
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(generate, seed) for seed in range(8)]
+            connection.request("GET", "/health")
+            while json.loads(connection.getresponse().read())["pending"] < 8 and not all(
+                each.done() for each in waiting
+            ):
+                connection.request("GET", "/health")
+            process.send_signal(signal.SIGTERM)
+            assert {each.result() for each in waiting} <= {200, 503}
+        assert process.wait(30) == 0
+        assert '"POST /generate HTTP/1.1"' in process.stderr.read()
