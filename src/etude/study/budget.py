@@ -33,9 +33,12 @@ from etude.train.device import resolve_device
 from etude.train.loader import Loader
 
 SAMPLE_STEPS = 16  # steps whose FLOPs are counted: batches differ by about 1 % in what is predicted
+GPU_FLOPS = 5e13  # a second, assumed of a small model on a GPU until cells were measured: a trial would first compile
 TRIAL_SECONDS = 1.0  # seconds of a measurement of speed
 UNITS = {"s": ("minutes", 1 / 60), "m": ("minutes", 1.0), "min": ("minutes", 1.0), "h": ("minutes", 60.0),
          "": ("flops", 1.0), "flops": ("flops", 1.0), "tokens": ("tokens", 1.0), "tok": ("tokens", 1.0)}  # fmt: skip
+FREE = {"lr", "warmup", "betas", "workers", "device", "precision"}  # settings that change no FLOPs
+_COSTS: dict[str, Cost] = {}  # counted in this process: studies of one queue have contenders in common
 PLACEHOLDER_WORDS = 4_000  # of the synthetic text that stands in for a corpus that is not prepared
 
 
@@ -51,6 +54,17 @@ class Cost:
 
 def compute_cost(recipe: Recipe, corpus: Corpus) -> Cost:
     """Compute the cost of a resolved recipe on a corpus; deterministic, so that replanning gives the same plan."""
+    parts = [
+        recipe.model_kind, recipe.model.model_dump(mode="json"), recipe.objective_kind,
+        recipe.objective.model_dump(mode="json"), recipe.train.model_dump(mode="json", exclude=FREE),
+    ]  # fmt: skip
+    key = hash_json([corpus.fingerprint, parts])
+    if key not in _COSTS:
+        _COSTS[key] = _count_cost(recipe, corpus)
+    return _COSTS[key]
+
+
+def _count_cost(recipe: Recipe, corpus: Corpus) -> Cost:
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)

@@ -50,14 +50,13 @@ class TaskFiles:
 
     def write_train(self, labels: int | None, seed: int) -> Path:
         """Write the training file with `labels` examples, drawn by the seed, and return its path."""
-        if labels is None or labels >= len(self.pool):
-            path = self.folder / "train.jsonl"
-            chosen = self.pool
-        else:
-            path = self.folder / f"train-{labels}-{seed}.jsonl"
-            chosen = draw_examples(self._strata, self.pool, labels, fold("labels", self.name, seed))
-        if not path.is_file():
-            _write_records(path, chosen)
+        takes_all = labels is None or labels >= len(self.pool)
+        path = self.folder / ("train.jsonl" if takes_all else f"train-{labels}-{seed}.jsonl")
+        if not path.is_file():  # the folder is named by what it holds, so a file that is there is the same draw
+            if labels is None or takes_all:
+                _write_records(path, self.pool)
+            else:
+                _write_records(path, draw_examples(self._strata, self.pool, labels, fold("labels", self.name, seed)))
         return path
 
     @cached_property
@@ -104,12 +103,11 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, 
     """Write dev and test of a task into the study's folder; training files are written on demand."""
     task = study.tasks[name]
     if task.world is not None:
-        parts = _from_world(study, task)
+        parts, key = _with_key(_from_world(study, task), task)
     elif task.made is not None:
-        parts = _from_text(study, task, source, tokenizer)
+        parts, key = _with_key(_from_text(study, task, source, tokenizer), task)
     else:
-        parts = split_files(task, data)
-    key = hashlib.blake2b(json.dumps([parts, task.columns], sort_keys=True).encode(), digest_size=6).hexdigest()
+        parts, key = _read_once(task, data)
     folder = source.folder / "tasks" / f"{name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     files = TaskFiles(task, folder, parts["train"], name)
@@ -117,6 +115,25 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, 
         if not file.is_file():
             _write_records(file, parts[part])
     return files
+
+
+Parts = dict[str, list[Record]]
+_READ: dict[str, tuple[Parts, str]] = {}  # files of this process: studies of one queue have tasks in common
+
+
+def _read_once(task: Task, data: Path | None) -> tuple[Parts, str]:
+    """Return the parts of a task's files and their key; read once while the files stay as they are."""
+    paths = [resolve_path(name, data) for name in (task.train, task.dev, task.test) if name is not None]
+    states = [(str(path.resolve()), path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
+    task_parts = task.model_dump(mode="json", exclude={"label", "set", "labels"})
+    identity = json.dumps([task_parts, states], sort_keys=True)
+    if identity not in _READ:
+        _READ[identity] = _with_key(split_files(task, data), task)
+    return _READ[identity]
+
+
+def _with_key(parts: Parts, task: Task) -> tuple[Parts, str]:
+    return parts, hashlib.blake2b(json.dumps([parts, task.columns], sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def _max_labels(task: Task) -> int:

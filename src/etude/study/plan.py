@@ -23,7 +23,7 @@ import torch
 from etude.pretraining.continued import StartWeights
 from etude.pretraining.first_weights import FirstWeights
 from etude.recipes.schema import Recipe
-from etude.study.budget import Cost, Machine, TrainingLength
+from etude.study.budget import GPU_FLOPS, Cost, Machine, TrainingLength
 from etude.study.cells import Cell, CellStore
 from etude.study.label_splits import TaskFiles, prepare_labels
 from etude.study.settings import Changes, Entry, Localized, Study
@@ -143,9 +143,9 @@ class Plan:
         return {name: prepare_labels(self.study, name, self.source, first, self.data) for name in self.study.tasks}
 
     def tokens_per_second(self, draft: Draft) -> float:
-        """Return tokens per second; infinite (unmeasured) in a real GPU run, where a trial would first compile."""
-        if self.machine.device.startswith("cuda") and not self.dry:
-            return math.inf
+        """Return tokens per second; of a GPU a guess by FLOPs, since a trial would first compile."""
+        if self.machine.device.startswith("cuda"):
+            return GPU_FLOPS / draft.cost.flops_per_token if draft.cost.flops_per_token else math.inf
         if draft.entry.name not in self.speeds:
             self.speeds[draft.entry.name] = self.machine.tokens_per_second(draft.recipe, draft.corpus)
         return self.speeds[draft.entry.name]

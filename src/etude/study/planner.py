@@ -109,8 +109,11 @@ def _draft_start(plan: Plan, entry: Entry, run: str) -> Draft:
 
 def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_curve: bool) -> Row:
     study, kind = plan.study, plan.study.budget.kind
-    is_timed = draft.cost.updates_itself or kind == "minutes"
-    if is_timed:
+    epochs = study.contenders[draft.entry.contender].epochs
+    if epochs is not None:
+        tokens = epochs * draft.cost.epoch_tokens
+        length = compute_length(draft.recipe, draft.cost, "tokens", tokens, max(epochs, study.epochs), None)
+    elif draft.cost.updates_itself or kind == "minutes":
         minutes = resolve_minutes(lambda: _gradient_seconds(plan, drafts, amount), amount, kind)
         speed = plan.machine.tokens_per_second(draft.recipe, draft.corpus)
         length = compute_length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,24 +17,25 @@ from typing import Any, Literal
 
 import yaml
 
-from etude.errors import UserError, WriteError
+from etude.errors import UserError
 from etude.recipes.document import Writer
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import Cell, CellStore
-from etude.study.execute import Interrupted
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
 from etude.study.leaderboard import render_markdown
 from etude.study.plan import Plan
+from etude.study.queue import OnProgress, run_cells
 from etude.study.report.page import write_report
 from etude.study.settings import Study
-from etude.study.visit import Visit, missing_bases, order_cells
+from etude.study.tuning import is_pending
+from etude.study.visit import Visit, order_cells
 from etude.train import checkpoint
 
 ExecutorName = Literal["here", "processes", "ray"]
 STUDY, RESULTS, REPORT, TABLE, REGISTERED = "study.yaml", "results.json", "report.html", "table.md", "registered.json"
 MACHINE = "machine.json"
-OnProgress = Callable[[str], None]
+SHARED = ("tasks", "corpora", "references")  # of the studies of one queue, beside their cells
 
 
 @dataclass(frozen=True)
@@ -100,30 +100,39 @@ def run(
                 plan.store.clear_failure(cell.key)
         with _make_executor(on, plan.store.folder, workers, quiet) as executor:
             if only is None:
-                (plan,), errors = _run_tuned([plan], plan.store, lambda: [make_plan()], executor, on_progress, visit)
+                planned = [plan]
+                errors = _run_tuned(planned, plan.store, lambda _: make_plan(), executor, on_progress, visit)
+                plan = planned[0]
             else:
                 errors = run_cells(plan.store, select_cells(plan, only), executor, on_progress, visit)
         return write_results(plan, errors, registration, language)
 
 
 def _run_tuned(
-    planned: list[Plan], store: CellStore, make_plans: Callable[[], list[Plan]], executor: Executor,
+    planned: list[Plan], store: CellStore, make_plan: Callable[[int], Plan], executor: Executor,
     on_progress: OnProgress, visit: Visit,
-) -> tuple[list[Plan], dict[str, str]]:  # fmt: skip
-    """Run the trials of pre-training, plan again with what they chose, and so on; then everything else."""
-    errors: dict[str, str] = {}
-    while True:
-        if visit.keeps_order or len(planned) > 1:
-            cells = order_cells(planned, store)
-        else:
-            cells = [cell for plan in planned for cell in plan.ready_cells()]
-        errors |= run_cells(store, cells, executor, on_progress, visit)
-        if not any(plan.untuned for plan in planned):
-            return planned, errors
-        before = [list(plan.tuning_cells) for plan in planned], [plan.untuned for plan in planned]
-        planned = make_plans()
-        if before == ([list(plan.tuning_cells) for plan in planned], [plan.untuned for plan in planned]):
-            return planned, errors  # the time is up, and trials are left
+) -> dict[str, str]:  # fmt: skip
+    """Run trials of pre-training and all other cells; a plan is made again as soon as a stage of its trials ends."""
+    is_ordered = visit.keeps_order or len(planned) > 1
+
+    def list_ready() -> list[Cell]:
+        return order_cells(planned, store) if is_ordered else [cell for plan in planned for cell in plan.ready_cells()]
+
+    def replan() -> list[Cell] | None:
+        ended = [number for number, plan in enumerate(planned) if ends_stage(plan)]
+        for number in ended:
+            planned[number] = make_plan(number)
+        return list_ready() if ended else None
+
+    return run_cells(store, list_ready(), executor, on_progress, visit, replan)
+
+
+def ends_stage(plan: Plan) -> bool:
+    """Whether a contender's trials of one setting are all done or failed, so that its next cells can be planned."""
+    return any(
+        tuning.is_pending and not any(is_pending(plan, trial) for trial in tuning.trials)
+        for tuning in plan.tunings.values()
+    )
 
 
 def run_several(
@@ -159,21 +168,22 @@ def run_several(
             folder.mkdir(exist_ok=True)
             locks.enter_context(_lock_folder(folder))
             _share_cells(folder)
+            _share_made_data(folder)
 
-        def make_plans() -> list[Plan]:
-            planned: list[Plan] = []
-            for study in studies:
-                folder = root / study.name
-                _share_machine(root, folder)
-                planned.append(
-                    planner.make_plan(
-                        study, folder, data=None if data is None else Path(data), device=device, on_progress=on_progress
-                    )
-                )
-                _share_machine(folder, root)
-            return planned
+        def make_plan(number: int) -> Plan:
+            folder = root / studies[number].name
+            _share_machine(root, folder)
+            plan = planner.make_plan(
+                studies[number],
+                folder,
+                data=None if data is None else Path(data),
+                device=device,
+                on_progress=on_progress,
+            )
+            _share_machine(folder, root)
+            return plan
 
-        planned = make_plans()
+        planned = [make_plan(number) for number in range(len(studies))]
         registrations = [_register(plan) for plan in planned]
         errors: dict[str, str] = {}
         if work:
@@ -181,7 +191,7 @@ def run_several(
                 for cell in (cell for plan in planned for cell in plan.cells.values()):
                     store.clear_failure(cell.key)
             with _make_executor(on, store.folder, workers, quiet) as executor:
-                planned, errors = _run_tuned(planned, store, make_plans, executor, on_progress, visit)
+                errors = _run_tuned(planned, store, make_plan, executor, on_progress, visit)
         else:
             visit.export(store)
             for plan in planned:
@@ -203,6 +213,14 @@ def _share_cells(folder: Path) -> None:
             "or choose another folder with -o."
         )
     link.symlink_to(Path("..") / "cells", target_is_directory=True)
+
+
+def _share_made_data(folder: Path) -> None:
+    """Link labelled examples, corpora and reference losses to those of the folder above: their names are hashes."""
+    for name in SHARED:
+        if not (folder / name).exists():
+            (folder.parent / name).mkdir(exist_ok=True)
+            (folder / name).symlink_to(Path("..") / name, target_is_directory=True)
 
 
 def _share_machine(source: Path, target: Path) -> None:
@@ -306,93 +324,3 @@ def _describe_registration(study: Study, registration: dict[str, Any]) -> dict[s
     seeds = registration["seeds"]
     unplanned = seeds if len(seeds) > 1 and not set(seeds) <= planned else []
     return {"date": registration["date"], "changed": registration["changed"], "unplanned_seeds": unplanned}
-
-
-# --- cells in their order ---------------------------------------------------------------------------
-
-
-def run_cells(
-    store: CellStore, cells: Sequence[Cell], executor: Executor, on_progress: OnProgress, visit: Visit | None = None
-) -> dict[str, str]:
-    """Run the cells that are not done; returns the messages of failed cells, by key."""
-    visit = visit or Visit()
-    by_key = {cell.key: cell for cell in cells}
-    for key in missing_bases(store, cells):
-        if key in by_key:
-            store.forget(key)  # its weights are elsewhere, and a transfer starts from them
-    visit.open(store, cells)
-    waiting = [cell for cell in cells if store.state(cell.key) != "done"]
-    total, start, active = len(waiting), time.monotonic(), 0
-    errors: dict[str, str] = {}
-    finished = {cell.key for cell in cells if store.state(cell.key) == "done"}
-    if len(finished) and total:
-        on_progress(f"{len(finished)} of {len(cells)} cells are there already")
-    planned_seconds = 0.0
-    while waiting or active:
-        for cell in [cell for cell in waiting if cell.depends_on in errors]:
-            waiting.remove(cell)
-            errors[cell.key] = f"what it starts from failed: {errors[cell.depends_on or '']}"
-        ready = [cell for cell in waiting if cell.depends_on is None or cell.depends_on in finished]
-        if executor.slots > 1 and not visit.keeps_order:
-            # the longest first, so that nobody waits at the end for one that was begun late
-            ready.sort(key=lambda cell: (cell.kind != "pretrain", -cell.seconds))
-        free = max(0, executor.slots - active)
-        for cell in [cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__)][:free]:
-            waiting.remove(cell)
-            visit.begin(cell)
-            executor.submit(cell)
-            active += 1
-        if not active:
-            if ready:
-                on_progress(f"The time is up: {len(waiting)} of {total} cells are left for the next visit.")
-                break
-            continue
-        result = executor.wait()
-        active -= 1
-        cell = by_key[result.key]
-        if result.stopped:
-            visit.export(store)
-            raise Interrupted
-        if result.unwritten:
-            raise WriteError(result.error)
-        planned_seconds += cell.seconds
-        if result.error is None:
-            finished.add(result.key)
-        else:
-            errors[result.key] = result.error
-        count = total - len(waiting) - active
-        elapsed = time.monotonic() - start
-        on_progress(_format_progress(store, cell, result.error, count, total, elapsed, planned_seconds, waiting))
-        visit.finish(cell, store)
-    visit.export(store)
-    return errors
-
-
-def _format_progress(
-    store: CellStore,
-    cell: Cell,
-    error: str | None,
-    count: int,
-    total: int,
-    elapsed: float,
-    planned_seconds: float,
-    pending: list[Cell],
-) -> str:
-    remaining = (
-        sum(cell.seconds for cell in pending) * elapsed / planned_seconds if planned_seconds and pending else 0.0
-    )
-    if error is not None:
-        outcome = f"FAILED: {error.splitlines()[0]}"
-    else:
-        result = store.result(cell.key)
-        score = f"{result['score']} {100 * result['value']:.1f}, " if "value" in result else ""
-        outcome = f"{score}{result['seconds']:.1f} s"
-    estimate = f"  (left about {_format_duration(remaining)})" if remaining > 2 else ""
-    return f"[{count}/{total}] {cell.title}: {outcome}{estimate}"
-
-
-def _format_duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
-    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"

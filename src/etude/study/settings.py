@@ -108,13 +108,16 @@ class Contender(Strict):
     tune: dict[str, list[Any]] = Field(
         default_factory=dict, description="settings of its pre-training that are tried after the learning rate"
     )
+    epochs: Positive | None = Field(
+        default=None, description="passes over the text, in place of the budget: of word vectors, which need few FLOPs"
+    )
 
     @model_validator(mode="after")
     def _check_origin(self) -> Self:
         if (self.recipe is None) == (self.run is None):
             raise ValueError("a contender has exactly one of recipe (to pre-train) and run (that comes with weights)")
-        if self.run is not None and (self.set or self.text or self.tune or self.start or self.entities):
-            raise ValueError("a run is trained already: set, text, tune, start and entities are for recipes")
+        if self.run is not None and (self.set or self.text or self.tune or self.start or self.entities or self.epochs):
+            raise ValueError("a run is trained already: set, text, tune, start, entities and epochs are for recipes")
         return self
 
 

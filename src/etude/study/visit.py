@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from etude.study.cell_archive import export_cells
 from etude.study.cells import Cell, CellStore
@@ -56,28 +57,29 @@ def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
 
 
 class Durations:
-    """Seconds of cells: as measured on cells of the same place in the grid, by their FLOPs, or as planned."""
+    """Seconds of cells: as measured on cells of the same place in the grid, by their FLOPs, or as planned.
+
+    The last measurement of a place counts, and of all places the median: the first cell of a model compiles it.
+    """
 
     def __init__(self, store: CellStore, cells: Iterable[Cell]) -> None:
         self.alike: dict[tuple[object, ...], float] = {}
-        self.seconds_per_flop: dict[str, float] = {}
+        self.seconds_per_flop: dict[str, list[float]] = {}
         for cell in cells:
             if store.state(cell.key) == "done":
                 self.observe(cell, float(store.result(cell.key)["seconds"]))
 
     def observe(self, cell: Cell, seconds: float) -> None:
-        place = _describe_place(cell)
-        self.alike[place] = max(seconds, self.alike.get(place, 0.0))
+        self.alike[_describe_place(cell)] = seconds
         if cell.flops:
-            rate = seconds / cell.flops
-            self.seconds_per_flop[cell.kind] = max(rate, self.seconds_per_flop.get(cell.kind, 0.0))
+            self.seconds_per_flop.setdefault(cell.kind, []).append(seconds / cell.flops)
 
     def estimate(self, cell: Cell) -> float:
         measured = self.alike.get(_describe_place(cell))
         if measured is not None:
             return measured
-        rate = self.seconds_per_flop.get(cell.kind)
-        return max(cell.seconds, cell.flops * rate) if rate is not None else cell.seconds
+        rates = self.seconds_per_flop.get(cell.kind)
+        return cell.flops * median(rates) if rates and cell.flops else cell.seconds
 
 
 def _describe_place(cell: Cell) -> tuple[object, ...]:

@@ -1,0 +1,82 @@
+"""The queue: cells in their order, and new ones as soon as the outcome of others says which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etude.study.cells import Cell, CellStore
+from etude.study.execute import CellResult
+from etude.study.queue import run_cells
+
+
+class InstantExecutor:
+    """Finishes cells in the order they came, two in flight."""
+
+    slots = 2
+
+    def __init__(self, store: CellStore, failing: tuple[str, ...] = ()) -> None:
+        self.store, self.failing = store, failing
+        self.running: list[Cell] = []
+        self.order: list[str] = []
+
+    def submit(self, cell: Cell) -> None:
+        self.running.append(cell)
+        self.order.append(cell.title)
+
+    def wait(self) -> CellResult:
+        cell = self.running.pop(0)
+        if cell.title in self.failing:
+            return CellResult(cell.key, "it failed")
+        with self.store.lock(cell.key) as work:
+            work.mkdir(exist_ok=True)
+            self.store.finish(cell.key, {"seconds": 1.0, "kind": cell.kind})
+        return CellResult(cell.key)
+
+    def __enter__(self) -> InstantExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def make_cell(title: str, depends_on: str | None = None) -> Cell:
+    key = title.encode().hex().ljust(32, "0")[:32]
+    return Cell(
+        key=key, kind="pretrain", title=title, arguments={}, position={"row": title},
+        depends_on=None if depends_on is None else depends_on.encode().hex().ljust(32, "0")[:32], seconds=1.0,
+    )  # fmt: skip
+
+
+def test_a_study_goes_on_when_its_trials_end_not_when_all_others_do(tmp_path: Path) -> None:
+    """Two trials decide on a cell that nobody knew of; long cells of another study are still waiting by then."""
+    store = CellStore(tmp_path / "cells")
+    store.folder.mkdir()
+    trials, others = [make_cell("trial a"), make_cell("trial b")], [make_cell(f"other {n}") for n in range(4)]
+    chosen = make_cell("chosen")
+    executor = InstantExecutor(store)
+    replans = 0
+
+    def replan() -> list[Cell] | None:
+        nonlocal replans
+        if replans or not all(store.state(cell.key) == "done" for cell in trials):
+            return None
+        replans += 1
+        return [chosen, *others]
+
+    messages: list[str] = []
+    errors = run_cells(store, [*trials, *others], executor, messages.append, replan=replan)
+    assert errors == {} and replans == 1
+    assert executor.order.index("chosen") < executor.order.index("other 1"), "it does not wait for the rest"
+    assert sorted(executor.order) == sorted(cell.title for cell in [*trials, *others, chosen]), "each of them once"
+    assert messages[-1].startswith("[7/7]")
+
+
+def test_what_failed_before_the_plan_changed_is_not_tried_again(tmp_path: Path) -> None:
+    store = CellStore(tmp_path / "cells")
+    store.folder.mkdir()
+    first, child, late = make_cell("first"), make_cell("child", "first"), make_cell("late")
+    executor = InstantExecutor(store, failing=("first",))
+    lists = iter([[first, child, late]])
+    errors = run_cells(store, [first, child], executor, lambda _: None, replan=lambda: next(lists, None))
+    assert executor.order == ["first", "late"]
+    assert errors[first.key] == "it failed" and "what it starts from failed" in errors[child.key]
