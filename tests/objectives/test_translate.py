@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +16,20 @@ import etude
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import encoder_decoder, transformer
-from etude.objectives.base import Row
+from etude.objectives.rows.pairs import PairRow
 from etude.objectives.translate import Settings, Translate, build
 from etude.pretraining.pretrain import resume
+from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
 from etude.train.padding import pad_batch
+from etude.train.static_batch import signature
 from etude.world import World
-from tests.objectives.small_corpus import small_corpus
+from tests.objectives.small_corpus import small_corpus, tokenizer
 
 SPECIAL = Specials(0, 1, 2, 3, 4, 5)
 ROWS = [
-    Row(0, np.array([7, 8, 5, 9, 10, 11, 5], np.int32), np.array([0, 3, 7], np.int32)),
-    Row(1, np.array([12, 5, 13, 5, 14, 15, 16, 5, 17, 5], np.int32), np.array([0, 2, 4, 8, 10], np.int32)),
+    PairRow(0, np.array([7, 8, 5, 9, 10, 11, 5], np.int32), np.array([0, 3, 7], np.int32)),
+    PairRow(1, np.array([12, 5, 13, 5, 14, 15, 16, 5, 17, 5], np.int32), np.array([0, 2, 4, 8, 10], np.int32)),
 ]
 
 
@@ -69,6 +73,36 @@ def test_padding_to_static_shapes_changes_no_loss_and_no_gradient(smoothing: flo
         torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
     metrics = [objective.metrics(model, each) for each in (batch, padded)]
     assert metrics[0]["accuracy"].sum == metrics[1]["accuracy"].sum
+
+
+def test_batches_of_an_epoch_have_one_static_shape() -> None:
+    """One compiled step and one recording serve them all; padding takes an eighth at most."""
+    draw = np.random.default_rng(0)
+    sides = [[draw.integers(10, 100, size).tolist() for size in draw.integers(3, 20, 2)] for _ in range(4000)]
+    model = encoder_decoder.build(encoder_decoder.Settings(layers=1, width=8, heads=2, vocab=200, context=24))
+    objective = build(Settings(row_tokens=512), model, SPECIAL)
+    rows = objective.rows(Corpus.from_documents(sides, tokenizer(200)), seed=0)
+    shapes, real, padded = Counter(), 0, 0
+    for first in range(0, 3 * (len(rows) // 8) * 8, 8):
+        batch = objective.batch([rows[number] for number in range(first, first + 8)], Chance(0, 0))
+        static = pad_batch(batch)
+        shapes[signature(static)] += 1
+        real += batch.size
+        padded += static.layout.total + static.source.layout.total
+        assert static.size == batch.size and static.lengths.tolist() == batch.lengths.tolist()
+        sizes = np.stack([static.layout.lengths, static.source.layout.lengths])
+        assert sizes.max() <= 24 and ((sizes[0] == 0) | (sizes[1] > 0)).all()  # a target has a source to attend to
+    assert shapes.most_common()[0][1] >= 0.97 * sum(shapes.values()) and len(shapes) <= 3
+    assert padded < 1.15 * real
+
+
+def test_a_batch_beyond_the_static_shape_takes_a_larger_one() -> None:
+    model, objective = learner()
+    batch = replace(objective.batch(ROWS, Chance(0, 0)), room=(8, 8, 2))
+    static = pad_batch(batch)
+    assert static.layout.total == 32 and static.source.layout.total == 32 and len(static.layout.bounds) == 9
+    losses = [objective.loss(model, each)["loss"].sum for each in (batch, static)]
+    torch.testing.assert_close(*losses)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])

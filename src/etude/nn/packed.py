@@ -17,6 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# Metadata of a field whose value stays on the host and is no part of a batch's shapes: a computation must not read it
+HOST_VALUE = {"host": True}
+
 
 @dataclass
 class Layout:

@@ -14,7 +14,7 @@ A source stands before its end token; a target is read behind a start token, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -29,11 +29,11 @@ from etude.models.base import Model, require
 from etude.models.seq2seq import Seq2Seq
 from etude.nn.initialization import draw_key, fill_normal
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
-from etude.nn.packed import Layout, Packed, positions_from_bounds
+from etude.nn.packed import HOST_VALUE, Layout, Packed, positions_from_bounds
 from etude.nn.precision import upcast
 from etude.nn.states import States
-from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Row, Stat, Term
-from etude.objectives.rows.pairs import PairRows, row_size
+from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Stat, Term
+from etude.objectives.rows.pairs import GRAINS, PairRow, PairRows, row_size
 from etude.objectives.rows.sizes import grain_of, next_power, sequence_length
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
@@ -58,6 +58,9 @@ class TranslationBatch(Batch):
 
     source: Packed
     targets: Tensor  # (N,) int64, the token after each
+    padding: int = field(default=0, metadata=HOST_VALUE)  # no computation depends on it: its targets are ignored
+    # source tokens, target tokens and pairs of the static shape of such batches; None where they differ by design
+    room: tuple[int, int, int] | None = field(default=None, metadata=HOST_VALUE)
 
     @property
     def size(self) -> int:
@@ -69,28 +72,32 @@ class TranslationBatch(Batch):
         return np.diff(self.source.layout.host[: len(self.source.layout.host) - self.padding])
 
     def pad(self, sizes: Sequence[int], longest: int) -> Self:
-        """With as many sequences of padding on the side of the sources, filled up to one of few sizes too.
+        """Fill both sides up to the static shape with pairs of padding, and with empty pairs behind them.
 
-        Pairs of a step differ in number, so empty ones follow, up to a multiple of a quarter of a power of two. The
-        longest length stays what it is: it bounds both sides.
+        A batch that exceeds the shape of its kind, or has none, takes the next of a few sizes. The longest length stays
+        what it is: it bounds both sides.
         """
-        longest, source = self.layout.longest, self.source.layout
-        grain = grain_of(source.total)
-        pairs = max(len(sizes), -(-grain // max(1, longest - 1)))
-        grown = -(-(source.total + pairs) // grain) * grain - source.total
+        longest, source, target = self.layout.longest, self.source.layout, self.layout
         count = len(self.lengths)
-        empty = -(count + pairs) % max(8, next_power(count) // 4)
-        padded = super().pad(_spread(sum(sizes), pairs) + [0] * empty, longest)
-        sizes = _spread(grown, pairs) + [0] * empty
+        room = self.room or (0, 0, 0)
+        totals = [_fit(layout.total, size) for layout, size in ((source, room[0]), (target, room[1]))]
+        extras = [total - layout.total for total, layout in zip(totals, (source, target), strict=True)]
+        filled = max(-(-extra // longest) for extra in extras)  # pairs of padding that have tokens
+        if extras[0] < filled:
+            totals[0] += GRAINS[0]
+            extras[0] += GRAINS[0]
+        pairs = room[2] if room[2] >= count + filled else _round_up(count + filled, max(8, next_power(count) // 4))
+        empty = [0] * (pairs - count - filled)
+        padded = super().pad(_spread(extras[1], filled) + empty, longest)
+        sizes = _spread(extras[0], filled) + empty
         bounds = np.concatenate([source.host, source.total + np.cumsum(sizes)])
         positions = torch.cat([self.source.positions, *(torch.arange(size) for size in sizes)])
         layout = replace(Layout.from_bounds(bounds, longest), equal=False)
-        sources = Packed(F.pad(self.source.tokens, (0, grown)), positions, None, layout)
-        extra = padded.layout.total - self.layout.total
-        return replace(padded, source=sources, targets=F.pad(self.targets, (0, extra), value=IGNORE))
+        sources = Packed(F.pad(self.source.tokens, (0, extras[0])), positions, None, layout)
+        return replace(padded, source=sources, targets=F.pad(self.targets, (0, extras[1]), value=IGNORE))
 
 
-class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
+class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
     pads_batches = True
     length: int
     row_tokens: int
@@ -129,7 +136,7 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
             "raise objective.length (and model.context), or split them."
         ]
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> TranslationBatch:
+    def batch(self, rows: Sequence[PairRow], chance: Chance) -> TranslationBatch:
         bounds = np.concatenate(
             [[0], *(row.bounds[1:] + start for row, start in zip(rows, _starts(rows), strict=True))]
         )
@@ -150,6 +157,7 @@ class Translate(PretrainingObjective[Seq2Seq, Row, TranslationBatch]):
             rows=np.array([row.index for row in rows]),
             slots=np.array([row.slot for row in rows]),
             counts={"loss": len(targets)},
+            room=None if rows[0].sizes is None else rows[0].sizes.bound(len(rows)),
         )
 
     def output_table(self, model: Seq2Seq) -> Tensor:
@@ -202,10 +210,19 @@ def find_start(role: str | None, special: Specials) -> int:
     return int(token)
 
 
-def _starts(rows: Sequence[Row]) -> np.ndarray:
+def _starts(rows: Sequence[PairRow]) -> np.ndarray:
     """Where each row begins among the tokens of all."""
     sizes = np.array([len(row.tokens) for row in rows])
     return np.cumsum(sizes) - sizes
+
+
+def _round_up(value: int, grain: int) -> int:
+    return -(-value // grain) * grain
+
+
+def _fit(tokens: int, room: int) -> int:
+    """The size of a side with room for some padding: that of all such batches, or the next of a few."""
+    return room if tokens < room else _round_up(tokens + 1, grain_of(tokens))
 
 
 def _spread(total: int, parts: int) -> list[int]:

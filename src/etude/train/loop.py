@@ -35,6 +35,7 @@ from etude.train.cpu_state import onednn_enabled
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog, Value
 from etude.train.pace import Pace
+from etude.train.padding import pad_batch
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.recorded_step import CudaGraphs, StepRecorder
@@ -384,6 +385,8 @@ class Loop:
         with torch.no_grad(), self.autocast():
             lanes = min(self.loader.batch_rows(0), len(self.valid_rows))
             for batch in evaluation.build_batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes):
+                if self.compiled and self.objective.pads_batches:  # each other shape would be compiled
+                    batch = pad_batch(batch)
                 for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
                     stats[name] = stats[name] + stat if name in stats else stat
                 if self._must_stop() and self.ranks.size == 1:

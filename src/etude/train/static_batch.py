@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.nn.packed import Layout, Packed
+from etude.nn.packed import HOST_VALUE, Layout, Packed
 
 BatchT = TypeVar("BatchT", bound=Packed)
 
@@ -69,6 +69,8 @@ def signature(packed: Packed) -> tuple[Hashable, ...]:
     parts: list[Hashable] = [type(packed).__name__]
     for entry in fields(packed):
         value = getattr(packed, entry.name)
+        if entry.metadata == HOST_VALUE:
+            continue
         if isinstance(value, Tensor):
             parts.append((entry.name, tuple(value.shape), value.dtype))
         elif isinstance(value, Layout):
@@ -109,7 +111,9 @@ def hide_host_values(batch: Packed) -> None:
     """Replace the arrays and counts of the host, until the next `copy_batch`."""
     for entry in fields(batch):
         value = getattr(batch, entry.name)
-        if isinstance(value, Layout):
+        if entry.metadata == HOST_VALUE:
+            setattr(batch, entry.name, HostValue(f"`{entry.name}` of a batch"))
+        elif isinstance(value, Layout):
             value.host = HostValue("the lengths of sequences", int(value.host[-1]))  # type: ignore[assignment]
         elif isinstance(value, Packed):
             hide_host_values(value)

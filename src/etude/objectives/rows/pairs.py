@@ -10,11 +10,16 @@ row holds pairs of like lengths; the order of the rows is shuffled all the same.
 as the longest target of its batch has tokens, so for it rows of like lengths are a half or a third of the work.
 
 A pair with a side of more than `length` tokens, its end among them, is left out; `left_out` says how many there are.
+
+Rows differ a little in how many tokens each side has, and a compiled step needs static shapes. Every row knows how much
+the rows of its corpus hold on average and how far they spread (`RowSizes`), so all batches of as many rows are padded
+to one shape that nearly none exceeds.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +30,8 @@ from etude.objectives.rows.sizes import corpus_name
 from etude.text.corpus.corpus import Corpus
 
 ROW_LENGTHS = 6  # a row holds at least so many times the longest side: see `row_size`
+DEVIATIONS = 4  # standard deviations from the mean size of a batch to that of its static shape
+GRAINS = (64, 64, 8)  # source tokens, target tokens and pairs of a static shape are multiples of these
 
 
 def row_size(requested: int | None, length: int) -> int:
@@ -39,6 +46,32 @@ def row_size(requested: int | None, length: int) -> int:
             f"set it to {ROW_LENGTHS * length} or more, or lower objective.length."
         )
     return row_tokens
+
+
+@dataclass(frozen=True)
+class RowSizes:
+    """How many source tokens, target tokens and pairs a row holds: means and variances, each (3,)."""
+
+    means: np.ndarray
+    variances: np.ndarray
+
+    @classmethod
+    def from_rows(cls, sizes: np.ndarray) -> RowSizes:
+        """From the sizes of rows, (rows, 3)."""
+        return cls(sizes.mean(0), sizes.var(0))
+
+    def bound(self, rows: int) -> tuple[int, int, int]:
+        """What so many rows hold together but for one batch in thousands, rounded up to what suits a GPU."""
+        largest = rows * self.means + DEVIATIONS * np.sqrt(rows * self.variances)
+        source, target, pairs = (math.ceil(size / grain) * grain for size, grain in zip(largest, GRAINS, strict=True))
+        return source, target, pairs
+
+
+@dataclass
+class PairRow(Row):
+    """A row of pairs, beside what other rows of the corpus hold; None where rows differ by design."""
+
+    sizes: RowSizes | None = None
 
 
 class PairRows:
@@ -67,11 +100,19 @@ class PairRows:
                 f"{corpus_name(corpus)} has no pair whose sides have at most {length} tokens, their ends among them. "
                 "Raise objective.length (and model.context)."
             )
+        self._all_sizes = sizes
         self.sizes = sizes[self.pairs]  # (pairs, 2)
         self.costs = self.sizes.sum(1) + 2
         self.total = int(self.costs.sum())
         self.count = math.ceil(self.total / (row_tokens - int(self.costs.max()) + 1))
         self._epochs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.row_sizes = None if bucketed else RowSizes.from_rows(self._measure_rows())
+
+    def _measure_rows(self) -> np.ndarray:
+        """(rows, 3) source tokens, target tokens and pairs of each row of the first epoch."""
+        order, firsts = self._epoch(0)
+        sides = np.cumsum(np.concatenate([np.zeros((1, 2)), self._all_sizes[order] + 1]), 0)  # ends included
+        return np.concatenate([np.diff(sides[firsts], axis=0), np.diff(firsts)[:, None]], 1)
 
     def __len__(self) -> int:
         return self.count
@@ -93,7 +134,7 @@ class PairRows:
             self._epochs[epoch] = cached
         return cached
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> PairRow:
         epoch, place = divmod(index, self.count)
         order, firsts = self._epoch(epoch)
         sequences = [
@@ -102,7 +143,7 @@ class PairRows:
             for start, stop in self._sides(pair)
         ]
         bounds = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int32)
-        return Row(index, np.concatenate(sequences), bounds)
+        return PairRow(index, np.concatenate(sequences), bounds, sizes=self.row_sizes)
 
     def _sides(self, pair: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """(start, stop) of source and target among the corpus's tokens."""

@@ -29,7 +29,8 @@ from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.models.joined_seq2seq import JoinedSeq2Seq, build_decoder, can_start_decoder, redraw, refuse_translator
 from etude.objectives import translate as objective
-from etude.objectives.base import Row, Stat, Term, UsableObjective
+from etude.objectives.base import Stat, Term, UsableObjective
+from etude.objectives.rows.pairs import PairRow, RowSizes
 from etude.objectives.translate import Translate, TranslationBatch
 from etude.settings import Strict
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
@@ -175,17 +176,21 @@ class PairExampleRows:
     shuffle: bool = True
     row_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        lengths = [(len(source), len(target), 1) for source, target in self.sides]
+        self.sizes = RowSizes.from_rows(np.array(lengths, np.float64).reshape(-1, 3))
+
     def __len__(self) -> int:
         return len(self.sides)
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> PairRow:
         source, target = self.sides[index % len(self.sides)]
         bounds = np.array([0, len(source), len(source) + len(target)], np.int32)
-        return Row(index, np.concatenate([source, target]).astype(np.int32), bounds)
+        return PairRow(index, np.concatenate([source, target]).astype(np.int32), bounds, sizes=self.sizes)
 
 
-class TranslateTask(Task[SentencePair, Row, TranslationBatch]):
-    pads_batches = False
+class TranslateTask(Task[SentencePair, PairRow, TranslationBatch]):
+    pads_batches = True
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) -> None:
         super().__init__()
@@ -248,7 +253,7 @@ class TranslateTask(Task[SentencePair, Row, TranslationBatch]):
             ids = np.where(ids >= self.vocab, self.unknown, ids)
         return np.append(ids, self.translate.end)[: self.length]
 
-    def batch(self, rows: Sequence[Row], chance: Chance) -> TranslationBatch:
+    def batch(self, rows: Sequence[PairRow], chance: Chance) -> TranslationBatch:
         return self.translate.batch(rows, chance)
 
     def loss(self, model: Model, batch: TranslationBatch) -> dict[str, Term]:
