@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.runs.task_plan import resolve_settings
+from etude.study.label_splits import prepare_labels
 from etude.study.settings import Study
+from etude.study.text_source import TextSource
 from tests.study.tiny_study import TINY, tiny
 
 STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
@@ -65,6 +68,9 @@ def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
         ("text: {world: 0.05", "text: {wrld: 0.05", "line {}"),
         ("recipe: bert-toy", "recpe: bert-toy", "line {}: there is no setting 'contenders.bert.recpe'"),
         ("name: tiny", "", "'study.name' is missing"),
+        ("train.batch_examples", "train.batch_exmples", "line {}: there is no setting 'train.batch_exmples'"),
+        ("recipe: bert-toy,", "recipe: bert-toy, transfer: {train.stepz: 5},", "line {}: there is no setting"),
+        ("kind: classify,", "kind: classify, set: {task.poling: mean},", "line {}: there is no setting 'task.poling'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(old: str, new: str, words: str) -> None:
@@ -104,3 +110,20 @@ def test_looks_are_planned() -> None:
         tiny(**{"rule.looks": [2, 4], "seeds.pretrain": 3})
     with pytest.raises(UserError, match="larger than the one before"):
         tiny(**{"rule.looks": [4, 2], "seeds.pretrain": 4})
+
+
+def test_an_empty_file_is_named() -> None:
+    with pytest.raises(UserError, match=r"^empty\.yaml: this file is empty"):
+        Study.from_document(parse("# nothing yet", "empty.yaml"))
+
+
+def test_more_labels_than_there_are_is_an_error_of_the_plan(tmp_path: Path) -> None:
+    source = TextSource(tiny().text, tmp_path)
+    with pytest.raises(UserError, match="topic asks for 999,999 labels: the built-in world gives 100,000"):
+        prepare_labels(tiny(**{"tasks.topic.labels": 999_999}, claims=[]), "topic", source, "word:100")
+    file = tmp_path / "train.jsonl"
+    lines = [json.dumps({"text": f"text {number}", "label": "ab"[number % 2]}) for number in range(100)]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    study = tiny(tasks={"mine": {"kind": "classify", "train": str(file), "labels": 99}}, claims=[])
+    with pytest.raises(UserError, match="mine asks for 99 labels, and there are 82"):
+        prepare_labels(study, "mine", source, "word:100")

@@ -171,6 +171,7 @@ def parse(text: str, where: str) -> Document:
     try:
         root = reader.get_single_node()
         values = build(root, ()) if root is not None else {}
+        document.places.setdefault((), where)  # of an empty file
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

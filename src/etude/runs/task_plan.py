@@ -11,7 +11,7 @@ Training settings that are not given are the model's own defaults (`Model.transf
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, Self, cast
@@ -210,6 +210,18 @@ def resolve_settings(kind: str, overrides: Overrides, model: Model) -> tuple[Any
 
     `train.eval_every` is 0 where it is not given, and becomes one epoch once the number of rows is known.
     """
+    return _resolve_settings(kind, overrides, model.transfer_defaults)
+
+
+def check_settings(kind: str, overrides: Overrides) -> None:
+    """Raise UserError where settings of a transfer have an unknown name or a wrong value, before there is a model."""
+    _resolve_settings(kind, overrides, lambda frozen: {"epochs": 1})
+
+
+def _resolve_settings(
+    kind: str, overrides: Overrides, defaults: Callable[[bool], dict[str, Any]]
+) -> tuple[Any, TransferSettings, Train]:
+    """`defaults` gives the model's own settings of `train`, by whether it is frozen."""
     document = parse_overrides(overrides)
     for group in document.values:
         if group not in GROUPS:
@@ -218,7 +230,7 @@ def resolve_settings(kind: str, overrides: Overrides, model: Model) -> tuple[Any
     values = {group: dict(document.values.get(group) or {}) for group in GROUPS}
     task = validate_settings(task_module(kind).Settings, values["task"], document, "task")
     transfer = validate_settings(TransferSettings, values["transfer"], document, "transfer")
-    train = model.transfer_defaults(transfer.frozen)
+    train = dict(defaults(transfer.frozen))
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")
     settings = validate_settings(Train, train | values["train"], document, "train")

@@ -27,6 +27,7 @@ from etude.train import checkpoint
 from etude.world import World
 
 DEV_SIZE, TEST_SIZE = 200, 500  # examples of the world, where the study does not say
+WORLD_LABELS = 100_000  # of the built-in town at most: it draws four times as many, and has few facts to draw from
 POOL_FACTOR = 4  # times the most labels that are learnt from: what a draw of the world draws from
 Record = dict[str, Any]
 
@@ -102,12 +103,22 @@ def draw_examples(labels: Sequence[frozenset[str]], pool: Sequence[Record], coun
 def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, data: Path | None = None) -> TaskFiles:
     """Write dev and test of a task into the study's folder; training files are written on demand."""
     task = study.tasks[name]
+    if task.world is not None and _max_labels(task) > WORLD_LABELS:
+        raise UserError(
+            f"The task {name} asks for {_max_labels(task):,} labels: the built-in world gives {WORLD_LABELS:,} at most."
+        )
     if task.world is not None:
         parts, key = _with_key(_from_world(study, task), task)
     elif task.made is not None:
         parts, key = _with_key(_from_text(study, task, source, tokenizer), task)
     else:
         parts, key = _read_once(task, data)
+    most = max((amount for amount in task.amounts if amount is not None), default=0)
+    if most > len(parts["train"]):
+        raise UserError(
+            f"The task {name} asks for {most:,} labels, and there are {len(parts['train']):,} examples to learn from, "
+            "those for dev and test left out. Ask for fewer, or leave labels out to learn from all."
+        )
     folder = source.folder / "tasks" / f"{name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     files = TaskFiles(task, folder, parts["train"], name)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from etude.errors import UserError, suggest_name
+from etude.recipes.datasets import resolve_dataset
 from etude.recipes.document import Document, parse_file
 from etude.recipes.schema import Recipe, validate_settings
-from etude.runs.task_plan import task_module
+from etude.runs.task_plan import check_settings, task_module
 from etude.settings import Strict
 
 Localized = str | dict[str, str]  # one text, or one for each language of the report
@@ -314,6 +316,7 @@ class Study(Strict):
             where = document.place(("seeds", "pretrain"))
             raise UserError(f"{where}: {self.seeds.pretrain} pre-training seeds are no planned look ({planned}).")
         self._check_trials(document)
+        self._check_transfers(document)
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))
@@ -346,6 +349,22 @@ class Study(Strict):
             if name not in self.tasks:
                 where = document.place(("tune_pretraining", "tasks"))
                 raise UserError(f"{where}: '{name}' is no task of this study.{suggest_name(name, self.tasks)}")
+
+    def _check_transfers(self, document: Document) -> None:
+        """Check the settings of every transfer, so that no pre-training is spent before a misspelt one is met."""
+        for name, task in self.tasks.items():
+            for contender, settings in self.contenders.items():
+                for tuned in self.tune_grid():
+                    changes = {**self.transfer, **task.set, **settings.transfer, **tuned}
+                    try:
+                        check_settings(resolve_dataset(task.kind, {})[0], changes)
+                    except UserError as error:
+                        own = ("tasks", name, "set"), ("contenders", contender, "transfer")
+                        sections: tuple[tuple[str, ...], ...] = (*own, ("transfer",), ("tune",))
+                        paths = ((*section, key) for section in sections for key in changes if key in str(error))
+                        place = next((document.places[path] for path in paths if path in document.places), "")
+                        message = re.sub(r"^the override .*?: ", "", str(error))
+                        raise UserError(f"{place or document.place(())}: {message}") from None
 
     # --- the grid -----------------------------------------------------------------------------------
 
@@ -455,6 +474,8 @@ def _inherit_text(document: Document) -> Document:
 def _validate(model: type[Study], document: Document) -> Any:
     """Validate a study section by section, so that a message names its line."""
     values = dict(document.values)
+    if not values:
+        raise UserError(f"{document.place(())}: this file is empty. A study has text, budget, contenders and tasks.")
     parts: dict[str, Any] = {"contenders": Contender, "tasks": Task}
     for group, kind in parts.items():
         inside = values.get(group)
