@@ -52,7 +52,7 @@ def row(name: str, kind: Any, info: Any, default: Any) -> str:
     flags = [*info.param_decls, *([] if not isinstance(info.default, str) else [info.default])]
     shown = ", ".join(f"`{flag}`" for flag in sorted(flags, key=lambda flag: not flag.startswith("--")))
     required = default is None and type(None) not in typing.get_args(kind)
-    value = "required" if required else "" if default in (None, False) else f"`{str(default).lower()}`"
+    value = "required" if required else "" if default is None or default is False else f"`{str(default).lower()}`"
     if isinstance(default, str):
         value = f"`{default}`"
     repeats = "several times" not in (info.help or "")
