@@ -8,11 +8,15 @@ import torch
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
+from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.recurrent_seq2seq import RecurrentSeq2Seq, Settings, build
 from etude.nn.packed import pack
 from etude.objectives import translate
+from etude.objectives.rows.pairs import PairRow
 from etude.text.tokenizer.special_tokens import Specials
+from etude.train.padding import pad_batch
+from etude.train.static_batch import hide_host_values
 
 SOURCES = [[5, 6, 7, 3], [8, 9, 3], [4, 11, 12, 13, 14, 3]]
 TARGETS = [[2, 15, 16], [2, 17, 18, 19, 20], [2, 21]]
@@ -165,3 +169,25 @@ def test_the_output_layer_has_the_width_of_the_decoder() -> None:
 def test_contradictions_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Settings(**({"width": 8} | settings))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rectangles_give_the_loss_and_gradients_of_packed_pairs_and_read_no_host(case: str) -> None:
+    """What a GPU records must not depend on lengths of the host; tokens behind the last bound belong to nobody."""
+    model = make(case)
+    objective = translate.build(translate.Settings(length=8, tied=False), model, Specials(0, 1, 2, 3, None, 3))
+    sides = [side for pair in zip(SOURCES, [[*target[1:], 3] for target in TARGETS], strict=True) for side in pair]
+    bounds = np.cumsum([0, *map(len, sides)]).astype(np.int32)
+    batch = objective.batch([PairRow(0, np.concatenate(sides).astype(np.int32), bounds)], Chance(0, 0))
+    padded = pad_batch(batch)
+    assert padded.layout.rectangular and len(padded.tokens) == 16 * 8 and len(padded.source.tokens) == 16 * 8
+    assert (padded.size, padded.lengths.tolist()) == (batch.size, batch.lengths.tolist())
+    assert objective.flops(model, padded) == objective.flops(model, batch)
+    hide_host_values(padded)
+    parameters = [*model.parameters(), *objective.parameters()]
+    plain, static = (
+        (total := objective.loss(model, each)["loss"].sum, *torch.autograd.grad(total, parameters, allow_unused=True))
+        for each in (batch, padded)
+    )
+    for left, right in zip(plain, static, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)

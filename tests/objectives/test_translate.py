@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,11 @@ from etude.models import encoder_decoder, transformer
 from etude.objectives.rows.pairs import PairRow
 from etude.objectives.translate import Settings, Translate, build
 from etude.pretraining.pretrain import resume
+from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
+from etude.train.loop import Loop
 from etude.train.padding import pad_batch
 from etude.train.static_batch import signature
 from etude.world import World
@@ -191,3 +195,38 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     resumed = resume(part.folder, quiet=True)
     left, right = ((run.folder / "model.safetensors").read_bytes() for run in (whole, resumed))
     assert left == right
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------
+
+
+class UnrecordedLoop(Loop):
+    records_steps = False
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["transformer-toy", "rnn-search-toy", "luong-toy"])
+def test_recorded_steps_of_static_shapes_learn_what_packed_pairs_do(tmp_path: Path, name: str) -> None:
+    draw = np.random.default_rng(0)
+    sides = [[draw.integers(10, 100, size).tolist() for size in draw.integers(3, 20, 2)] for _ in range(600)]
+    corpus = Corpus.from_documents(sides, tokenizer(200))
+    losses = {}
+    for kind, compiled in ((UnrecordedLoop, False), (Loop, None)):
+        changes = {"train.precision": "float32", "train.batch_tokens": 1024, "objective.row_tokens": 1024}
+        changes |= {"model.dropout": 0.0, "train.compile": compiled, "train.lr": 1e-3, "train.workers": 0}
+        changes |= {"objective.length": 24, "train.log_every": 1}
+        recipe = Recipe.load(name, changes).resolve(vocab=200)
+        torch.manual_seed(0)
+        model, objective = build_learner(recipe, corpus.tokenizer)
+        folder = tmp_path / kind.__name__
+        folder.mkdir()
+        loop = kind(
+            folder, model, objective, objective.rows(corpus, 0), recipe.train, total=10**6, device=torch.device("cuda")
+        )
+        for step in loop.loader.steps(0, 80):
+            loop.advance(step)
+        lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        losses[kind] = [line["loss"] for line in lines]
+    assert loop.recorder is not None and not loop.recorder.has_obstacle(), loop.recorder and loop.recorder.obstacle
+    assert sum(recording.is_recorded for recording in loop.recorder.recordings.values()) >= 1
+    assert len(losses[Loop]) == 80 and losses[Loop] == pytest.approx(losses[UnrecordedLoop], rel=2e-3)

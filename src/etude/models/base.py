@@ -112,6 +112,9 @@ class Model(nn.Module, ABC):
 
     # --- what kind of model it is -------------------------------------------------------------------
 
+    # goes token by token: too many kernels to compile; on a GPU batches are rectangles, and whole steps are recorded
+    is_stepwise = False
+
     @property
     @abstractmethod
     def layers(self) -> int:

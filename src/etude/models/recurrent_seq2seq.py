@@ -32,6 +32,7 @@ from etude.models.seq2seq import Decoding, Seq2Seq
 from etude.nn.alignment import Alignment, SourceKeys
 from etude.nn.lstm import Schedule
 from etude.nn.packed import Packed
+from etude.nn.rectangle import Rectangle
 from etude.nn.recurrent_cell import CellKind, RecurrentCell, State
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
@@ -93,6 +94,7 @@ class DecoderState(NamedTuple):
 class RecurrentSeq2Seq(Seq2Seq):
     settings: Settings
     context = None  # any length
+    is_stepwise = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -213,6 +215,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         if layers:
             raise UserError("A recurrent decoder has no states of single layers to give: leave out layers.")
         keys, state = self.read_source(source)
+        if packed.layout.rectangular:
+            return States(last=self._decode_rectangle(packed, keys, state), table=self.target_table)
         schedule = Schedule.from_layout(packed.layout, reverse=False)
         order = schedule.sorted_sequences
         keys, state = None if keys is None else keys.select(order), state.select(order)
@@ -231,6 +235,15 @@ class RecurrentSeq2Seq(Seq2Seq):
         if weights:
             recorded = [] if self.alignment is None else [_split_maps(maps, packed, source, schedule)]
         return States(last=last, table=self.target_table, weights=recorded)
+
+    def _decode_rectangle(self, packed: Packed, keys: SourceKeys | None, state: DecoderState) -> Tensor:
+        """The same with a static number of steps; what comes behind the end of a target is not read."""
+        rectangle = Rectangle.from_layout(packed.layout, len(packed.tokens))
+        outputs: list[Tensor] = []
+        for words in self.word_table(rectangle.spread(packed.tokens)).unbind():
+            output, state, _ = self.step(words, state, keys)
+            outputs.append(output)
+        return rectangle.pack(torch.stack(outputs))  # (N, target_width)
 
     def word_table(self, tokens: Tensor) -> Tensor:
         """Vectors of target tokens."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.nn.packed import Layout
+from etude.nn.rectangle import Rectangle
 
 Score = Literal["additive", "dot", "general"]
 
@@ -35,6 +36,10 @@ class SourceKeys:
 
 def pad_sources(values: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """(M, ...) -> (S, longest, ...) with zeros at padding, and where tokens are, (S, longest) bool."""
+    if layout.rectangular:
+        rectangle = Rectangle.from_layout(layout, len(values))
+        visible = rectangle.is_inside.T
+        return rectangle.spread(values).transpose(0, 1) * visible[..., None], visible
     lengths = layout.lengths
     inside = np.arange(int(lengths.max(initial=0)))[None, :] < lengths[:, None]
     slots = torch.from_numpy(np.flatnonzero(inside)).to(values.device)

@@ -29,6 +29,8 @@ class Layout:
     host: np.ndarray  # (S+1,) the same on the host
     longest: int  # an upper bound on the length of a sequence, constant over batches
     equal: bool  # every sequence has `longest` tokens: the batch is dense
+    # there is room for `longest` tokens of every sequence, behind the last bound: see nn/rectangle.py
+    rectangular: bool = False
     # Computed once a batch and used by every layer (nn/attention/grouped.py). Not part of `replace`, so a layout moved
     # to another device starts with an empty cache.
     cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from etude.nn.lstm import Schedule
 from etude.nn.packed import Layout
+from etude.nn.rectangle import Rectangle
 
 CellKind = Literal["gru", "lstm"]
 State = tuple[Tensor, ...]  # hidden (S, W), and of an LSTM its cell
@@ -63,6 +64,8 @@ class RecurrentCell(nn.Module):
 
     def scan(self, inputs: Tensor, layout: Layout, reverse: bool = False) -> tuple[Tensor, State]:
         """(N, inputs) -> hidden states (N, W), and the state after each sequence's last token (first, if `reverse`)."""
+        if layout.rectangular:
+            return self._scan_rectangle(inputs, layout, reverse)
         schedule = Schedule.from_layout(layout, reverse)
         state = self.zero_state(len(layout.host) - 1)
         if not schedule.batch_sizes:
@@ -77,6 +80,18 @@ class RecurrentCell(nn.Module):
         ended.append(state)
         last = tuple(torch.cat(parts[::-1])[schedule.unsorted_sequences] for parts in zip(*ended, strict=True))
         return torch.cat(hidden)[schedule.unsorted_tokens], last
+
+    def _scan_rectangle(self, inputs: Tensor, layout: Layout, reverse: bool) -> tuple[Tensor, State]:
+        """The same with a static number of steps; a state stays what it is behind the end of its sequence."""
+        rectangle = Rectangle.from_layout(layout, len(inputs), reverse)
+        state = self.zero_state(len(layout.bounds) - 1)
+        hidden: list[Tensor] = []
+        inside = rectangle.is_inside[..., None].unbind()
+        for projected, is_inside in zip(rectangle.spread(self.input(inputs)).unbind(), inside, strict=True):
+            steps = self.step(projected, state)
+            state = tuple(torch.where(is_inside, new, old) for new, old in zip(steps, state, strict=True))
+            hidden.append(state[0])
+        return rectangle.pack(torch.stack(hidden)), state
 
     def flops(self, tokens: int) -> int:
         """Of one forward pass over so many tokens."""

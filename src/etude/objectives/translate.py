@@ -39,6 +39,8 @@ from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
 
+RECTANGLE = (16, 4, 8)  # sequences, steps of targets and steps of sources of a rectangle are multiples of these
+
 
 class Settings(Strict):
     length: int | None = Field(default=None, ge=2, description="tokens of a side at most; the model's context if None")
@@ -61,6 +63,7 @@ class TranslationBatch(Batch):
     padding: int = field(default=0, metadata=HOST_VALUE)  # no computation depends on it: its targets are ignored
     # source tokens, target tokens and pairs of the static shape of such batches; None where they differ by design
     room: tuple[int, int, int] | None = field(default=None, metadata=HOST_VALUE)
+    rectangular: bool = False  # whether a static shape has room for the longest of all sequences
 
     @property
     def size(self) -> int:
@@ -77,6 +80,8 @@ class TranslationBatch(Batch):
         A batch that exceeds the shape of its kind, or has none, takes the next of a few sizes. The longest length stays
         what it is: it bounds both sides.
         """
+        if self.rectangular:
+            return self._pad_to_rectangles()
         longest, source, target = self.layout.longest, self.source.layout, self.layout
         count = len(self.lengths)
         room = self.room or (0, 0, 0)
@@ -96,6 +101,21 @@ class TranslationBatch(Batch):
         sources = Packed(F.pad(self.source.tokens, (0, extras[0])), positions, None, layout)
         return replace(padded, source=sources, targets=F.pad(self.targets, (0, extras[1]), value=IGNORE))
 
+    def _pad_to_rectangles(self) -> Self:
+        """Fill both sides up to sequences of one length each, for a model that goes token by token."""
+        sequences = _round_up(len(self.lengths), RECTANGLE[0])
+        target = _make_rectangle(self, sequences, _round_up(int(self.lengths.max()), RECTANGLE[1]))
+        source = _make_rectangle(self.source, sequences, _round_up(int(self.source_lengths.max()), RECTANGLE[2]))
+        return replace(
+            self,
+            tokens=target.tokens,
+            positions=target.positions,
+            layout=target.layout,
+            source=source,
+            targets=F.pad(self.targets, (0, len(target.tokens) - len(self.targets)), value=IGNORE),
+            padding=sequences - len(self.lengths),
+        )
+
 
 class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
     pads_batches = True
@@ -112,6 +132,7 @@ class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
         self.length = sequence_length(settings.length, model.context)
         self.row_tokens = row_size(settings.row_tokens, self.length)
         self.smoothing, self.bucketed = settings.smoothing, settings.bucketed
+        self.rectangular = model.is_stepwise
         if settings.tied and model.target_table.shape[1] != model.target_width:
             raise UserError(
                 f"objective.tied=true: vectors of {model.target_table.shape[1]} numbers are no output layer over "
@@ -158,6 +179,7 @@ class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
             slots=np.array([row.slot for row in rows]),
             counts={"loss": len(targets)},
             room=None if rows[0].sizes is None else rows[0].sizes.bound(len(rows)),
+            rectangular=self.rectangular,
         )
 
     def output_table(self, model: Seq2Seq) -> Tensor:
@@ -214,6 +236,14 @@ def _starts(rows: Sequence[PairRow]) -> np.ndarray:
     """Where each row begins among the tokens of all."""
     sizes = np.array([len(row.tokens) for row in rows])
     return np.cumsum(sizes) - sizes
+
+
+def _make_rectangle(packed: Packed, sequences: int, steps: int) -> Packed:
+    """With empty sequences behind its own, and room for so many steps of each."""
+    bounds = np.pad(packed.layout.host, (0, sequences + 1 - len(packed.layout.host)), mode="edge")
+    extra = sequences * steps - len(packed.tokens)
+    layout = replace(Layout.from_bounds(bounds, steps), equal=False, rectangular=True)
+    return Packed(F.pad(packed.tokens, (0, extra)), F.pad(packed.positions, (0, extra)), None, layout)
 
 
 def _round_up(value: int, grain: int) -> int:

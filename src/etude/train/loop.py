@@ -88,7 +88,8 @@ class Loop:
         self.learner = Learner(model, objective).to(self.device)
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
         self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
-        self.compiled = settings.compile if settings.compile is not None else self.device.type == "cuda"
+        default = self.device.type == "cuda" and not model.is_stepwise
+        self.compiled = default if settings.compile is None else settings.compile
         self.recorder = self._build_recorder()
         if self.compiled:
             load_kernels(self.device)
@@ -152,14 +153,14 @@ class Loop:
         """Whether batches get static shapes: labelled examples to be recorded, pairs to be compiled."""
         if self.rows.row_tokens is None:
             return self.recorder is not None
-        return self.compiled and self.objective.pads_batches
+        return self.objective.pads_batches and (self.compiled or self.recorder is not None)
 
     def _build_recorder(self) -> StepRecorder | None:
         """Return what records whole steps on a GPU (train/recorded_step.py), or None where no step can be recorded."""
         if self.device.type != "cuda" or self.optimizer is None or not self.records_steps:
             return None
         # train.compile=false is how it is turned off in pre-training; labelled examples are never compiled
-        if not self.compiled and self.rows.row_tokens is not None:
+        if not self.compiled and self.rows.row_tokens is not None and not self.model.is_stepwise:
             return None
         obstacle = None
         if self.ranks.size > 1:

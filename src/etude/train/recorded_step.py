@@ -33,7 +33,7 @@ TakeStep = Callable[[Batch, Mapping[str, Tensor], Tensor], Sums]  # batch, total
 
 # Ordinary steps before a shape is recorded: of the first one (compiling, tuning, first allocations) and of others
 WARM_UP, LATER_WARM_UP = 3, 2
-MAX_SHAPES = 16  # recordings at once
+MAX_SHAPES = 64  # recordings at once: pairs sorted by length have some dozens of shapes
 IDLE_STEPS = 200  # a recording that was not used for so many steps makes room: a batch ramp leaves its shapes behind
 MAX_TERMS = 32  # of a loss
 MAX_UNRECORDED = 256  # shapes seen before this run is taken for one whose shapes always change

@@ -74,7 +74,7 @@ def signature(packed: Packed) -> tuple[Hashable, ...]:
         if isinstance(value, Tensor):
             parts.append((entry.name, tuple(value.shape), value.dtype))
         elif isinstance(value, Layout):
-            parts.append((entry.name, len(value.bounds), value.longest, value.equal))
+            parts.append((entry.name, len(value.bounds), value.longest, value.equal, value.rectangular))
         elif isinstance(value, Packed):
             parts.append((entry.name, signature(value)))
         elif isinstance(value, dict):
@@ -114,7 +114,8 @@ def hide_host_values(batch: Packed) -> None:
         if entry.metadata == HOST_VALUE:
             setattr(batch, entry.name, HostValue(f"`{entry.name}` of a batch"))
         elif isinstance(value, Layout):
-            value.host = HostValue("the lengths of sequences", int(value.host[-1]))  # type: ignore[assignment]
+            total = None if value.rectangular else int(value.host[-1])
+            value.host = HostValue("the lengths of sequences", total)  # type: ignore[assignment]
         elif isinstance(value, Packed):
             hide_host_values(value)
         elif isinstance(value, np.ndarray):
