@@ -217,6 +217,7 @@ class RunInfo(BaseModel):
     endpoints: list[str]
     inputs: list[str] = Field(description="the parts of a plain line of its task")
     columns: list[str] = Field(description="and what they are called in an object")
+    roles: dict[str, str] = Field(description="all parts of an example of its task, with their columns")
     pairs: list[str] = Field(description="of a translation model: its two languages")
 
 

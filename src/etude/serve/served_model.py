@@ -13,6 +13,7 @@ from etude.errors import UserError
 from etude.hub.word_vectors import WordVectors
 from etude.inference.baseline_model import BaselineModel
 from etude.inference.model import LoadedModel, load
+from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import require_translator
 from etude.models.base import require
@@ -46,6 +47,7 @@ class ServedModel:
     model: LoadedModel | None  # None: a baseline, which has no hidden states
     task: str = ""  # of a fine-tuned run
     inputs: dict[str, str] = field(default_factory=dict)  # the parts of a plain line of the task, and their columns
+    roles: dict[str, str] = field(default_factory=dict)  # all parts of an example, and their columns
     pairs: tuple[str, str] | None = None  # of a translation model
     generates: bool = False
 
@@ -56,7 +58,8 @@ class ServedModel:
         if is_baseline(folder):
             baseline = BaselineModel.open(folder)
             endpoints: dict[str, Endpoint[Any]] = {"predict": predict_endpoint(baseline)}
-            return cls(name, baseline.baseline.name, endpoints, None, baseline.kind, baseline.inputs)
+            system, inputs = baseline.baseline.name, baseline.inputs
+            return cls(name, system, endpoints, None, baseline.kind, inputs, list_roles(baseline))
         model = load(folder, device)
         tuned = TaskModel.open(folder, model.device) if (Path(folder) / plan.FILE).is_file() else None
         candidates = _try_endpoints(model, tuned)
@@ -70,6 +73,7 @@ class ServedModel:
             model,
             tuned.kind if tuned else "",
             tuned.inputs if tuned else {},
+            list_roles(tuned) if tuned else {},
             run.pairs if run else None,
             "generate" in candidates,
         )
@@ -88,6 +92,7 @@ class ServedModel:
             endpoints=self.abilities,
             inputs=list(self.inputs),
             columns=list(self.inputs.values()),
+            roles=self.roles,
             pairs=list(self.pairs or ()),
         )
 
@@ -96,6 +101,11 @@ class ServedModel:
         if self.model is None:
             return sum(len(text.split()) for text in texts)
         return sum(len(encoding.ids) for encoding in self.model.tokenizer.encode_batch(texts))
+
+
+def list_roles(predictor: Predictor) -> dict[str, str]:
+    """The parts of an example of a task by role, with the names of their columns."""
+    return {role: predictor.columns.get(role, usual[0]) for role, usual in predictor.module.COLUMNS.items()}
 
 
 def _try_endpoints(model: LoadedModel, tuned: TaskModel | None) -> dict[str, Endpoint[Any] | None]:

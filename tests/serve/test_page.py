@@ -1,0 +1,161 @@
+"""The page in Chromium: every ability of every kind of run, two languages, light and dark, phone, keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from etude.serve.server import Server
+from tests.serve.toy_runs import ToyRuns, serving
+
+TOKEN = "a-token-of-many-letters"
+RUNS = ("bert-toy", "gpt2-toy", "tuned", "transformer-toy", "skipgram-toy")
+PAGE = files("etude.serve").joinpath("page")
+ASKED = "() => document.querySelector('#answer').childElementCount && !document.querySelector('#ask').disabled"
+
+
+@pytest.fixture(scope="module")
+def server(runs: ToyRuns) -> Iterator[Server]:
+    with serving(*(runs.open(name) for name in RUNS)) as server:
+        yield server
+
+
+@pytest.fixture
+def page(browser: Any, server: Server) -> Iterator[Any]:
+    """A page of a phone or a desktop, that has no errors and asks nobody else."""
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, locale="en-GB", color_scheme="light")
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda message: faults.append(message.text) if is_fault(message) else None)
+    page.on("request", lambda request: None if request.url.startswith(server.address) else faults.append(request.url))
+    yield page
+    context.close()
+    assert not faults
+
+
+def is_fault(message: Any) -> bool:
+    """Whether the page itself complains; an error status is an answer, which it shows."""
+    return message.type == "error" and "Failed to load resource" not in message.text
+
+
+def ask(page: Any, server: Server, run: str, ability: str, **fields: str) -> str:
+    """The text of the answer."""
+    page.goto("about:blank")
+    page.goto(f"{server.address}/#{run}/{ability}")
+    page.wait_for_selector("#ask")
+    for name, value in fields.items():
+        page.fill(f"#field-{name}", value)
+    page.click("#ask")
+    page.wait_for_function(ASKED)
+    assert page.query_selector(".problem") is None, page.inner_text("#answer")
+    return str(page.inner_text("#answer"))
+
+
+def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
+    assert "%" in ask(page, server, "bert-toy", "fill", input="the [MASK] sat")
+    assert page.query_selector("#answer mark") is not None
+    page.click("#answer .bar >> nth=2")  # another guess is put in its place
+    assert page.inner_text("#answer mark") == page.inner_text("#answer .bar >> nth=2 >> span")
+    written = ask(page, server, "gpt2-toy", "generate", input="the cat")
+    assert written.startswith("the cat") and len(written) > len("the cat") + 10
+    labels = ask(page, server, "tuned", "predict", input="the cat sat\na dog ran")
+    assert labels.count("cat") >= 2 and page.inner_text("#tab-predict") == "Classify"
+    assert len(page.query_selector_all("#answer .case")) == 2
+    assert "1.000" in ask(page, server, "bert-toy", "similarity", input="the cat\nthe cat\na dog")
+    assert "cat" in ask(page, server, "skipgram-toy", "neighbours", input="cat")
+    assert ask(page, server, "skipgram-toy", "analogy", a="cat", b="sat", c="dog")
+    ask(page, server, "transformer-toy", "translate", input="the cat sat")
+    ask(page, server, "bert-toy", "attention", input="the cat sat on the mat")
+    heads = page.query_selector_all(".heads button")
+    heads[-1].click()
+    assert heads[-1].get_attribute("aria-pressed") == "true" and page.query_selector(".map canvas") is not None
+
+
+def test_what_is_wrong_is_shown(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/#bert-toy/fill")
+    page.fill("#field-input", "no blank")
+    with page.expect_response("**/fill"):
+        page.click("#ask")
+    page.wait_for_selector(".problem")
+    assert "There is no [MASK]" in page.inner_text("#answer")
+
+
+def test_the_keyboard_is_enough(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/#bert-toy/fill")
+    page.wait_for_selector("#ask")
+    page.focus("#tab-fill")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-attention"
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.id") == "tab-similarity"
+    page.focus("#field-input")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function(ASKED)
+    assert "1.000" in page.inner_text("#answer")
+
+
+def test_two_languages_light_and_dark(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/#bert-toy/fill")
+    page.wait_for_selector("#ask")
+    assert page.inner_text("#ask") == "Ask"
+    page.click("#language")
+    assert page.inner_text("#ask") == "묻기" and page.evaluate("document.documentElement.lang") == "ko"
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.reload()
+    page.wait_for_selector("#ask")
+    assert page.inner_text("#ask") == "묻기" and page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("path", ["/#bert-toy/attention", "/#tuned/predict", "/api"])
+def test_a_phone_needs_no_sideways_scrolling(page: Any, server: Server, path: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"{server.address}{path}")
+    page.wait_for_selector("#ask, .route")
+    if path != "/api":
+        page.click("#ask") if "attention" in path else page.fill("#field-input", "the cat")
+        page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_documentation_of_the_api(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/api#fill")
+    page.wait_for_selector("#fill[open]")
+    text = page.inner_text("#fill")
+    assert "POST /fill" in text and "input" in text and "curl" in text and "429" in text
+
+
+def test_a_token_is_asked_for_once(browser: Any, runs: ToyRuns) -> None:
+    with serving(runs.open("bert-toy"), token=TOKEN) as server:
+        page = browser.new_page()
+        page.goto(server.address)
+        page.fill("dialog input", TOKEN)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#ask")
+        page.click("#ask")
+        page.wait_for_function(ASKED)
+        assert "%" in page.inner_text("#answer")
+        page.close()
+
+
+def test_files_are_small_and_ask_nobody_else() -> None:
+    for entry in PAGE.iterdir():
+        text = entry.read_text(encoding="utf-8")
+        assert len(text) < 25_000, f"{entry.name} is large"
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), entry.name
+        assert "innerHTML" not in text and "eval(" not in text
+
+
+def test_every_word_is_there_in_both_languages() -> None:
+    for entry in PAGE.iterdir():
+        if not entry.name.endswith(".js"):
+            continue
+        text = entry.read_text(encoding="utf-8")
+        for key, values in re.findall(r'^  (\w+): \[("(?:[^"\\]|\\.)*",\s*"(?:[^"\\]|\\.)*")\],?$', text, re.MULTILINE):
+            assert len(re.findall(r'"(?:[^"\\]|\\.)+"', values)) == 2, key
