@@ -5,7 +5,8 @@
     python benchmarks/reference_curves.py --spread bert-toy       # how far apart equal runs are; writes nothing
 
 A file holds a short run, which the tests repeat, and the whole recipe on four megabytes, with the losses of a unigram
-and a Kneser-Ney bigram on the same held-out text. Every run is an ordinary run of `etude pretrain` in float32.
+and a Kneser-Ney bigram on the same held-out text; of translation recipes the short run alone, on pairs. Every run is
+an ordinary run of `etude pretrain` in float32.
 
 Where the tolerances come from: `--spread` repeats the short run with another number of threads, in micro-batches, with
 other seeds and with other rates. For gpt2-toy and electra-toy (2026-11-15, aarch64 CPU, torch 2.13.0) what differs by
@@ -39,19 +40,23 @@ from etude.text.corpus.bigram_baseline import Ends, bigram_nats, unigram_nats
 from etude.text.corpus.cloze_baseline import cloze_nats
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
-from etude.world import World
 
 SHORT = curves.Text(megabytes=0.06)
+SHORT_PAIRS = curves.Text(megabytes=0, pairs=400)
 WHOLE = curves.Text(megabytes=4.0)
 EXACT = {"train.precision": "float32", "train.device": "cpu", "train.save_every": 0}
 SHORT_RUN = {**EXACT, "train.steps": 20, "train.batch_tokens": 512, "train.log_every": 4, "train.eval_every": 0}
 WHOLE_RUN = {**EXACT, "train.eval_tokens": 24_000}
-SLOW = {"bilm": {"train.steps": 10, "train.batch_tokens": 160, "train.log_every": 2}}  # an LSTM goes word by word
+SLOW = {
+    "translate": {"train.steps": 12, "train.batch_tokens": 512, "train.warmup": 2, "objective.row_tokens": 512},
+    "bilm": {"train.steps": 10, "train.batch_tokens": 160, "train.log_every": 2},
+}  # an LSTM goes word by word
 # what is compared of a run, and how closely: of the short one, of the whole one
 VALUES: dict[str, tuple[curves.Values, curves.Values]] = {
     "masked": ({"loss": 0.02}, {"mlm": 0.25}),
     "causal": ({"loss": 0.02}, {"loss": 0.15}),
     "bilm": ({"loss": 0.02}, {"loss": 0.15}),
+    "translate": ({"loss": 0.02}, {"loss": 0.15}),
     "replaced": ({"generator": 0.02, "discriminator": 0.005}, {"generator": 0.15, "discriminator": 0.03}),
 }
 ENDS: dict[str, Ends | None] = {"causal": "documents", "bilm": "sentences"}  # what is predicted beside the text
@@ -81,9 +86,10 @@ def record(name: str, work: Path, only: str | None) -> None:
     short, whole = (known.short, known.whole) if known else (None, None)
     if only != "whole":
         settings = {**SHORT_RUN, **SLOW.get(kind, {})}
-        run = train(name, SHORT, settings, work / "short")
-        short = curve(run, SHORT, "train", settings, VALUES[kind][0], {})
-    if only != "short":
+        text = SHORT_PAIRS if kind == "translate" else SHORT
+        run = train(name, text, settings, work / f"short-{kind}")
+        short = curve(run, text, "train", settings, VALUES[kind][0], {})
+    if only != "short" and kind != "translate":
         run = train(name, WHOLE, WHOLE_RUN, work / "whole")
         baselines = held_out_baselines(run.corpus(), kind)
         whole = curve(run, WHOLE, "valid", WHOLE_RUN, VALUES[kind][1], baselines)
@@ -123,9 +129,8 @@ def train(name: str, text: curves.Text, settings: dict[str, Any], work: Path) ->
     place = work / f"corpus-{recipe.tokenizer.replace(':', '-').replace(',', '-')}"
     if not place.is_dir():
         work.mkdir(parents=True, exist_ok=True)
-        file = work / "text.txt"
-        file.write_text("\n\n".join(World(text.seed, text.language).text(text.megabytes)) + "\n", encoding="utf-8")
-        prepare(str(file), place, recipe.tokenizer, valid=text.valid, workers=0)
+        file, pairs = text.write(work)
+        prepare(str(file), place, recipe.tokenizer, valid=text.valid, workers=0, pairs=pairs)
     return pretraining.pretrain(
         recipe, place, work / f"{name}-{len(list(work.iterdir()))}", overrides=settings, quiet=True
     )
@@ -148,14 +153,15 @@ def print_spread(name: str, work: Path) -> None:
     recipe = Recipe.load(name)
     tolerance = VALUES[recipe.objective_kind][0]
     settings = {**SHORT_RUN, **SLOW.get(recipe.objective_kind, {})}
-    plain = curve(train(name, SHORT, settings, work), SHORT, "train", settings, tolerance, {})
+    text = SHORT_PAIRS if recipe.objective_kind == "translate" else SHORT
+    plain = curve(train(name, text, settings, work), text, "train", settings, tolerance, {})
     others: dict[str, dict[str, Any]] = {"threads": {}, "micro-batches": {"train.micro_tokens": 256}}
     others |= {f"seed {seed}": {"train.seed": seed} for seed in (1, 2, 3)}
     others |= {f"rate times {by:g}": {"train.lr": by * recipe.train.lr} for by in (0.33, 0.8, 1.25, 3.0)}
     threads = torch.get_num_threads()
     for what, changes in others.items():
         torch.set_num_threads(max(1, 3 - threads) if what == "threads" else threads)
-        run = train(name, SHORT, {**settings, **changes}, work)
+        run = train(name, text, {**settings, **changes}, work)
         lines = {line["step"]: line for line in run.metrics("train")}
         apart = {
             key: max(abs(lines[int(point["step"])][key] - point[key]) for point in plain.points) for key in tolerance

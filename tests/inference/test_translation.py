@@ -19,6 +19,7 @@ from etude.inference.translation import Search, translate
 from etude.models import encoder_decoder
 from etude.nn.packed import pack
 from etude.objectives import translate as objective_kind
+from etude.tasks.translate import decoding
 from etude.world import World
 from tests.objectives.small_corpus import tokenizer
 
@@ -89,7 +90,7 @@ def test_a_translation_does_not_depend_on_company(monkeypatch: pytest.MonkeyPatc
     alone = [translate(loaded, [text], Search(beams=3, coverage=0.2, best=2))[0] for text in TEXTS]
     assert [[each.ids for each in some] for some in together[:3]] == [[each.ids for each in some] for some in alone]
     assert [some[0].text for some in together[3:]] == ["", ""]
-    monkeypatch.setattr(translation, "HYPOTHESES", {"cpu": 3})
+    monkeypatch.setattr(decoding, "HYPOTHESES", {"cpu": 3})
     apart = translate(loaded, TEXTS, Search(beams=3, coverage=0.2, best=2))
     assert [[each.ids for each in some] for some in apart] == [[each.ids for each in some] for some in alone]
 

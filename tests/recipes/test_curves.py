@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from etude.recipes.curves import Curve
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.prepare.prepare import prepare
-from etude.world import World
 
 TOYS = [
     "albert-toy",
@@ -28,22 +26,23 @@ TOYS = [
     "gpt1-toy",
     "gpt2-toy",
     "gpt3-toy",
+    "luong-toy",
+    "rnn-search-toy",
+    "seq2seq-rnn-toy",
+    "transformer-toy",
 ]
 
 
 WHOLE = [name for name in curves.recorded_recipes() if curves.load(name).whole is not None]
 
 
-@cache
-def text_of(text: curves.Text) -> str:
-    return "\n\n".join(World(text.seed, text.language).text(text.megabytes)) + "\n"
-
-
 def repeated(name: str, curve: Curve, folder: Path, **changes: Any) -> Run:
     """The run that a curve was taken from, once more."""
     recipe = Recipe.load(name)
-    (folder / "text.txt").write_text(text_of(curve.text), encoding="utf-8")
-    corpus = prepare(str(folder / "text.txt"), folder / "corpus", recipe.tokenizer, valid=curve.text.valid, workers=0)
+    file, pairs = curve.text.write(folder)
+    corpus = prepare(
+        str(file), folder / "corpus", recipe.tokenizer, valid=curve.text.valid, workers=0, pairs=pairs
+    )  # fmt: skip
     return pretraining.pretrain(recipe, corpus, folder / "run", quiet=True, overrides={**curve.settings, **changes})
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError, suggest_name
 from etude.recipes.document import FOLDER
+from etude.world import World
 
 PLACE = FOLDER / "curves"
 Values = dict[str, float]
@@ -26,12 +28,22 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Text:
-    """A text about the town, and how much of it is held out."""
+    """A text about the town, or pairs of its sentences in English and Korean, and how much of it is held out."""
 
     megabytes: float
     seed: int = 0
     language: str = "en"
     valid: float = 0.02
+    pairs: int = 0  # so many pairs in the place of the text, for translation
+
+    def write(self, folder: Path) -> tuple[Path, str | None]:
+        """Write the file; return it and the names of the two sides, where it holds pairs."""
+        world = World(self.seed, self.language)
+        if self.pairs:
+            return world.write_pairs(folder / "pairs.tsv", self.pairs), "en,ko"
+        file = folder / "text.txt"
+        file.write_text("\n\n".join(world.text(self.megabytes)) + "\n", encoding="utf-8")
+        return file, None
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,8 @@ class Reference:
             if key not in ("short", "whole") or value is None:
                 lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
                 continue
+            if not value["text"]["pairs"]:
+                del value["text"]["pairs"]
             points = ",\n".join(f"   {json.dumps(point)}" for point in value.pop("points"))
             head = json.dumps(value, ensure_ascii=False)[1:-1]
             lines.append(f' {json.dumps(key)}: {{{head}, "points": [\n{points}\n ]}}')

@@ -202,7 +202,7 @@ def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
         return
     name = f"cells/{key}/{RESULT}"
     result = _parse_json(path, name, contents[RESULT])
-    is_scored = result.get("kind") in ("transfer", "majority")
+    is_scored = result.get("kind") in ("transfer", "direct", "majority")
     numbers = ("step", "tokens", "flops", "seconds", *(("value", "dev", "examples") if is_scored else ()))
     if result.get("kind") not in get_args(Kind) or not all(
         isinstance(result.get(one), (int, float)) for one in numbers

@@ -53,6 +53,14 @@ def transfer(model: str, objective: str, task: str) -> str:
     return fingerprint("etude.transfer.finetune", "etude.tasks.outcomes", _task(task), *_learner(model, objective))
 
 
+def direct(model: str, objective: str, task: str) -> str:
+    """A run of pairs that translates as it is, scored one by one."""
+    return fingerprint(
+        "etude.inference.translation", "etude.inference.opening", "etude.tasks.outcomes", _task(task),
+        *_learner(model, objective),
+    )  # fmt: skip
+
+
 def majority(task: str) -> str:
     """The most frequent answer, scored one by one."""
     return fingerprint("etude.tasks.outcomes", _task(task))

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from etude.train import checkpoint
 
-Kind = Literal["pretrain", "untrained", "start", "transfer", "majority"]
+Kind = Literal["pretrain", "untrained", "start", "transfer", "direct", "majority"]
 State = Literal["done", "failed", "begun", "absent"]
 RESULT, ERROR = "result.json", "error.json"
 

@@ -12,6 +12,7 @@ import logging
 import math
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +23,9 @@ import torch
 
 from etude.errors import UserError
 from etude.hub.run_weights import save_final
+from etude.inference.model import load as load_model
 from etude.inference.task_model import TaskModel
+from etude.inference.translation import Search, translate
 from etude.pretraining import pretrain as pretraining
 from etude.pretraining.first_weights import FirstWeights
 from etude.recipes.document import parse_overrides
@@ -33,6 +36,8 @@ from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
 from etude.study.cells import Cell, CellStore
 from etude.study.starts import copy_start
+from etude.tasks.base import Scoring
+from etude.tasks.data.examples import Examples
 from etude.tasks.outcomes import Outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
@@ -219,31 +224,56 @@ def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict
     examples = tuned.read(arguments["test"])
     outcome = tuned.task.outcome(examples, tuned.predict(examples))
     return {
-        **_save_outcome(outcome, work, tuned.task.score),
+        **_save_outcome(outcome, work, tuned.task.scoring, examples),
         "dev": plan.scores[plan.score]["value"],
         **{name: last[name] for name in ("step", "tokens", "flops", "seconds")},
     }
 
 
-def _save_outcome(outcome: Outcome, work: Path, score: str) -> dict[str, Any]:
+def _answer_directly(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+    """Score a run that was trained on pairs: it translates as it is."""
+    arguments = cell.arguments
+    module, settings = task_module(arguments["task"]), _task_settings(arguments)
+    train, test, dev = (module.read(arguments[part], arguments["columns"]) for part in ("train", "test", "dev"))
+    scoring = module.scoring(settings, module.learn(train, settings))
+    loaded = load_model(store.result_folder(arguments["base"]) / "run", arguments["settings"]["train.device"])
+    started, values = time.perf_counter(), {}
+    for name, examples in (("test", test), ("dev", dev)):
+        search = Search(settings.beams, settings.penalty)
+        best = translate(loaded, [pair.source for pair in examples], search)
+        values[name] = scoring.outcome(examples, [{"translation": each[0].text} for each in best])
+    cost = {"step": 0, "tokens": 0, "flops": 0, "seconds": time.perf_counter() - started}
+    result = _save_outcome(values["test"], work, scoring, test)
+    return {**result, "dev": float(values["dev"].score()), **cost}
+
+
+def _save_outcome(outcome: Outcome, work: Path, scoring: Scoring[Any], examples: Examples[Any]) -> dict[str, Any]:
     outcome.save(work / OUTCOME)
-    count = len(outcome.parts)
-    return {"score": score, "how": outcome.statistic, "examples": count, "value": float(outcome.score())}
+    values = {"score": scoring.score, "how": outcome.statistic, "examples": len(examples)}
+    lengths = scoring.lengths(examples)
+    if lengths is not None:
+        values["lengths"] = lengths.tolist()
+    return {**values, "value": float(outcome.score())}
+
+
+def _task_settings(arguments: dict[str, Any]) -> Any:
+    """The settings of the task alone, validated by its kind."""
+    values = {
+        name.removeprefix("task."): value for name, value in arguments["settings"].items() if name.startswith("task.")
+    }
+    return validate_settings(task_module(arguments["task"]).Settings, values, parse_overrides({}), "task")
 
 
 def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
     arguments = cell.arguments
     module = task_module(arguments["task"])
     train, test, dev = (module.read(arguments[part], arguments["columns"]) for part in ("train", "test", "dev"))
-    task_settings = {
-        name.removeprefix("task."): value for name, value in arguments["settings"].items() if name.startswith("task.")
-    }
-    settings = validate_settings(module.Settings, task_settings, parse_overrides({}), "task")
+    settings = _task_settings(arguments)
     scoring = module.scoring(settings, module.learn(train, settings))
     on_test = scoring.outcome(test, module.majority(train, test))
     on_dev = scoring.outcome(dev, module.majority(train, dev))
     no_cost = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-    return {**_save_outcome(on_test, work, scoring.score), "dev": float(on_dev.score()), **no_cost}
+    return {**_save_outcome(on_test, work, scoring, test), "dev": float(on_dev.score()), **no_cost}
 
 
 CELL_RUNNERS = {
@@ -251,6 +281,7 @@ CELL_RUNNERS = {
     "untrained": _write_initial_weights,
     "start": _copy_start,
     "transfer": _run_transfer,
+    "direct": _answer_directly,
     "majority": _score_majority,
 }
 

@@ -22,9 +22,8 @@ from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.runs.task_plan import task_module
 from etude.study.settings import Study, Task
-from etude.study.text_source import TextSource, make_sentence_pairs
+from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.train import checkpoint
-from etude.world import World
 
 DEV_SIZE, TEST_SIZE = 200, 500  # examples of the world, where the study does not say
 WORLD_LABELS = 100_000  # of the built-in town at most: it draws four times as many, and has few facts to draw from
@@ -153,9 +152,9 @@ def _max_labels(task: Task) -> int:
 
 def _from_world(study: Study, task: Task) -> dict[str, list[Record]]:
     assert task.world is not None
-    town = World(study.text.seed, study.text.language)
+    town = open_world(study.text)
     sizes = {
-        "train": POOL_FACTOR * _max_labels(task),
+        "train": DEV_SIZE if task.direct else POOL_FACTOR * _max_labels(task),  # of direct: what a majority is from
         "valid": task.dev_size or DEV_SIZE,
         "test": task.test_size or TEST_SIZE,
     }

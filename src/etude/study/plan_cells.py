@@ -103,16 +103,18 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     train = files.write_train(column.labels if base is not None else None, unit_number)
     examples = train.read_bytes().count(b"\n")
     settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
-    kind: Literal["majority", "transfer"] = "majority" if base is None else "transfer"
+    kind: Literal["majority", "direct", "transfer"] = "majority" if base is None else "transfer"
     if row.draft is None:
         code = cell_code.majority(task.kind)
     else:
-        code = cell_code.transfer(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
+        kind = "direct" if task.direct else "transfer"
+        make_code = cell_code.direct if task.direct else cell_code.transfer
+        code = make_code(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
     data_hashes = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
     key_settings = {
         name: value
         for name, value in settings.items()
-        if (name.startswith("task.") if base is None else name != "train.save_every")
+        if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
     data_hashes += [_hash_file(path, path.stat().st_mtime_ns) for path in _named_folders(settings)]
     key = hash_json([kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code])
@@ -120,7 +122,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
     }  # fmt: skip
-    flops, seconds = _estimate_transfer(plan, row, settings, train, files)
+    flops, seconds = (0.0, 2.0) if task.direct else _estimate_transfer(plan, row, settings, train, files)
     suffix = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
     return Cell(
         key=key,

@@ -13,6 +13,7 @@ from typing import Any
 from etude.recipes.schema import Recipe
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.claims import compare_with_control, judge_claims, leaves_majority
+from etude.study.length_scores import score_by_length
 from etude.study.plan import Column, Draft, Plan, Row
 from etude.study.settings import MEAN, Study
 from etude.study.study_outcomes import StudyOutcomes, average_records
@@ -35,6 +36,7 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "columns": [_describe_column(outcomes, column) for column in plan.columns],
         "rows": [_describe_row(outcomes, row) for row in plan.rows],
         "common": compare_settings(study),
+        "lengths": score_by_length(outcomes),
         "claims": judge_claims(outcomes), "comparisons": compare_with_control(outcomes),
         "cells": [_describe_cell(outcomes, key) for key in plan.cells],
     }  # fmt: skip
@@ -164,6 +166,9 @@ def list_commands(plan: Plan, key: str) -> list[str]:
               if cell.arguments.get(name)}  # fmt: skip
     if cell.kind == "pretrain":
         return [f"etude pretrain cells/{key}/run/recipe.yaml {inside['corpus']} -o again/{key[:8]}"]
+    if cell.kind == "direct":
+        columns = [f"-c {role}={name}" for role, name in cell.arguments["columns"].items()]
+        return [" ".join([f"etude evaluate cells/{cell.depends_on}/run {inside['test']}", *columns])]
     if cell.kind == "transfer":
         words = [f"{name}={_format_setting(value)}" for name, value in cell.arguments["settings"].items()]
         columns = [f"-c {role}={name}" for role, name in cell.arguments["columns"].items()]

@@ -54,12 +54,13 @@ class Text(Strict):
     """Exactly one of world, files and corpus."""
 
     world: Positive | None = Field(default=None, description="megabytes of text about the built-in town")
-    language: Literal["en", "ko"] = "en"
+    language: Literal["en", "ko", "both"] = Field(default="en", description="of the town; both: documents in turn")
     seed: int = 0
     files: list[str] | None = None
     corpus: str | None = Field(default=None, description="a prepared corpus: its tokenizer is everybody's")
     valid: float = Field(default=0.02, gt=0, lt=1, description="share of documents held out")
     where: str | None = Field(default=None, description="keeps records by their fields: score>=3")
+    pairs: str | None = Field(default=None, description="source and target, en,ko: pairs to learn translation from")
     share: float = Field(default=1.0, gt=0, le=1, description="of the documents of files or a corpus that are read")
     noise: float = Field(default=0.0, ge=0, le=1, description="of the documents that are read, their words shuffled")
     pseudo_words: int = Field(default=0, ge=0, description="pairs of words merged into one (altered_corpus.py)")
@@ -70,6 +71,10 @@ class Text(Strict):
             raise ValueError("a text is either world (megabytes), files (a list), or corpus (a prepared folder)")
         if self.world is not None and (self.share < 1 or self.pseudo_words):
             raise ValueError("share and pseudo_words are for files and corpora: the world has megabytes and homonyms")
+        if self.pairs is not None and (self.share < 1 or self.noise or self.pseudo_words):
+            raise ValueError("pairs stay as they are: leave out share, noise and pseudo_words")
+        if self.pairs is not None and self.world is not None and set(self.pairs.split(",")) != {"en", "ko"}:
+            raise ValueError("the pairs of the world are en,ko or ko,en")
         return self
 
 
@@ -133,6 +138,7 @@ class Task(Strict):
     dev: str | None = Field(default=None, description="chosen on; a fifth of train if there is none")
     test: str | None = Field(default=None, description="reported; half of dev if there is none")
     columns: dict[str, str] = Field(default_factory=dict)
+    direct: bool = Field(default=False, description="translation: a run of pairs answers as it is, nothing is learnt")
     labels: list[int] | int | None = Field(default=None, description="labelled examples to learn from; all if None")
     dev_size: int | None = Field(default=None, ge=2, description="examples chosen on; 200 of the world, all of a file")
     test_size: int | None = Field(
@@ -145,7 +151,9 @@ class Task(Strict):
     def _check_examples(self) -> Self:
         if sum(value is not None for value in (self.world, self.made, self.train)) != 1:
             raise ValueError("a task has its examples from one of world, made and train")
-        if self.train is None and self.labels is None:
+        if self.direct and self.labels is not None:
+            raise ValueError("direct learns from no labels: leave one of the two out")
+        if self.train is None and self.labels is None and not self.direct:
             raise ValueError("how many examples of the world are learnt from is said by labels")
         return self
 
@@ -295,6 +303,7 @@ class Study(Strict):
                 task_module(task.kind)
             except UserError as error:
                 raise UserError(f"{document.place(('tasks', name, 'kind'))}: {error}") from None
+            self._check_direct(document, name, task)
             if task.made == "sense" and not self.text.pseudo_words:
                 where = document.place(("tasks", name, "made"))
                 raise UserError(f"{where}: senses are those of pseudo-words: set text.pseudo_words, such as 20.")
@@ -324,6 +333,18 @@ class Study(Strict):
             if self.contenders[name].recipe is None:
                 where = document.place(("control", "of"))
                 raise UserError(f"{where}: '{name}' is a run, which comes with its weights: name one with a recipe.")
+
+    def _check_direct(self, document: Document, name: str, task: Task) -> None:
+        """Check that what answers directly was trained to: recipes of translation, for the kind translate."""
+        if not task.direct:
+            return
+        if task.kind != "translate":
+            where = document.place(("tasks", name, "direct"))
+            raise UserError(f"{where}: only translation has runs that answer as they are, not {task.kind}.")
+        for entry in self.entries():
+            if entry.run(self) is None and entry.recipe(self).objective_kind != "translate":
+                where = document.place(("contenders", entry.contender))
+                raise UserError(f"{where}: {name} asks for runs that translate, and this recipe learns something else.")
 
     def _check_trials(self, document: Document) -> None:
         """Check that everybody is tuned by equally many trials, on tasks that there are."""

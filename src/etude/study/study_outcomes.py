@@ -90,9 +90,9 @@ class StudyOutcomes:
 
     def estimate(self, row: str, on: str) -> Estimate:
         tables = list(self._example_tables(row, on).values())
-        return self._estimate(self._mean_scores(row, on), tables)
+        return self.estimate_from(self._mean_scores(row, on), tables)
 
-    def _estimate(self, scores: np.ndarray, tables: Sequence[tuple[float, np.ndarray]]) -> Estimate:
+    def estimate_from(self, scores: np.ndarray, tables: Sequence[tuple[float, np.ndarray]]) -> Estimate:
         """Estimate a mean; `scores` are (pre-training seeds, transfer seeds)."""
         if self.rule.over == "examples":  # these runs and no others: their mean is what is estimated
             return estimate_mean(
@@ -112,7 +112,7 @@ class StudyOutcomes:
             (weight, (own - against[task][1])[rows]) for task, (weight, own) in self._example_tables(left, on).items()
         ]
         scores = [self._mean_scores(row, on)[:pretrainings] for row in (left, right)]
-        estimate = self._estimate(scores[0] - scores[1], tables)
+        estimate = self.estimate_from(scores[0] - scores[1], tables)
         seeds = [[float(score) for score in values.ravel()] for values in scores]
         return compare(seeds[0], seeds[1], estimate, self.rule.interval, margin, pretrainings)
 

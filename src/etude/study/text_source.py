@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.text.prepare.sources import find_sources
 from etude.world import World
+from etude.world.tasks.sampling import belongs
 
 FIRST_UNSEEN = 100_000_000  # number of the first document of the town that no corpus reaches: the text of made tasks
 
@@ -46,7 +48,8 @@ class TextSource:
             return Corpus.open(text.corpus).fingerprint
         if text.world is not None:
             code = cell_code.world_text()
-            return hash_json(["world", text.world, text.language, text.seed, text.noise, code])
+            values = ["world", text.world, text.language, text.seed, text.noise, code]
+            return hash_json(values if text.pairs is None else [*values, "pairs"])
         assert text.files is not None
         content = hashlib.blake2b(digest_size=16)
         for source in find_sources(text.files):
@@ -79,7 +82,8 @@ class TextSource:
         if self.text.corpus is not None:
             return Path(self.text.corpus)
         code = cell_code.corpus()
-        key = hash_json([self.fingerprint, tokenizer, self.text.valid, self.text.where, code])
+        values = [self.fingerprint, tokenizer, self.text.valid, self.text.where, code]
+        key = hash_json(values if self.text.pairs is None else [*values, self.text.pairs])
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 
     def is_ready(self, tokenizer: str) -> bool:
@@ -98,8 +102,9 @@ class TextSource:
             on_progress(f"Preparing {folder.name} with {tokenizer}")
             files: list[str | Path] = [self._write_world()] if self.text.world else list(self.text.files or [])
             prepare(
-                files, folder, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where
-            )
+                files, folder, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where,
+                pairs=self.text.pairs,
+            )  # fmt: skip
         return Corpus.open(folder)
 
     def find_similar(self, tokenizer: str) -> Corpus | None:
@@ -118,15 +123,18 @@ class TextSource:
 
     def _write_world(self) -> Path:
         assert self.text.world is not None
-        path = self.folder / "corpora" / f"town-{self.text.language}-{self.fingerprint[:12]}.txt"
+        ending = "txt" if self.text.pairs is None else "tsv"
+        path = self.folder / "corpora" / f"town-{self.text.language}-{self.fingerprint[:12]}.{ending}"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".writing")
-            town = World(self.text.seed, self.text.language)
-            texts = (
-                _shuffle_words(text, number, self.text.noise) for number, text in enumerate(town.text(self.text.world))
-            )
-            partial.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+            if self.text.pairs is not None:
+                lines = ["en\tko", *("\t".join(pair) for pair in world_pairs(self.text.seed, self.text.world))]
+                partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            else:
+                texts = world_texts(self.text.seed, self.text.language, self.text.world)
+                shuffled = (_shuffle_words(text, number, self.text.noise) for number, text in enumerate(texts))
+                partial.write_text("\n\n".join(shuffled) + "\n", encoding="utf-8")
             partial.replace(path)
         return path
 
@@ -146,7 +154,7 @@ class TextSource:
     def unseen_documents(self, tokenizer: str) -> Iterator[list[str]]:
         """Yield the sentences of each document that is in no training text."""
         if self.text.world is not None:
-            town = World(self.text.seed, self.text.language)
+            town = open_world(self.text)
             for document in town.documents(FIRST_UNSEEN):
                 yield document.sentences
             return
@@ -156,6 +164,36 @@ class TextSource:
             first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)
             bounds = corpus.sentences.slice(first, last + 2)
             yield [corpus.tokenizer.decode(corpus.tokens(int(a), int(b))).strip() for a, b in pairwise(bounds)]
+
+
+def open_world(text: Text) -> World:
+    """The town in the language of a text; in English where that has both."""
+    return World(text.seed, "en" if text.language == "both" else text.language)
+
+
+def world_texts(seed: int, language: str, megabytes: float) -> Iterator[str]:
+    """Texts of the town of together so many megabytes; of both languages in turn, no document in both."""
+    if language != "both":
+        yield from World(seed, language).text(megabytes)
+        return
+    towns, left = (World(seed, "en"), World(seed, "ko")), megabytes * 1_000_000
+    for number in count():
+        text = towns[number % 2].document(number).text
+        yield text
+        left -= len(text.encode()) + 2
+        if left <= 0:
+            return
+
+
+def world_pairs(seed: int, megabytes: float) -> Iterator[tuple[str, str]]:
+    """Pairs of the town of together so many megabytes, without those that its translation tasks hold out."""
+    left = megabytes * 1_000_000
+    for pair in World(seed).pairs(sys.maxsize):
+        if belongs(pair[0], "train"):
+            yield pair
+            left -= len("".join(pair).encode()) + 2
+            if left <= 0:
+                return
 
 
 def _shuffle_words(text: str, number: int, share: float) -> str:

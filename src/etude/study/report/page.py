@@ -13,7 +13,7 @@ from etude.study.leaderboard import format_points, rank_rows
 from etude.study.plan import format_budget
 from etude.study.report.details import render_cards, render_cells, render_comparisons, render_methods
 from etude.study.report.html import JsonDict, assign_colours, entry_name, format_level
-from etude.study.report.plots import render_curves, render_quality
+from etude.study.report.plots import render_curves, render_lengths, render_quality
 from etude.study.report.summary import render_claims, render_leaderboard
 from etude.study.report.translations import localize_html, translate, translate_html
 from etude.study.report.tuning import render_tuning
@@ -35,7 +35,8 @@ def render_page(results: JsonDict, language: str = "en") -> str:
     colours = assign_colours(results)
     sections = [
         render_leaderboard(results, colours), render_claims(results),
-        render_quality(results, colours), render_curves(results, colours), render_cards(results, colours),
+        render_quality(results, colours), render_lengths(results, colours), render_curves(results, colours),
+        render_cards(results, colours),
         render_tuning(results, colours), render_comparisons(results, colours),
         render_methods(results), render_cells(results),
     ]  # fmt: skip

@@ -7,7 +7,15 @@ from html import escape
 
 from etude.study.report import charts
 from etude.study.report.charts import Point, Series
-from etude.study.report.html import GREY, JsonDict, entry_name, format_row_budget, render_section, render_swatch
+from etude.study.report.html import (
+    GREY,
+    JsonDict,
+    describe_task,
+    entry_name,
+    format_row_budget,
+    render_section,
+    render_swatch,
+)
 from etude.study.report.translations import TRANSLATIONS, localize_html, translate
 from etude.study.settings import Localized, localize
 
@@ -106,6 +114,32 @@ def _draw_by_labels(results: JsonDict, colours: dict[str, str]) -> list[str]:
         caption = f'<span lang="en">{escape(name[0])}</span><span lang="ko">{escape(name[1])}</span>'
         drawings.append(f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>")
     return drawings
+
+
+def render_lengths(results: JsonDict, colours: dict[str, str]) -> str:
+    """Draw score against the length of the source, one chart for each column that has lengths."""
+    rows = {row["name"]: row for row in results["rows"]}
+    drawings = []
+    for part in results.get("lengths", []):
+        x_values = [bucket["mean"] for bucket in part["buckets"]]
+        series = [
+            Series(_short_label(rows[name]), colours[name],
+                   [_make_point(x, score) for x, score in zip(x_values, scores, strict=True)],
+                   dashed=rows[name]["kind"] == "control")
+            for name, scores in part["rows"].items()
+        ]  # fmt: skip
+        points = [point for line in series for point in line.points]
+        y = charts.linear_axis([value for point in points for value in (point.low, point.high)], floor=0.0)
+        words = TRANSLATIONS["source_words"]
+        drawing = charts.draw_chart(
+            series, charts.linear_axis(x_values, floor=0.0), y, (words[0], words[1]),
+            title=f"{part['column']} by length", lines=True,
+        )  # fmt: skip
+        sizes = ", ".join(f"{bucket['low']}-{bucket['high']}: {bucket['examples']}" for bucket in part["buckets"])
+        caption = f"{describe_task(results, part['column'])} <small>({sizes})</small>"
+        drawings.append(f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>")
+    inside = f'<div class="charts">{"".join(drawings)}</div>'
+    return render_section(translate("lengths"), translate("lengths_lead"), inside) if drawings else ""
 
 
 def render_curves(results: JsonDict, colours: dict[str, str]) -> str:
