@@ -37,7 +37,7 @@ def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
     looks = [_judge_at(outcomes, look) for look in planned]
     claims = []
     for number, claim in enumerate(study.claims):
-        values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested"}
+        values: dict[str, Any] = {**claim.model_dump(mode="json"), "verdict": "not tested", "untested": "missing"}
         judged = [judgement for look in looks if (judgement := look[number]) is not None]
         if judged:
             final = next((one for one in judged if one.verdict != "not settled"), judged[-1])
@@ -47,6 +47,7 @@ def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
                 "detectable": _detectable(outcomes, final.difference),
                 "verdict": final.verdict,
             }
+            del values["untested"]
             on_columns = [columns[column.name] for column in outcomes.columns_of(claim.on)]
             sides = [outcomes.progress.get(rows.get(name, name)) for name in (claim.better, claim.than)]
             reason = explain_untested(final.verdict, on_columns, *sides)

@@ -16,6 +16,7 @@ VERDICTS = {
 
 UNTESTED = {
     "majority": "no model is surely above the majority answer",
+    "missing": "not all of its cells are done",
     "young": "a language model has not passed a bigram of its text",
 }
 

@@ -133,15 +133,15 @@ def _render_claim(results: JsonDict, claim: JsonDict, axis: Axis) -> str:
             f"{format_level(results)} {translate('interval')} {between} · "
             f"{format_p_statement(claim['holm'])} (Holm){effect}{margin}</p>"
         )
-        if "untested" in claim:
-            reason = "untested_majority" if claim["untested"] == "majority" else "untested_young"
-            numbers += f'<p class="note">{translate(reason)}</p>'
         if verdict == "not settled" and claim["detectable"] is not None:
             numbers += f'<p class="note">{translate("detectable", points=format_points(claim["detectable"]))}</p>'
         plot = charts.draw_strip(
             100 * claim["mean"], 100 * claim["low"], 100 * claim["high"], [100 * seed for seed in claim["seeds"]], axis,
             colour, escape(f"{localize(claim['claim'], 'en')}: {100 * claim['mean']:+.1f}"), 100 * claim["margin"],
         )  # fmt: skip
+    if "untested" in claim:
+        reason = f"untested_{claim['untested']}"
+        numbers += f'<p class="note">{translate(reason)}</p>'
     paper = f'<p class="note">{escape(claim["paper"])}</p>' if claim["paper"] else ""
     mark = {"holds": "✓ ", "fails": "✗ "}.get(verdict, "")
     return (

@@ -1,0 +1,178 @@
+"""One page over all claims: what the paper found, what was found here, at which scale, how sure, and where it stands.
+
+    python -m etude.study.report.claims_page docs/studies [NAME=FOLDER/results.json ...]
+
+takes in the results, report and table of each study that is named, reads claims.yaml (the list) and results/*.json
+(results of every study; `NAME.gpu.json` is the same study on a GPU) and writes index.html. A link leads to the study's
+own page where it lies there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from html import escape
+from pathlib import Path
+
+import yaml
+
+from etude.errors import UserError
+from etude.study.leaderboard import format_points
+from etude.study.plan import format_scientific
+from etude.study.report.html import JsonDict, format_p_statement
+from etude.study.report.page import render_document
+from etude.study.report.translations import localize_html, translate
+from etude.train import checkpoint
+
+CLAIMS, RESULTS, INDEX = "claims.yaml", "results", "index.html"
+COLUMNS = (
+    "all_claims_claim",
+    "all_claims_here",
+    "all_claims_difference",
+    "all_claims_scale",
+    "all_claims_verdict",
+    "all_claims_power",
+)
+TITLE = "Etude: the claims of the papers, tested again"
+
+
+def load_claims(folder: Path) -> list[JsonDict]:
+    """Load the list of claims; each number stands once."""
+    claims: list[JsonDict] = yaml.safe_load((folder / CLAIMS).read_text(encoding="utf-8"))
+    numbers = [claim["number"] for claim in claims]
+    if sorted(set(numbers)) != sorted(numbers):
+        raise UserError(f"{folder / CLAIMS}: a number stands twice.")
+    return claims
+
+
+def load_results(folder: Path) -> dict[str, JsonDict]:
+    """Load the results of all studies, by the name of their file."""
+    loaded: dict[str, JsonDict] = {}
+    for path in sorted((folder / RESULTS).glob("*.json")):
+        try:
+            loaded[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}: no JSON ({error}).") from None
+    return loaded
+
+
+def count_flops(results: JsonDict) -> float | None:
+    """Return the FLOPs of the most expensive pre-training, as spent."""
+    spent = [row["pretraining"]["flops"] for row in results["rows"] if row.get("pretraining")]
+    return max((flops for flops in spent if flops), default=None)
+
+
+def render_index(claims: list[JsonDict], results: dict[str, JsonDict], folder: Path) -> str:
+    rows = "".join(_render_claim(claim, results, folder) for claim in claims)
+    head = "".join(f"<th>{translate(name)}</th>" for name in COLUMNS)
+    table = (
+        f'<div class="scroll"><table class="claims"><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+    header = (
+        '<header class="page">\n<div class="over"><span><b>Etude</b></span>'
+        '<span class="tongues"><label for="en">English</label><label for="ko">한국어</label></span></div>\n'
+        f'<h1>{translate("all_claims_title")}</h1>\n<p class="question">{translate("all_claims_lead")}</p>\n</header>'
+    )
+    counted = count_verdicts(claims, results)
+    summary = " · ".join(f"{translate(name)} {count}" for name, count in counted.items() if count)
+    sections = f"<section>\n<p>{summary}</p>\n{table}\n</section>\n"
+    footer = f"<footer><p>{translate('all_claims_foot')}</p></footer>"
+    return render_document(TITLE, header, sections, footer)
+
+
+def count_verdicts(claims: list[JsonDict], results: dict[str, JsonDict]) -> dict[str, int]:
+    """Count verdicts over all outcomes that are listed."""
+    counts = {"holds": 0, "fails": 0, "not settled": 0, "not tested": 0}
+    for claim in claims:
+        for _, outcome in _list_outcomes(claim, results):
+            for judged in outcome["claims"]:
+                counts[judged["verdict"]] += 1
+    return counts
+
+
+def _list_outcomes(claim: JsonDict, results: dict[str, JsonDict]) -> list[tuple[str, JsonDict]]:
+    """List the results of a claim's studies, those of a GPU first."""
+    names = [name for study in claim["studies"] for name in (f"{study}.gpu", study) if name in results]
+    return [(name, results[name]) for name in names]
+
+
+def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path) -> str:
+    outcomes = _list_outcomes(claim, results)
+    title = (
+        f'<th class="n" rowspan="{{rows}}">{claim["number"]}</th><td class="paper" rowspan="{{rows}}">'
+        f"<b>{localize_html(claim['claim'])}</b><br><small>{escape(claim['paper'])}</small></td>"
+    )
+    lines = [_render_outcome(claim, name, outcome, judged, folder) for name, outcome in outcomes
+             for judged in outcome["claims"]]  # fmt: skip
+    if not lines:
+        lines = [f'<td colspan="5" class="faint">{translate("all_claims_missing")}</td>']
+    first = title.format(rows=len(lines))
+    return "".join(f"<tr>{first if not number else ''}{line}</tr>" for number, line in enumerate(lines))
+
+
+def _render_outcome(claim: JsonDict, name: str, outcome: JsonDict, judged: JsonDict, folder: Path) -> str:
+    where = translate("all_claims_gpu" if str(outcome.get("device", "")).startswith("cuda") else "all_claims_cpu")
+    link = f'<a href="{escape(name)}.html">{escape(name)}</a>' if (folder / f"{name}.html").is_file() else escape(name)
+    difference = p = ""
+    if judged.get("mean") is not None:
+        low, high = format_points(judged["low"]), format_points(judged["high"])
+        difference = f"<b>{format_points(judged['mean'], sign=True)}</b> ({low} … {high})"
+        p = f"<br><small>{format_p_statement(judged['holm'])}</small>"
+    flops = outcome["flops"] if "flops" in outcome else count_flops(outcome)
+    scale = format_scientific(float(f"{flops:.1e}")) if flops else "–"
+    if flops and claim.get("scale"):
+        scale += f"<br><small>{translate('all_claims_share', share=_format_share(flops / claim['scale']))}</small>"
+    detectable = judged.get("detectable")
+    power = "–" if detectable is None else format_points(detectable)
+    seeds = translate("all_claims_seeds", count=outcome["seeds"]["pretrain"])
+    return (
+        f"<td class='asked'>{localize_html(judged['claim'])}<br><small>{link} · {where} · {seeds}</small></td>"
+        f'<td class="difference">{difference}{p}</td>'
+        f'<td>{scale}</td><td><span class="badge {judged["verdict"].replace(" ", "-")}">'
+        f'{translate(judged["verdict"])}</span>{_render_reason(judged)}</td><td class="n">{power}</td>'
+    )
+
+
+def _render_reason(judged: JsonDict) -> str:
+    reason = judged.get("untested")
+    return f"<br><small>{translate(f'untested_{reason}')}</small>" if reason else ""
+
+
+def _format_share(share: float) -> str:
+    """Format a share of the paper's FLOPs: 1/470, or 6 %."""
+    return f"{100 * share:.2g} %" if share >= 0.01 else f"1/{float(f'{1 / share:.2g}'):,.0f}"
+
+
+def shorten_results(results: JsonDict) -> JsonDict:
+    """Return results for the repository: without the commands that repeat each cell, which are most of the file."""
+    cells = [{name: value for name, value in cell.items() if name != "commands"} for cell in results["cells"]]
+    return {**results, "cells": cells}
+
+
+def write_index(folder: Path) -> Path:
+    checkpoint.write_text(folder / INDEX, render_index(load_claims(folder), load_results(folder), folder))
+    return folder / INDEX
+
+
+def add_results(folder: Path, path: Path, name: str) -> None:
+    """Put the results of a study (results.json beside its report.html) into the repository's folder under a name."""
+    results = shorten_results(json.loads(path.read_text(encoding="utf-8")))
+    (folder / RESULTS).mkdir(exist_ok=True)
+    checkpoint.write_text(folder / RESULTS / f"{name}.json", json.dumps(results, ensure_ascii=False) + "\n")
+    for source, suffix in (("report.html", ".html"), ("table.md", ".md")):
+        if (path.parent / source).is_file():
+            checkpoint.write_text(folder / f"{name}{suffix}", (path.parent / source).read_text(encoding="utf-8"))
+
+
+def main(words: list[str]) -> None:
+    """`FOLDER [NAME=results.json ...]`: add results, then write the page."""
+    folder = Path(words[0]) if words else Path("docs/studies")
+    for word in words[1:]:
+        name, _, path = word.partition("=")
+        add_results(folder, Path(path), name)
+    print(write_index(folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,59 @@
+"""The page over all claims: every claim of the list, every outcome with its verdict, links only to pages that exist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.study.leaderboard import format_points
+from etude.study.report.claims_page import (
+    add_results,
+    count_flops,
+    load_claims,
+    load_results,
+    render_index,
+    write_index,
+)
+from etude.study.runner import Report
+
+ROOT = Path(__file__).resolve().parents[3]
+CLAIM = "- {number: 1, studies: [tiny], scale: 2.4e9, paper: 82 <against> 80, claim: {en: It runs, ko: 돌아간다}}\n"
+
+
+def test_a_study_becomes_a_row_with_its_numbers(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM + CLAIM.replace("number: 1", "number: 2").replace("tiny", "absent"))
+    add_results(tmp_path, report.folder / "results.json", "tiny")
+    page = write_index(tmp_path).read_text(encoding="utf-8")
+    assert "82 &lt;against&gt; 80" in page and "돌아간다" in page and "not run yet" in page
+    assert 'href="tiny.html"' in page and (tmp_path / "tiny.html").is_file() and (tmp_path / "tiny.md").is_file()
+    for claim in report.results["claims"]:
+        assert format_points(claim["mean"], sign=True) in page
+    flops = count_flops(report.results)
+    assert flops is not None and f"{100 * flops / 2.4e9:.2g} % of the paper" in page
+    stored = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))
+    assert stored["claims"] == report.results["claims"] and not any("commands" in cell for cell in stored["cells"])
+
+
+def test_no_link_to_a_page_that_is_not_there(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM)
+    page = render_index(load_claims(tmp_path), {"tiny": report.results}, tmp_path)
+    assert "href=" not in page and "tiny" in page
+
+
+def test_a_number_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM + CLAIM)
+    with pytest.raises(UserError, match="twice"):
+        load_claims(tmp_path)
+
+
+def test_the_page_of_the_repository_is_what_its_results_say() -> None:
+    folder = ROOT / "docs" / "studies"
+    claims = load_claims(folder)
+    assert [claim["number"] for claim in claims] == list(range(1, 24))
+    written = render_index(claims, load_results(folder), folder)
+    assert (folder / "index.html").read_text(encoding="utf-8") == written, (
+        "run python -m etude.study.report.claims_page"
+    )
