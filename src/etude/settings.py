@@ -5,7 +5,9 @@ Each model, objective and task module defines one `Settings(Strict)`; `recipes/s
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -48,6 +50,15 @@ def check_values(values: object, shape: type[Shape], where: str, advice: str) ->
         place = ".".join(map(str, fault["loc"]))
         raise UserError(f"{where} is damaged: {place or 'its content'}: {fault['msg'].lower()}. {advice}") from None
     return cast(Shape, values)
+
+
+def read_json(path: Path, shape: type[Shape], advice: str) -> Shape:
+    """Read a JSON file of the shape of a TypedDict; UserError names the file and what is wrong with it."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: it is not JSON. {advice}") from None
+    return check_values(values, shape, str(path), advice)
 
 
 @lru_cache

@@ -264,11 +264,14 @@ def test_a_hub_id_is_fetched_or_says_what_to_install(folders: Any, monkeypatch: 
         return str(folders("gpt2"))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    assert same(hub.read_checkpoint("someone/gpt2"), hub.read_checkpoint(folders("gpt2")))
+    assert same(hub.read_checkpoint("hf:someone/gpt2"), hub.read_checkpoint(folders("gpt2")))
     assert asked == [("someone/gpt2", True)]
+    with pytest.raises(UserError, match="hf:org/name"):
+        hub.read_checkpoint("someone/gpt2")  # a mistyped folder is not told to anybody
+    assert len(asked) == 1
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"needs huggingface_hub: pip install 'etude\[hub\]', or download the folder"):
-        hub.read_checkpoint("someone/gpt2")
+        hub.read_checkpoint("hf:someone/gpt2")
 
 
 # --- OpenAI's release of GPT-1 ------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def load(folder: str | Path) -> Baseline[Any]:
     family = _family(saved.name, saved.task.kind)
     try:
         return family.restore(saved.name, saved.task, saved.description, saved.arrays)
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
         raise UserError(f"{folder} is a damaged baseline: {problem}. Make it again.") from None
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from etude.cli.adapter import Call, Command
+from etude.cli.printing import echo, make_console
 from etude.verbs import catalog as verbs
 
 if TYPE_CHECKING:
@@ -15,14 +14,13 @@ if TYPE_CHECKING:
 
 def present_recipes(call: Call[list[RecipeInfo]]) -> None:
     if "name" in call.arguments:
-        typer.echo(call()[0].recipe.dump(), nl=False)
+        echo(call()[0].recipe.dump(), nl=False)
         return
-    from rich.console import Console
     from rich.table import Table
 
     from etude.recipes.size import format_count
 
-    console = Console()
+    console = make_console(highlight=True)
     with console.status("Counting"):
         listed = sorted(call(), key=lambda info: (info.recipe.system, info.size.parameters))
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -45,31 +43,31 @@ def present_tasks(call: Call[TaskCatalog]) -> None:
     if catalog.tasks and catalog.tasks[0].settings:
         return
     for suite, names in catalog.suites.items():
-        typer.echo(f"{suite:<12} a suite with one score: {', '.join(names)}; --train names the folder of all")
-    typer.echo(f"\nFiles may be compressed ({' '.join(catalog.compressed)}). Other names of columns: -c role=name.")
-    typer.echo("The settings of one task: etude tasks TASK")
+        echo(f"{suite:<12} a suite with one score: {', '.join(names)}; --train names the folder of all")
+    echo(f"\nFiles may be compressed ({' '.join(catalog.compressed)}). Other names of columns: -c role=name.")
+    echo("The settings of one task: etude tasks TASK")
 
 
 def _print_task(info: TaskInfo) -> None:
-    typer.echo(f"{info.kind:<12} {info.summary}")
-    typer.echo(f"{'':<12}   scores: {info.scores}")
-    typer.echo(f"{'':<12}   files: {' '.join(info.files)}")
+    echo(f"{info.kind:<12} {info.summary}")
+    echo(f"{'':<12}   scores: {info.scores}")
+    echo(f"{'':<12}   files: {' '.join(info.files)}")
     for role, names in info.columns.items():
-        typer.echo(f"{'':<12}   column {role}: {', '.join(names)}")
+        echo(f"{'':<12}   column {role}: {', '.join(names)}")
     datasets = [
         f"{name} ({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else name
         for name, settings in info.datasets.items()
     ]
     if datasets:
-        typer.echo(f"{'':<12}   by name: {', '.join(datasets)}")
+        echo(f"{'':<12}   by name: {', '.join(datasets)}")
     group = ""
     for setting in info.settings:
         if setting.name.partition(".")[0] != group:
-            typer.echo()
+            echo()
             group = setting.name.partition(".")[0]
-        typer.echo(f"{setting.name + '=' + setting.default:<42} {setting.meaning}".rstrip())
+        echo(f"{setting.name + '=' + setting.default:<42} {setting.meaning}".rstrip())
     if info.settings:
-        typer.echo("\ntrain.* are the settings of the loop, as in recipes: train.lr, train.epochs, train.seed …")
+        echo("\ntrain.* are the settings of the loop, as in recipes: train.lr, train.epochs, train.seed …")
 
 
 COMMANDS = (

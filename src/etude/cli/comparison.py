@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import interruptible
+from etude.cli.printing import echo, make_console
 from etude.verbs import comparison as verbs
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     """
     console = _console()
     if not quiet:  # torch takes seconds to load: say at once what is going on
-        typer.echo(f"Planning {call.words[0] if call.words else ''}".rstrip(), err=True)
+        echo(f"Planning {call.words[0] if call.words else ''}".rstrip(), err=True)
     arguments = call.arguments
     if dry_run:
         from etude.study.leaderboard import build_plan_table, summarize_plan
@@ -58,7 +57,7 @@ def _print_report(report: Report, console: Console) -> None:
 
 def present_pick(call: Call[PickResult]) -> None:
     console = _console()
-    typer.echo(f"Reading text and labels; {call.options['minutes']:g} minutes in all", err=True)
+    echo(f"Reading text and labels; {call.options['minutes']:g} minutes in all", err=True)
     with interruptible("Stopped and saved. The same command goes on."):
         picked = call(on_progress=lambda line: _print_dim(console, line))
     from etude.pick.report import build_table, summarize
@@ -84,9 +83,7 @@ def present_demo(call: Call[Report]) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)
+    return make_console(soft_wrap=True)
 
 
 def _print_dim(console: Console, line: str) -> None:

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
 from etude.cli.adapter import Call, Command, long_flag
 from etude.cli.exits import exit_interrupted
 from etude.cli.graph import RELATIONS, SHARED, print_graph, print_next_steps, refuse_text_options
+from etude.cli.printing import echo, make_console
 from etude.cli.words import parse_share
 from etude.errors import UserError
 from etude.verbs import corpus as verbs
@@ -65,7 +64,6 @@ def present_prepare(
             raise UserError(f"{long_flag(name)} is an option of graphs. Add --graph, or leave it away.")
     with _interruptible(out), _progress_shown() as show_progress:
         corpus = call(on_progress=show_progress)
-    from rich.console import Console
     from rich.table import Table
 
     from etude.text.prepare.corpus_report import format_report
@@ -73,7 +71,7 @@ def present_prepare(
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in format_report(corpus.manifest):
         rows.add_row(name, value)
-    console = Console(highlight=False)
+    console = make_console()
     console.print(rows)
     place = shlex.quote(str(out))
     console.print(f"\nThe corpus is in {out}. Next, with any name that 'etude recipes' lists:", soft_wrap=True)
@@ -112,9 +110,8 @@ def _interruptible(out: Path, hint: str = "") -> Iterator[None]:
 @contextmanager
 def _progress_shown() -> Iterator[Callable[[Progress], None]]:
     """Progress as a line that renews itself, or, where nobody watches a terminal, a line now and then."""
-    from rich.console import Console
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True, highlight=True)
     if not console.is_terminal:
         yield ProgressLines()
         return
@@ -177,14 +174,14 @@ def present_world(call: Call[World]) -> None:
         town = call(on_progress=lambda part, share: bar.update(line, description=part, completed=share))
     out, seed, language = (call.options[name] for name in ("out", "seed", "language"))
     size = (out / "text.txt").stat().st_size / 1e6
-    typer.echo(f"{out / 'text.txt'}: {size:.1f} MB about town {seed} ({language})")
+    echo(f"{out / 'text.txt'}: {size:.1f} MB about town {seed} ({language})")
     if call.options["tasks"]:
-        typer.echo(f"{out / 'tasks'}: {len(list((out / 'tasks').glob('*.jsonl')))} files of labelled examples")
-    typer.echo(f"{out / 'knowledge'}: {len(town.facts())} facts; with the district's, triples and labels of a graph")
+        echo(f"{out / 'tasks'}: {len(list((out / 'tasks').glob('*.jsonl')))} files of labelled examples")
+    echo(f"{out / 'knowledge'}: {len(town.facts())} facts; with the district's, triples and labels of a graph")
     if call.options["pairs"]:
-        typer.echo(f"{out / 'pairs.tsv'}: {call.options['pairs']:,} sentences in English and Korean")
+        echo(f"{out / 'pairs.tsv'}: {call.options['pairs']:,} sentences in English and Korean")
     if call.options["anchored"]:
-        typer.echo(f"{out / 'anchored.txt'}: text with links to the graph, for --anchors wiki")
+        echo(f"{out / 'anchored.txt'}: text with links to the graph, for --anchors wiki")
 
 
 COMMANDS = (Command(verbs.prepare, present_prepare), Command(verbs.world, present_world))

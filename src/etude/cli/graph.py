@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.cli.adapter import Call, long_flag
+from etude.cli.printing import make_console
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least
 
@@ -26,7 +27,6 @@ def refuse_text_options(options: dict[str, object], defaults: dict[str, object])
 
 def print_graph(graph: Graph, relations: int) -> None:
     """Print the report of a graph and a table of its relations."""
-    from rich.console import Console
     from rich.table import Table
 
     from etude.graph.prepare.graph_report import format_relations, format_report, summarize
@@ -41,7 +41,7 @@ def print_graph(graph: Graph, relations: int) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, count, tails, heads in format_relations(graph, relations):
         table.add_row(name, f"{count:,}", f"{tails:.1f}", f"{heads:.1f}")
-    console = Console(highlight=False)
+    console = make_console()
     console.print(rows, "", table)
     if len(graph.relations) > relations:
         console.print(f"and {len(graph.relations) - relations:,} more", style="dim")
@@ -49,10 +49,9 @@ def print_graph(graph: Graph, relations: int) -> None:
 
 def print_next_steps(folder: Path) -> None:
     """Print what can be done with a new graph."""
-    from rich.console import Console
 
     place = shlex.quote(str(folder))
-    Console(highlight=False, soft_wrap=True).print(
+    make_console(soft_wrap=True).print(
         f"\nThe graph is in {folder}. Next:\n  etude show graph {place}\n  etude pretrain transe {place} -o runs/transe"
     )
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from etude.cli.adapter import Call, Command
+from etude.cli.printing import echo
 from etude.errors import UserError
 from etude.verbs import inference as verbs
 
@@ -31,11 +30,11 @@ def present_evaluate(call: Call[dict[str, Score]], *, json: bool = False) -> Non
     """
     scores = call()
     if json:
-        typer.echo(jsons.dumps({name: score.json() for name, score in scores.items()}))
+        echo(jsons.dumps({name: score.json() for name, score in scores.items()}))
         return
     width = max(map(len, scores))
     for name, score in scores.items():
-        typer.echo(f"{name:<{width}} {score}")
+        echo(f"{name:<{width}} {score}")
 
 
 def present_predict(call: Call[Iterator[dict[str, Any]]]) -> None:
@@ -46,7 +45,7 @@ def present_predict(call: Call[Iterator[dict[str, Any]]]) -> None:
 
 def present_features(call: Call[FeatureFile]) -> None:
     features = call()
-    typer.echo(f"{features.path}: {features.contents}", err=True)
+    echo(f"{features.path}: {features.contents}", err=True)
 
 
 def present_generate(call: Call[list[Continuation]], *, stream: bool = False) -> None:
@@ -58,20 +57,20 @@ def present_generate(call: Call[list[Continuation]], *, stream: bool = False) ->
     if stream:
         writer = StreamWriter()
         continuations = call(on_text=writer)
-        typer.echo()
+        echo()
     else:
         continuations = call()
-        typer.echo("\n---\n".join(map(str, continuations)))
+        echo("\n---\n".join(map(str, continuations)))
     slid = [continuation for continuation in continuations if continuation.slides]
     full = [continuation for continuation in continuations if continuation.ended == "context"]
     if slid:
-        typer.echo(
+        echo(
             f"! {len(slid)} of {len(continuations)} went on past {slid[0].context} tokens "
             "with the newer half of them in view",
             err=True,
         )
     if full:
-        typer.echo(
+        echo(
             f"! {len(full)} of {len(continuations)} stopped at the end of the context ({full[0].context} tokens)",
             err=True,
         )
@@ -85,9 +84,9 @@ class StreamWriter:
 
     def __call__(self, number: int, piece: str) -> None:
         if number != self.number:
-            typer.echo("\n---")
+            echo("\n---")
             self.number = number
-        typer.echo(piece, nl=False)
+        echo(piece, nl=False)
 
 
 def present_translate(
@@ -111,12 +110,12 @@ def present_translate(
             sys.stdout.write("".join(f"{each.score:.4f}\t{each.text}\n" for each in alternatives) + "\n")
         sys.stdout.flush()
     if cut:
-        typer.echo(f"! {cut} of {len(translations)} were cut at the greatest length, before they ended", err=True)
+        echo(f"! {cut} of {len(translations)} were cut at the greatest length, before they ended", err=True)
     if references is not None:
         from etude.tasks.translate.scores import score_translations
 
         for score in score_translations(translations, references, tokenizer):
-            typer.echo(str(score), err=True)
+            echo(str(score), err=True)
 
 
 def read_references(path: Path) -> list[str]:
@@ -136,30 +135,28 @@ def read_references(path: Path) -> list[str]:
 def present_fill(call: Call[list[list[Guess]]]) -> None:
     for number, guesses in enumerate(call()):
         if number:
-            typer.echo()
+            echo()
         for guess in guesses:
-            typer.echo(f"{guess.probability:7.2%}  {guess.token:<12} {guess.text}")
+            echo(f"{guess.probability:7.2%}  {guess.token:<12} {guess.text}")
 
 
 def present_perplexity(call: Call[Perplexity]) -> None:
     result = call()
     name = "pseudo-perplexity" if result.pseudo else "perplexity"
-    typer.echo(f"{name} {result.perplexity:.4g} a token, {result.word_perplexity:.4g} a word")
-    typer.echo(
+    echo(f"{name} {result.perplexity:.4g} a token, {result.word_perplexity:.4g} a word")
+    echo(
         f"{result.nats_per_token:.4f} nats a token, {result.nats_per_word:.4f} nats a word, "
         f"{result.bits_per_byte:.4f} bits a byte"
     )
-    typer.echo(f"{result.tokens:,} tokens, {result.words:,} words, {result.bytes:,} bytes")
+    echo(f"{result.tokens:,} tokens, {result.words:,} words, {result.bytes:,} bytes")
     if result.pseudo:
-        typer.echo(
-            "! each token is predicted from both of its sides: not comparable with the perplexity of a causal model"
-        )
+        echo("! each token is predicted from both of its sides: not comparable with the perplexity of a causal model")
     else:
-        typer.echo(f"windows of {result.context} tokens, {result.stride} apart")
+        echo(f"windows of {result.context} tokens, {result.stride} apart")
     if result.unknown:
-        typer.echo(f"! {result.unknown:,} tokens are unknown ones, whose letters cost nothing: compare with care")
+        echo(f"! {result.unknown:,} tokens are unknown ones, whose letters cost nothing: compare with care")
     if result.unscored:
-        typer.echo("! the first token was not scored: the tokenizer has no end-of-text to stand before it")
+        echo("! the first token was not scored: the tokenizer has no end-of-text to stand before it")
 
 
 COMMANDS = (

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from etude.cli import catalog, comparison, corpus, hub, inference, pretraining, serving, show, transfer, verify
-from etude.errors import UserError, explain_os_error
+from etude.cli.printing import make_console
+from etude.errors import UserError, escape_path, explain_os_error
 
 COMMANDS = (
     *comparison.COMMANDS,
@@ -87,17 +88,31 @@ def main() -> None:
     debug = "--debug" in sys.argv[:own]
     sys.argv[:own] = [word for word in sys.argv[:own] if word != "--debug"]
     try:
+        refuse_undecodable(sys.argv)
         app()
+    except MemoryError as error:
+        _fail(f"Memory ran out: {error}. Give it a smaller input, or more memory.", error, debug)
     except (UserError, OSError) as error:
-        message = str(error) if isinstance(error, UserError) else explain_os_error(error)
-        if debug or message is None:
-            raise
-        from rich.console import Console
-        from rich.text import Text
+        _fail(str(error) if isinstance(error, UserError) else explain_os_error(error), error, debug)
 
-        text = Text.assemble(("Error: ", "bold red"), message)
-        Console(stderr=True, soft_wrap=True).print(text, highlight=False)
-        sys.exit(2)
+
+def refuse_undecodable(words: list[str]) -> None:
+    """Raise UserError at a word that is no UTF-8: manifests and recipes are, and hold the names of files."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{escape_path(word)} is not UTF-8. Rename the file or the folder.") from None
+
+
+def _fail(message: str | None, error: BaseException, debug: bool) -> None:
+    """Print the message and exit with code 2; raise the error itself where it has none, or with --debug."""
+    if debug or message is None:
+        raise error
+    from rich.text import Text
+
+    make_console(stderr=True, soft_wrap=True).print(Text.assemble(("Error: ", "bold red"), message))
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import exit_interrupted
+from etude.cli.printing import echo, make_console
 from etude.cli.transfer import print_task_run
 from etude.errors import UserError
 from etude.verbs import pretraining as verbs
@@ -27,7 +26,6 @@ HINT = "'etude recipes' lists the recipes, 'etude prepare' makes a corpus."
 
 
 def present_check(call: Call[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     result = call()
@@ -51,10 +49,10 @@ def present_check(call: Call[Check]) -> None:
         table.add_row(name, value)
     if result.unigram_nats is not None:
         table.add_row("loss to beat", f"{result.unigram_nats:.3f} (knowing only how often each token occurs)")
-    console = Console()
+    console = make_console(highlight=True)
     console.print(table)
     for problem in result.problems:
-        console.print(f"[yellow]![/yellow] {problem}", highlight=False)
+        console.print(f"! {problem}", highlight=False, style="yellow")
     if not result.problems:
         console.print("No problems found.")
 
@@ -68,10 +66,9 @@ LEGEND = """\
 
 
 def present_bench(call: Call[Bench]) -> None:
-    from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     is_random = "corpus" not in call.arguments
     with Progress(TextColumn("{task.description}…"), TimeElapsedColumn(), console=console, transient=True) as bar:
         line = bar.add_task("loading", total=None)
@@ -142,7 +139,7 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Pat
     """
     quiet = call.options["quiet"]
     if not quiet:  # torch takes seconds to load: say at once what is going on
-        typer.echo(f"Resuming {resume}" if resume else f"Loading {' '.join(call.words)}", err=True)
+        echo(f"Resuming {resume}" if resume else f"Loading {' '.join(call.words)}", err=True)
     if resume is None:
         print_end(call(), quiet)
         return
@@ -162,7 +159,7 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Pat
 def present_distill(call: Call[Run]) -> None:
     quiet = call.options["quiet"]
     if not quiet:
-        typer.echo(f"Loading {' '.join(call.words)}, teacher {call.options['teacher']}", err=True)
+        echo(f"Loading {' '.join(call.words)}, teacher {call.options['teacher']}", err=True)
     print_end(call(), quiet)
 
 
@@ -171,7 +168,7 @@ def print_end(run: Run, quiet: bool) -> None:
     if not run.finished:
         exit_interrupted(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}")
     if not quiet:
-        typer.echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
+        echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
 
 
 COMMANDS = (

@@ -9,6 +9,7 @@ import typer
 
 from etude.cli.adapter import Call, Command
 from etude.cli.graph import present_graph
+from etude.cli.printing import echo
 from etude.errors import UserError
 from etude.verbs import show as verbs
 from etude.verbs.limits import require_at_least
@@ -36,19 +37,19 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     from etude.view.attention import describe_head, format_habits
 
     if attention.cut:
-        typer.echo("The text is longer than the model sees, and was cut.", err=True)
+        echo("The text is longer than the model sees, and was cut.", err=True)
     if out is not None:
-        typer.echo(f"{out}: open it in a browser", err=True)
+        echo(f"{out}: open it in a browser", err=True)
     elif json:
         habits = {name: values.tolist() for name, values in attention.habits().items()}
         values = {"tokens": attention.tokens, "weights": attention.weights.tolist(), **habits}
         if attention.keys is not None:
             values["keys"] = attention.keys
-        typer.echo(jsons.dumps(values, ensure_ascii=False))
+        echo(jsons.dumps(values, ensure_ascii=False))
     elif layer is not None and head is not None:
-        typer.echo(describe_head(attention, layer, head, top))
+        echo(describe_head(attention, layer, head, top))
     else:
-        typer.echo(format_habits(attention, layer))
+        echo(format_habits(attention, layer))
 
 
 def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = False) -> None:
@@ -63,25 +64,25 @@ def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = Fal
     from etude.view.paths import describe_paths
 
     if call.options["out"] is not None:
-        typer.echo(f"{call.options['out']}: open it in a browser", err=True)
+        echo(f"{call.options['out']}: open it in a browser", err=True)
     elif json:
-        typer.echo(jsons.dumps(explanation.json(), ensure_ascii=False))
+        echo(jsons.dumps(explanation.json(), ensure_ascii=False))
     else:
-        typer.echo(describe_paths(explanation, top))
+        echo(describe_paths(explanation, top))
 
 
 def present_neighbours(call: Call[dict[str, list[tuple[str, float]]]]) -> None:
     result = call()
     for word, neighbours in result.items():
         if len(result) > 1:
-            typer.echo(f"{word}:")
+            echo(f"{word}:")
         for neighbour, cosine in neighbours:
-            typer.echo(f"{cosine:7.4f}  {neighbour}")
+            echo(f"{cosine:7.4f}  {neighbour}")
 
 
 def present_analogy(call: Call[list[tuple[str, float]]]) -> None:
     for word, score in call():
-        typer.echo(f"{score:7.4f}  {word}")
+        echo(f"{score:7.4f}  {word}")
 
 
 def present_scores(call: Call[list[Similarity | Analogies]], *, json: bool = False) -> None:
@@ -94,7 +95,7 @@ def present_scores(call: Call[list[Similarity | Analogies]], *, json: bool = Fal
     from etude.view.word_scores import describe
 
     for score in scores:
-        typer.echo(jsons.dumps(score.json()) if json else describe(score))
+        echo(jsons.dumps(score.json()) if json else describe(score))
 
 
 def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
@@ -105,14 +106,14 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
     """
     require_at_least("top", top, 1)
     coverage = call()
-    typer.echo(f"{coverage.words:,} words, {coverage.distinct:,} different")
+    echo(f"{coverage.words:,} words, {coverage.distinct:,} different")
     for rule, count in coverage.known.items():
-        typer.echo(f"{count / max(1, coverage.words):8.2%}  found {rule}")
-    typer.echo(f"{coverage.share:8.2%}  unknown: {len(coverage.unknown):,} different words")
+        echo(f"{count / max(1, coverage.words):8.2%}  found {rule}")
+    echo(f"{coverage.share:8.2%}  unknown: {len(coverage.unknown):,} different words")
     if coverage.from_ngrams is not None:
-        typer.echo(f"{coverage.from_ngrams / max(1, coverage.words):8.2%}  unknown, with a vector by their n-grams")
+        echo(f"{coverage.from_ngrams / max(1, coverage.words):8.2%}  unknown, with a vector by their n-grams")
     for word, count in coverage.unknown.most_common(top):
-        typer.echo(f"{count:8,}  {word}")
+        echo(f"{count:8,}  {word}")
 
 
 COMMANDS = (

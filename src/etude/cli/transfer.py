@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import exit_interrupted
+from etude.cli.printing import echo
 from etude.errors import UserError
 from etude.verbs import transfer as verbs
 
@@ -49,13 +48,13 @@ def print_task_run(run: TaskRun, folder: Path) -> None:
     if not run.finished:
         exit_interrupted(f"Stopped and saved. Go on with: etude finetune --resume {folder}")
     if search.is_search(run.folder):
-        typer.echo(search.format_table(run.folder))
+        echo(search.format_table(run.folder))
     scores = run.scores
     width = max(map(len, scores), default=0)
     for name, score in scores.items():
         interval = f"[{score['low']:.4f}, {score['high']:.4f}]"
-        typer.echo(f"{name:<{width}} {score['value']:.4f}  {interval}  n = {score['count']:,} (dev)")
-    typer.echo(f"Done: {run.folder} (what happened in README.md)", err=True)
+        echo(f"{name:<{width}} {score['value']:.4f}  {interval}  n = {score['count']:,} (dev)")
+    echo(f"Done: {run.folder} (what happened in README.md)", err=True)
 
 
 def print_suite(run: SuiteRun) -> None:
@@ -63,7 +62,7 @@ def print_suite(run: SuiteRun) -> None:
 
     if run.results is None:
         exit_interrupted("Stopped and saved. The same command goes on.")
-    typer.echo(format_table(run.results))
+    echo(format_table(run.results))
 
 
 def present_augment(call: Call[AugmentCounts], *, quiet: bool = False) -> None:
@@ -75,12 +74,12 @@ def present_augment(call: Call[AugmentCounts], *, quiet: bool = False) -> None:
 
     def print_progress(read: int, written: int) -> None:
         if sys.stderr.isatty() and not quiet:
-            typer.echo(f"\r{read:,} examples read, {written:,} made", nl=False, err=True)
+            echo(f"\r{read:,} examples read, {written:,} made", nl=False, err=True)
 
     counts = call(on_progress=print_progress)
     if not quiet:
         copies = counts.written - counts.read
-        typer.echo(f"{call.options['out']}: {counts.read:,} examples and {copies:,} copies", err=True)
+        echo(f"{call.options['out']}: {counts.read:,} examples and {copies:,} copies", err=True)
 
 
 def present_prompt(call: Call[PromptResult], *, json: bool = False) -> None:
@@ -92,10 +91,10 @@ def present_prompt(call: Call[PromptResult], *, json: bool = False) -> None:
 
     def print_progress(asked: int, total: int) -> None:
         if sys.stderr.isatty():
-            typer.echo(f"\r{asked:,} of {total:,} asked" + ("\n" if asked == total else ""), nl=False, err=True)
+            echo(f"\r{asked:,} of {total:,} asked" + ("\n" if asked == total else ""), nl=False, err=True)
 
     result = call(on_progress=print_progress)
-    typer.echo(to_json(result.json()) if json else prompt_table(result))
+    echo(to_json(result.json()) if json else prompt_table(result))
 
 
 def to_json(values: object) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from etude.cli.adapter import Call, Command
+from etude.cli.printing import echo
 from etude.verbs import verify as verbs
 
 if TYPE_CHECKING:
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
 
 def present_verify(call: Call[Verified]) -> None:
     result = call()
-    typer.echo(f"{result.folder}: a {result.kind}; {result.files:,} files are what was written")
+    echo(f"{result.folder}: a {result.kind}; {result.files:,} files are what was written")
     for note in result.notes:
-        typer.echo(f"! {note}")
+        echo(f"! {note}")
 
 
 COMMANDS = (Command(verbs.verify, present_verify),)

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.graph.entity_table import ENTITIES
 from etude.graph.linking.base import Linker
 from etude.graph.linking.trie import TrieLinker
+from etude.settings import read_json
 
 LINKER = "linker"  # the folder of a run's linker
 Alignment = Literal["first", "all"]  # which pieces of a mention carry its entity
@@ -39,6 +41,13 @@ class EntitySpan(NamedTuple):
     start: int
     end: int
     row: int  # from 1: row 0 of a table is "no entity"
+
+
+class LinkedNames(TypedDict):
+    """What `entities.json` of a run that reads entities holds."""
+
+    graph: str  # its fingerprint
+    entities: list[str]
 
 
 @dataclass(frozen=True)
@@ -84,12 +93,9 @@ class EntityLinks:
         path = folder / ENTITIES
         if not path.is_file():
             return None
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            graph, names = content["graph"], content["entities"]
-        except (ValueError, KeyError, TypeError) as problem:
-            raise UserError(f"{path} is damaged ({problem}). Copy the run again, or train a new one.") from None
-        return cls(graph, names, TrieLinker.load(folder / LINKER) if (folder / LINKER).is_dir() else None)
+        content = read_json(path, LinkedNames, "Copy the run again, or train a new one.")
+        linker = TrieLinker.load(folder / LINKER) if (folder / LINKER).is_dir() else None
+        return cls(content["graph"], content["entities"], linker)
 
 
 def align_spans(offsets: np.ndarray, spans: Sequence[EntitySpan], alignment: Alignment) -> np.ndarray:

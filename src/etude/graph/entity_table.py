@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
+from etude.settings import read_json
 from etude.text.run_checksums import verify_checksums
 
 if TYPE_CHECKING:
@@ -120,6 +122,14 @@ def format_entities(graph: Graph) -> dict[str, str]:
     return {ENTITIES: json.dumps(content, ensure_ascii=False)}
 
 
+class GraphNames(TypedDict):
+    """What `entities.json` of a run on a graph holds."""
+
+    graph: str  # its fingerprint
+    entities: list[str]
+    relations: list[str]
+
+
 def read_entities(run: Path) -> tuple[str, list[str], list[str]]:
     """Return the graph's fingerprint, the names of entities and those of relations of a run on a graph."""
     path = run / ENTITIES
@@ -127,11 +137,8 @@ def read_entities(run: Path) -> tuple[str, list[str], list[str]]:
         raise UserError(
             f"{run} holds no vectors of entities: it has no {ENTITIES}. 'etude pretrain transe GRAPH' makes such a run."
         )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content["graph"], content["entities"], content["relations"]
-    except (ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"{path} is damaged ({problem}). Copy the run again, or train a new one.") from None
+    content = read_json(path, GraphNames, "Copy the run again, or train a new one.")
+    return content["graph"], content["entities"], content["relations"]
 
 
 # --- a run ------------------------------------------------------------------------------------------

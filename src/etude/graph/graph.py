@@ -43,6 +43,7 @@ class Graph:
     def __init__(self, arrays: Mapping[str, np.ndarray], folder: Path | None, fingerprint: str | None = None) -> None:
         """`arrays` by the names of their files without the type; `folder` None is a graph in memory."""
         self._arrays, self._folder, self._fingerprint = arrays, folder, fingerprint
+        self._checked: set[str] = set()  # splits whose ids are in range
         self.splits: tuple[str, ...] = tuple(split for split in SPLITS if f"{split}.triples" in arrays)
 
     @property
@@ -139,11 +140,29 @@ class Graph:
         return self._names("relations")
 
     def _names(self, kind: str) -> Names:
-        return Names(*(self._arrays[f"{kind}.{part}"] for part in ("letters", "bounds", "order")))
+        names = Names(*(self._arrays[f"{kind}.{part}"] for part in ("letters", "bounds", "order")))
+        self._check_bounds(names.bounds, len(names.letters), kind)
+        order = names.order
+        if len(order) != len(names) or (len(order) and not 0 <= int(order.min()) <= int(order.max()) < len(names)):
+            raise UserError(f"{self._place} has a broken order of {kind}. Prepare the graph again.")
+        return names
+
+    @property
+    def _place(self) -> str:
+        return f"The graph {self._folder}" if self._folder else "The graph"
+
+    def _check_bounds(self, bounds: np.ndarray, end: int, kind: str) -> None:
+        """Check the bounds of texts or rows when they are first read."""
+        if not len(bounds) or bounds[0] != 0 or bounds[-1] != end or (bounds[1:] < bounds[:-1]).any():
+            raise UserError(f"{self._place} has broken bounds of {kind}. Prepare the graph again.")
 
     def triples(self, split: str = "train") -> np.ndarray:
-        """Return the triples of a split: head, relation, tail, (T, 3) int32."""
-        return self._arrays[f"{self._known(split)}.triples"]
+        """Return the triples of a split: head, relation, tail, (T, 3) int32; ids are checked when first read."""
+        triples = self._arrays[f"{self._known(split)}.triples"]
+        if split not in self._checked:
+            _check_ids(triples, len(self.entities), len(self.relations), f"{self._place} has {split} triples")
+            self._checked.add(split)
+        return triples
 
     def weights(self, split: str = "train") -> np.ndarray | None:
         """Return a weight a triple, (T,) float32, where the source has them."""
@@ -166,7 +185,14 @@ class Graph:
         return self._adjacency("incoming")
 
     def _adjacency(self, kind: str) -> Adjacency:
-        return Adjacency(*(self._arrays[f"{kind}.{part}"] for part in ("bounds", "neighbours", "relations")))
+        rows = Adjacency(*(self._arrays[f"{kind}.{part}"] for part in ("bounds", "neighbours", "relations")))
+        self._check_bounds(rows.bounds, len(rows.neighbours), f"{kind} rows")
+        is_whole = len(rows.bounds) == len(self.entities) + 1 and len(rows.relations) == len(rows.neighbours)
+        for ids, count in ((rows.neighbours, len(self.entities)), (rows.relations, len(self.relations))):
+            is_whole = is_whole and (not len(ids) or 0 <= int(ids.min()) <= int(ids.max()) < count)
+        if not is_whole:
+            raise UserError(f"{self._place} has broken {kind} rows. Prepare the graph again.")
+        return rows
 
     def label(self, entity: int) -> str:
         """Return what an entity is called in text; its name where the source has no label."""
@@ -188,7 +214,14 @@ class Graph:
     @cached_property
     def _texts(self) -> dict[str, Texts]:
         kinds = [kind for kind in ("labels", "aliases", "descriptions") if f"{kind}.bounds" in self._arrays]
-        return {kind: Texts(self._arrays[f"{kind}.letters"], self._arrays[f"{kind}.bounds"]) for kind in kinds}
+        if any(f"{kind}.letters" not in self._arrays for kind in kinds):
+            raise UserError(f"{self._place} has texts without letters. Prepare the graph again.")
+        texts = {kind: Texts(self._arrays[f"{kind}.letters"], self._arrays[f"{kind}.bounds"]) for kind in kinds}
+        for kind in kinds:
+            self._check_bounds(texts[kind].bounds, len(texts[kind].letters), kind)
+            if len(texts[kind]) != len(self.entities):
+                raise UserError(f"{self._place} has {len(texts[kind])} {kind} for {len(self.entities)} entities.")
+        return texts
 
     @cached_property
     def fingerprint(self) -> str:
@@ -199,16 +232,13 @@ class Graph:
 
     def check(self) -> None:
         """Check what hashes cannot: ids in range, bounds ascending, one text an entity."""
-        place = f"The graph {self._folder}" if self._folder else "The graph"
+        place = self._place
         for split in self.splits:
             triples = self.triples(split)
-            _check_ids(triples, len(self.entities), len(self.relations), f"{place} has {split} triples")
             weights = self.weights(split)
             if weights is not None and len(weights) != len(triples):
                 raise UserError(f"{place} has {len(weights)} weights for {len(triples)} {split} triples.")
-        for kind, texts in self._texts.items():
-            if len(texts) != len(self.entities):
-                raise UserError(f"{place} has {len(texts)} {kind} for {len(self.entities)} entities.")
+        _ = self._texts
         for kind, rows in (("outgoing", self.outgoing), ("incoming", self.incoming)):
             if not rows.is_valid(len(self.entities), len(self.triples("train"))):
                 raise UserError(f"{place} has broken {kind} rows. Prepare the graph again.")

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import Annotated, NotRequired
 
 import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
+from etude.errors import UserError
 from etude.text.checked_files import ALWAYS_HASHED, FileEntry, check_file, load_manifest
 from etude.text.corpus.manifest import SourceFileEntry
 
 FORMAT, VERSION = "etude graph", 1
 DTYPES = {"u8": "u1", "i32": "<i4", "i64": "<i8", "f32": "<f4"}
+_SUFFIXES = {"letters": "u8", "bounds": "i64", "triples": "i32", "weights": "f32"}  # of all others i32 or i64
+FileName = Annotated[str, Field(pattern="^[a-z_]{1,40}\\.[a-z_]{1,40}\\.(?:u8|i32|i64|f32)$")]  # inside the folder
+REQUIRED = (
+    *(f"{kind}.{part}" for kind in ("entities", "relations") for part in ("letters", "bounds", "order")),
+    *(f"{kind}.{part}" for kind in ("outgoing", "incoming") for part in ("bounds", "neighbours", "relations")),
+    "train.triples",
+)
 SUFFIXES = {np.dtype(dtype): suffix for suffix, dtype in DTYPES.items()}
 
 
@@ -44,7 +54,7 @@ class GraphReport(TypedDict):
     dangling: FindingEntry  # rows of entities that are in no triple
     max_degree: int
     max_degree_entity: str
-    top_relations: list[tuple[str, int]]  # most frequent first, train triples
+    top_relations: list[list[str | int]]  # most frequent first, train triples
 
 
 class GraphManifest(TypedDict):
@@ -53,7 +63,7 @@ class GraphManifest(TypedDict):
     format: str
     version: int
     fingerprint: str
-    files: dict[str, FileEntry]
+    files: dict[FileName, FileEntry]
     settings: NotRequired[dict[str, object]]
     sources: NotRequired[list[SourceFileEntry]]
     report: NotRequired[GraphReport]  # of a graph that was prepared from files
@@ -61,7 +71,17 @@ class GraphManifest(TypedDict):
 
 def read_manifest(folder: Path) -> GraphManifest:
     """Read and check the manifest of a graph folder."""
-    return cast("GraphManifest", load_manifest(folder, "graph", VERSION, "etude prepare TRIPLES --graph"))
+    manifest = load_manifest(folder, GraphManifest, "graph", VERSION, "etude prepare TRIPLES --graph")
+    names = {name.rpartition(".")[0]: name for name in manifest["files"]}
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        raise UserError(f"{folder} is damaged: its manifest names no {missing[0]}. Prepare the graph again.")
+    for name, file in names.items():
+        suffix, expected = file.rpartition(".")[2], _SUFFIXES.get(name.partition(".")[2], "i32 i64")
+        items = 3 if name.endswith(".triples") else 1
+        if suffix not in expected or manifest["files"][file]["bytes"] % (items * np.dtype(DTYPES[suffix]).itemsize):
+            raise UserError(f"{folder / file} is damaged: it is no array of {name}. Prepare the graph again.")
+    return manifest
 
 
 class MappedArrays(Mapping[str, np.ndarray]):

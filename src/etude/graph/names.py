@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from etude.errors import UserError
+
 
 class Texts(Sequence[str]):
     """One text a number: of an entity its label, its aliases or its description."""
@@ -22,7 +24,10 @@ class Texts(Sequence[str]):
         return len(self.bounds) - 1
 
     def __getitem__(self, number: int) -> str:  # type: ignore[override]  # by number only
-        return self.encoded(number).decode()
+        try:
+            return self.encoded(number).decode()
+        except UnicodeDecodeError:
+            raise UserError(f"Text {number} of the graph is not UTF-8. Prepare the graph again.") from None
 
     def __iter__(self) -> Iterator[str]:
         for number in range(len(self)):

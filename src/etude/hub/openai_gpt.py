@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.text.checked_files import load_array
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 SHAPES, TOKENS, MERGES = "params_shapes.json", "encoder_bpe_40000.json", "vocab_40000.bpe"
@@ -106,10 +107,7 @@ def _read_arrays(folder: Path) -> np.ndarray:
     )
     if not numbers or numbers != list(range(len(numbers))):
         raise UserError(f"{folder} holds the arrays params_{numbers}.npy: they must run from 0 up without a gap.")
-    try:
-        pieces = [np.load(folder / f"params_{number}.npy", allow_pickle=False) for number in numbers]
-    except (ValueError, OSError) as error:
-        raise UserError(f"{folder}: an array of the release cannot be read: {error}.") from None
+    pieces = [load_array(folder / f"params_{number}.npy", "Download the release again.") for number in numbers]
     if any(piece.dtype != np.float32 for piece in pieces):
         raise UserError(f"{folder}: the arrays of the release are float32, these are not.")
     return np.concatenate([piece.reshape(-1) for piece in pieces])

@@ -7,6 +7,7 @@ tensors and plain containers and refuses everything else; no code in the file is
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.extras import require
 
+HUB = "hf:"
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -34,21 +36,20 @@ DOWNLOAD_PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bp
 
 
 def locate_folder(source: str | Path) -> Path:
-    """Return the folder of a model: as given, or downloaded where `source` is an id on the hub such as "org/name"."""
-    folder = Path(source)
-    if folder.is_dir():
-        return folder
+    """Return the folder of a model: as given, or downloaded where `source` is an id on the hub such as "hf:org/name".
+
+    Without `hf:` nothing is asked: the name of a mistyped folder is nobody else's business.
+    """
     text = str(source)
-    is_like_id = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and text.strip("/") == text
-    if folder.exists() or not is_like_id or not text:
-        raise UserError(
-            f"There is no folder {source}. Give a folder of a model, or an id on the hub such as 'org/name'."
-        )
-    require(
-        "huggingface_hub",
-        f"There is no folder {source}, and an id on the hub",
-        alternative="download the folder yourself and give its path",
-    )
+    if not text.startswith(HUB):
+        folder = Path(source)
+        if folder.is_dir():
+            return folder
+        raise UserError(f"There is no folder {source}. Give a folder of a model, or an id on the hub as 'hf:org/name'.")
+    text = text.removeprefix(HUB)
+    if not re.fullmatch(r"[\w.-]+(?:/[\w.-]+)?", text):
+        raise UserError(f"{source} is no id on the hub: 'hf:org/name' is expected.")
+    require("huggingface_hub", f"{source}, an id on the hub,", alternative="download the folder and give its path")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -56,7 +57,7 @@ def locate_folder(source: str | Path) -> Path:
         return Path(snapshot_download(text, allow_patterns=DOWNLOAD_PATTERNS))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise UserError(f"There is no folder {source}, and the hub did not give a model of that id: {first}") from None
+        raise UserError(f"The hub did not give a model of the id {text}: {first}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -111,12 +112,12 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_bin(path: Path) -> dict[str, Tensor]:
     """Read a .bin of tensors; one that would take more memory than its file has bytes is refused before it does."""
     size = path.stat().st_size
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > size:
-            raise UserError(f"{path} unpacks to {unpacked:,} bytes, more than the {size:,} it has: no plain file.")
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                unpacked = sum(entry.file_size for entry in archive.infolist())
+            if unpacked > size:
+                raise UserError(f"{path} unpacks to {unpacked:,} bytes, more than the {size:,} it has: no plain file.")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile, MemoryError, *_MALFORMED) as error:
         first = str(error).strip().partition("\n")[0]

@@ -10,15 +10,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, NotRequired, TypeVar, cast
+
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError, WriteError
 from etude.pick.clock import Clock
+from etude.settings import check_values
 from etude.train import checkpoint
 
 FILE = "pick.json"
 VERSION = 1
 T = TypeVar("T")
+
+
+class StoredJournal(TypedDict):
+    """What `pick.json` holds."""
+
+    version: int
+    inputs: dict[str, str]
+    spent: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    decisions: dict[str, Any]
+    finished: NotRequired[bool]
 
 
 class Journal:
@@ -37,11 +51,11 @@ class Journal:
     def _read(self) -> dict[str, Any]:
         try:
             values = json.loads(self.path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise UserError(f"{self.path} cannot be read ({error}). Remove it, or choose another folder.") from None
         if not isinstance(values, dict) or values.get("version") != VERSION:
             raise UserError(f"{self.path} is of another version of etude. Choose another folder with -o.")
-        return cast(dict[str, Any], values)
+        return dict(check_values(values, StoredJournal, str(self.path), "Remove it, or choose another folder."))
 
     def _continue(self, saved: dict[str, Any]) -> None:
         inputs = self.values["inputs"]

@@ -30,7 +30,7 @@ from etude.recipes.document import Overrides, parse_overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import RECIPE, Run, corpus_origin
-from etude.runs.source import ORIGIN
+from etude.runs.source import ORIGIN, read_origin
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
@@ -77,7 +77,7 @@ def read_start(folder: str | Path) -> StartWeights:
         weights = {name: tensor for name, tensor in state.items() if name not in untrained}
     weights |= {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     origin = folder / ORIGIN
-    imported_run = origin.is_file() and "imported" in json.loads(origin.read_text(encoding="utf-8"))
+    imported_run = origin.is_file() and "imported" in read_origin(folder)
     return StartWeights(folder, run.recipe, run.tokenizer, weights, imported_run)
 
 
@@ -144,7 +144,7 @@ def read_start_file(run: Run) -> tuple[Path, str] | None:
     origin = run.folder / ORIGIN
     if not origin.is_file():
         return None
-    start = json.loads(origin.read_text(encoding="utf-8")).get("start")
+    start = read_origin(run.folder).get("start")
     return None if start is None else (Path(start["folder"]), start["fingerprint"])
 
 

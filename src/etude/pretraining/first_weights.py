@@ -27,7 +27,7 @@ from etude.pretraining.continued import StartWeights, check_tokenizers, read_sta
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, corpus_origin
-from etude.runs.source import ORIGIN, Source
+from etude.runs.source import ORIGIN, Source, read_origin
 from etude.text.corpus.corpus import Corpus
 
 # what a model may have otherwise than the one it starts from, without a word
@@ -146,19 +146,20 @@ def _fingerprint(table: EntityTable) -> str:
 
 def rebuild_started(run: Run, corpus: Source) -> tuple[Model, PretrainingObjective] | None:
     """Model and objective of a run with first weights from elsewhere; None where it has none, or goes on as itself."""
-    origin = json.loads((run.folder / ORIGIN).read_text(encoding="utf-8"))
-    start, entities = origin.get("start") or {}, origin.get("entities")
-    if not start.get("partial") and entities is None:
+    origin = read_origin(run.folder)
+    start, entities = origin.get("start"), origin.get("entities")
+    is_partial = start is not None and start.get("partial", False)
+    if not is_partial and entities is None:
         return None
     if run.steps:  # a checkpoint holds the weights and the table
         return build_learner(run.recipe, corpus.tokenizer)
-    sources = [start.get("folder") if start.get("partial") else None, entities["source"] if entities else None]
+    sources = [start["folder"] if start and is_partial else None, entities["source"] if entities else None]
     missing = next((source for source in sources if source is not None and not Path(source).exists()), None)
     if missing is not None:
         raise UserError(f"{run.folder} starts from {missing}, which is not there. Put it back, or start a new run.")
     first = FirstWeights.read(*sources)
-    is_same = first.start is None or first.start.fingerprint == start["fingerprint"]
-    if first.table is not None and is_same:
+    is_same = first.start is None or (start is not None and first.start.fingerprint == start["fingerprint"])
+    if first.table is not None and is_same and entities is not None:
         is_same = _fingerprint(first.table) == entities["fingerprint"]
     if not is_same:
         raise UserError(f"{run.folder} started from other weights than those that are there now. Start a new run.")

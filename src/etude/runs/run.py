@@ -28,7 +28,7 @@ from etude.errors import UserError
 from etude.graph.entity_links import EntityLinks
 from etude.models.base import Model
 from etude.recipes.schema import Recipe
-from etude.runs.source import ORIGIN, Source, reopen_source, source_files
+from etude.runs.source import ORIGIN, Source, read_origin, reopen_source, source_files
 from etude.runs.staging import staged_folder
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
@@ -132,8 +132,7 @@ class Run:
     @property
     def pairs(self) -> tuple[str, str] | None:
         """The names of source and target in the pairs it learnt from; None where it learnt from none."""
-        path = self.folder / ORIGIN
-        names = json.loads(path.read_text(encoding="utf-8")).get("pairs") if path.is_file() else None
+        names = read_origin(self.folder).get("pairs") if (self.folder / ORIGIN).is_file() else None
         return None if names is None else (str(names[0]), str(names[1]))
 
     def source(self, folder: str | Path | None = None) -> Source:

@@ -4,17 +4,57 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.graph.entity_table import format_entities
 from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
 from etude.recipes.schema import Recipe
+from etude.settings import read_json
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 
 Source = Corpus | GraphSplit
 ORIGIN = "origin.json"
+
+
+class StartEntry(TypedDict):
+    """The model whose weights a run starts from."""
+
+    folder: str
+    fingerprint: str
+    partial: NotRequired[bool]
+
+
+class EntitiesSource(TypedDict):
+    """The vectors of entities that a run starts from."""
+
+    source: str
+    fingerprint: str
+
+
+class Origin(TypedDict):
+    """What `origin.json` of a run holds."""
+
+    fingerprint: str | None
+    corpus: NotRequired[str]
+    graph: NotRequired[str]
+    imported: NotRequired[str]
+    pairs: NotRequired[Annotated[list[str], Field(min_length=2, max_length=2)]]
+    start: NotRequired[StartEntry | None]
+    entities: NotRequired[EntitiesSource | None]
+
+
+def read_origin(run: Path) -> Origin:
+    """Read where a run comes from; UserError where the file is missing or damaged."""
+    path = run / ORIGIN
+    if not path.is_file():
+        raise UserError(f"{run} has no {ORIGIN}, which says what it learns from. Take it from a copy, or train again.")
+    return read_json(path, Origin, "Take it from a copy, or train again.")
 
 
 def open_source(source: str | Path | Source | Graph, recipe: Recipe) -> Source:
@@ -80,9 +120,9 @@ def source_files(source: Source) -> dict[str, str]:
 
 def reopen_source(run: Path, recipe: Recipe, folder: str | Path | None = None) -> Source:
     """Open the source of a run, from `folder` where it moved, after checking that it is still the same one."""
-    origin = json.loads((run / ORIGIN).read_text(encoding="utf-8"))
+    origin = read_origin(run)
     kind = "graph" if recipe.reads_graph else "corpus"
-    path = Path(folder or origin[kind])
+    path = Path(folder or (origin.get("graph") if recipe.reads_graph else origin.get("corpus")) or "")
     if not (path / MANIFEST).is_file():
         raise UserError(f"The {kind} of {run} is not at {path}. Say where it is now with --corpus FOLDER.")
     source = open_source(path, recipe)

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.objectives.base import Objective
@@ -25,6 +27,7 @@ from etude.pretraining.loop import build_rows
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus
+from etude.settings import read_json
 from etude.study.text_source import hash_json
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
@@ -172,6 +175,14 @@ def _scale_batch_ramp(recipe: Recipe, tokens: float) -> Recipe:
 # --- the machine ------------------------------------------------------------------------------------
 
 
+class MachineFacts(TypedDict):
+    """What `machine.json` of a study holds."""
+
+    device: str
+    precision: str
+    speeds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+
 class Machine:
     """Device, precision and speeds, measured once and saved in a file."""
 
@@ -179,7 +190,7 @@ class Machine:
         self.path = path
         saved: dict[str, Any] = {}
         if path is not None and path.is_file():
-            saved = json.loads(path.read_text(encoding="utf-8"))
+            saved = dict(read_json(path, MachineFacts, "Remove it: the machine is then measured again."))
         self.device: str = device or saved.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
         if saved.get("device") != self.device:
             saved = {}

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -150,7 +151,7 @@ def _read_archive(path: Path) -> tuple[dict[str, dict[str, bytes]], dict[str, di
             return checked, manifest["context"]
     except FileNotFoundError:
         raise UserError(f"There is no file {path}. --export-cells writes one.") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise UserError(f"{path} is not an archive of cells, or was cut off: {error}.") from None
 
 
@@ -216,7 +217,7 @@ def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
         return
     try:
         parts = np.lib.format.read_array(io.BytesIO(contents[OUTCOME]), allow_pickle=False)
-    except ValueError as error:
+    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, tokenize.TokenError) as error:
         raise UserError(f"{path}: cells/{key}/{OUTCOME} is no array of numbers: {error}.") from None
     if parts.dtype != np.float64 or parts.ndim != 2 or len(parts) != result["examples"] or not np.isfinite(parts).all():
         raise UserError(f"{path}: cells/{key}/{OUTCOME} is not a table of {result['examples']} examples.")

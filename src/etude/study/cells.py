@@ -16,13 +16,43 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NotRequired, Self
 
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
+
+from etude.settings import read_json
 from etude.train import checkpoint
 
 Kind = Literal["pretrain", "untrained", "start", "transfer", "direct", "majority"]
 State = Literal["done", "failed", "begun", "absent"]
 RESULT, ERROR = "result.json", "error.json"
+
+
+class StoredFailure(TypedDict):
+    """What `error.json` of a cell holds."""
+
+    message: str
+
+
+class StoredResult(TypedDict):
+    """What `result.json` of a cell holds; a trial of a pick has `contender` and `seconds` alone."""
+
+    seconds: float
+    kind: NotRequired[Kind]
+    title: NotRequired[str]
+    place: NotRequired[dict[str, Any]]
+    contender: NotRequired[str]
+    step: NotRequired[float]
+    tokens: NotRequired[float]
+    flops: NotRequired[float]
+    score: NotRequired[str]
+    how: NotRequired[str]
+    value: NotRequired[float]
+    dev: NotRequired[float]
+    examples: NotRequired[int]
+    valid: NotRequired[dict[str, Any]]
+    curve: NotRequired[list[dict[str, Any]]]
+    notes: NotRequired[list[str]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +96,8 @@ class CellStore:
         return "begun" if (self.work_folder(key) / "run").is_dir() else "absent"
 
     def result(self, key: str) -> dict[str, Any]:
-        return json.loads((self.result_folder(key) / RESULT).read_text(encoding="utf-8"))
+        folder = self.result_folder(key)
+        return dict(read_json(folder / RESULT, StoredResult, f"Remove {folder} to run the cell again."))
 
     def has_run(self, key: str) -> bool:
         """Return whether the run of a finished cell is here; cells from elsewhere come without weights."""
@@ -77,7 +108,8 @@ class CellStore:
         shutil.rmtree(self.result_folder(key), ignore_errors=True)
 
     def error(self, key: str) -> str:
-        return json.loads((self.failure_folder(key) / ERROR).read_text(encoding="utf-8"))["message"]
+        folder = self.failure_folder(key)
+        return read_json(folder / ERROR, StoredFailure, f"Remove {folder} to run the cell again.")["message"]
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Path]:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import yaml
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.recipes.document import Writer
+from etude.settings import read_json
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import Cell, CellStore
@@ -289,6 +291,16 @@ def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) ->
     return ProcessExecutor(folder, workers) if on == "processes" else SerialExecutor(folder, quiet)
 
 
+class Registration(TypedDict):
+    """What `registered.json` of a study holds."""
+
+    date: str
+    claims: list[dict[str, Any]]
+    rule: dict[str, Any]
+    changed: NotRequired[bool]
+    seeds: NotRequired[list[str]]
+
+
 def register_claims(plan: Plan) -> dict[str, Any]:
     """Save the claims and the rule before the first cell runs, so that the report can say if they changed later."""
     study, path = plan.study, plan.folder / REGISTERED
@@ -298,14 +310,15 @@ def register_claims(plan: Plan) -> dict[str, Any]:
     }
     has_results = any(plan.store.state(key) != "absent" for key in plan.cells)
     counts = f"{study.seeds.pretrain} × {study.seeds.transfer}"
-    registration = {
+    registration: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "changed": False,
         "seeds": [counts],
         **current,
     }
     if path.is_file():
-        former = json.loads(path.read_text(encoding="utf-8"))
+        advice = "Take it from a copy, or choose another folder with -o."
+        former: dict[str, Any] = {**read_json(path, Registration, advice)}
         is_same = {name: former[name] for name in current} == current
         registration["changed"] = former.get("changed", False) if is_same else True  # results could be seen
         if is_same:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from etude.errors import UserError, suggest_name
 from etude.recipes.datasets import resolve_dataset
@@ -232,8 +232,15 @@ class Needs(Strict):
     gpus: float | None = Field(default=None, ge=0, description="a whole one where there is any, unless given")
 
 
+def _check_name(name: str) -> str:
+    """A study's name is that of its folder: it must not lead out of the folder it is put into."""
+    if not name.isprintable() or "/" in name or "\\" in name or name.startswith(".") or not 0 < len(name) <= 100:
+        raise ValueError("a study's name is that of a folder: 1 to 100 printable characters, no slash, no dot in front")
+    return name
+
+
 class Study(Strict):
-    name: str
+    name: Annotated[str, AfterValidator(_check_name)]
     title: Localized = ""
     question: Localized = ""
     paper: str = ""

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.errors import UserError
 from etude.tasks import ngram_scores
+from etude.text.checked_files import load_array
 
 CORRECT, PREDICTED, GOLD = 0, 1, 2  # columns of counts, (..., 3)
 
@@ -35,7 +37,10 @@ class Outcome:
 
     @classmethod
     def load(cls, path: Path, statistic: str) -> Outcome:
-        return cls(statistic, np.load(path, allow_pickle=False))
+        parts = load_array(path, f"Remove {path.parent} to run the cell again.")
+        if parts.ndim != 2 or parts.dtype != np.float64:
+            raise UserError(f"{path} is damaged: no row of numbers for each example.")
+        return cls(statistic, parts)
 
 
 # --- outcomes of the usual forms ----------------------------------------------------------------------

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tokenize
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import Annotated, NotRequired
 
-from etude.errors import UserError
+import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
+
+from etude.errors import UserError, escape_path
+from etude.settings import Count, Shape, check_values
 
 MANIFEST = "manifest.json"
 ALWAYS_HASHED = 1 << 25  # bytes, 32 MB: hashed in some hundredths of a second, so whenever they are opened
@@ -16,25 +22,29 @@ ALWAYS_HASHED = 1 << 25  # bytes, 32 MB: hashed in some hundredths of a second, 
 class FileEntry(TypedDict):
     """A file in a manifest."""
 
-    bytes: int
-    sha256: NotRequired[str]  # not while the file is being written
+    bytes: Count
+    sha256: NotRequired[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]  # not while the file is being written
 
 
-def load_manifest(folder: Path, noun: str, version: int, command: str) -> dict[str, object]:
-    """Read the manifest of a folder that holds a `noun` ("corpus", "graph"); `command` is what makes one."""
+def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, command: str) -> Shape:
+    """Read the manifest of a folder that holds a `noun` ("corpus", "graph"), checked against its shape.
+
+    `command` is what makes one.
+    """
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {folder}'.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged: it is not JSON. Prepare the {noun} again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != f"etude {noun}":
         raise UserError(f"{path} is not the manifest of a {noun}. Make one with '{command}'.")
     if manifest.get("version") != version:
-        raise UserError(f"{path} has format version {manifest.get('version')}; this version of etude reads {version}.")
-    return cast("dict[str, object]", manifest)
+        found = str(manifest.get("version"))[:20]
+        raise UserError(f"{path} has format version {escape_path(found)}; this version of etude reads {version}.")
+    return check_values(manifest, shape, str(path), f"Prepare the {noun} again.")
 
 
 def check_file(path: Path, entry: FileEntry, hashing: bool, noun: str) -> None:
@@ -48,8 +58,18 @@ def check_file(path: Path, entry: FileEntry, hashing: bool, noun: str) -> None:
         raise UserError(
             f"{path} is {kind}: {length} bytes, the manifest says {entry['bytes']}. Prepare the {noun} again."
         )
-    if hashing and hash_file(path) != entry["sha256"]:
+    if hashing and hash_file(path) != entry.get("sha256"):
         raise UserError(f"{path} was altered: its SHA-256 is not the one in the manifest. Prepare the {noun} again.")
+
+
+def load_array(path: Path, advice: str) -> np.ndarray:
+    """Load an .npy file; UserError where it is none, before a shape that its bytes do not hold is allocated."""
+    try:
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing. {advice}") from None
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError, OverflowError, tokenize.TokenError):
+        raise UserError(f"{path} is damaged: it is no array. {advice}") from None
 
 
 def hash_file(path: Path) -> str:

@@ -20,7 +20,9 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.recipes.datasets import leaves
@@ -29,6 +31,7 @@ from etude.runs.model_card import rename_card
 from etude.runs.run import MODEL_CARD, TRIALS, Run
 from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import Plan
+from etude.settings import Count, read_json
 from etude.train import checkpoint
 from etude.transfer import finetune as single
 
@@ -81,6 +84,22 @@ def search(
     return resume(out, quiet)
 
 
+class SearchRequest(TypedDict):
+    """What `trials.json` holds while a search runs; `chosen` and `trials` at its end."""
+
+    base: str
+    task: str
+    train: str
+    dev: str
+    columns: dict[str, str]
+    overrides: dict[str, Any]
+    skip_bad: bool
+    vary: dict[str, list[Any]]
+    seeds: Count
+    chosen: NotRequired[dict[str, Any]]
+    trials: NotRequired[list[dict[str, Any]]]
+
+
 def is_search(folder: str | Path) -> bool:
     """Whether a folder belongs to a grid search."""
     return (Path(folder) / TRIALS).is_file()
@@ -89,7 +108,7 @@ def is_search(folder: str | Path) -> bool:
 def resume(out: str | Path, quiet: bool = False) -> Run:
     """Go on with the trials that are not finished."""
     out = Path(out)
-    request = json.loads((out / TRIALS).read_text(encoding="utf-8"))
+    request: dict[str, Any] = {**read_json(out / TRIALS, SearchRequest, "Take it from a copy, or start again.")}
     if "chosen" in request:
         return Run.open(out)
     trials = []

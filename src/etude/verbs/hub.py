@@ -26,7 +26,7 @@ def import_(source: str | Path, *, out: str | Path) -> ModelImport:
     """Turn a published model into a run.
 
     Args:
-        source: A folder of transformers, OpenAI's GPT-1, ELMo, a hub id, or a file of word vectors.
+        source: A folder of transformers, OpenAI's GPT-1, ELMo, hf:ID of the hub, or a file of word vectors.
         out: The folder of the new run.
     """
     from etude.hub import read_checkpoint

@@ -30,7 +30,7 @@ def load(source: str | Path, *, device: str | None = None) -> LoadedModel | Base
     A run on a graph gives vectors of entities by name, scores of triples, and likely heads and tails.
 
     Args:
-        source: A run (finished, or its last checkpoint), a saved baseline, a folder of transformers, or a hub id.
+        source: A run (finished, or its last checkpoint), a saved baseline, a folder of transformers, or hf:ID.
         device: cpu or cuda; a GPU where there is one.
     """
     from etude.baselines.base import is_baseline
@@ -239,7 +239,7 @@ def generate(
     """Go on with a text by a causal model.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         prompts: Texts to go on with; none: from nothing.
         tokens: How many at most.
         temperature: 0: always the likeliest token; 1: as the model says.
@@ -321,7 +321,7 @@ def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str 
     """Fill the blanks of a text by a masked model.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         text: With a blank, written [MASK]: "The [MASK] sat."
         top: Guesses for each blank.
         device: cpu or cuda; a GPU where there is one.
@@ -341,7 +341,7 @@ def perplexity(
     """How well a model predicts a text: nats a token and a word, bits a byte.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         text: A text file, or a prepared corpus.
         stride: Tokens between windows; half the context unless given.
         part: Of a corpus: train or valid.

@@ -32,7 +32,7 @@ def attention(
     """What the heads of a Transformer look at in a text, and what each makes a habit of.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         text: What the model reads.
         second: A second text: the two as a pair; of a translation model, the target whose alignment is shown.
         layer: One layer alone, from 0.

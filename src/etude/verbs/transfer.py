@@ -165,7 +165,7 @@ def augment(
     """Write examples and copies of them in which a masked model exchanged some words.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         file: Labelled examples, as 'etude finetune' reads them.
         out: The file of examples and copies, .jsonl.
         task: Whose examples they are: classify, pair, similarity.
@@ -216,7 +216,7 @@ def prompt(
     """Zero-, one- and few-shot scores of a causal model on a task.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         file: The task in words, a .yaml file; docs/prompting.md shows some.
         shots: How many examples are shown before each: numbers with commas.
         train: Examples to show, in place of the file's.

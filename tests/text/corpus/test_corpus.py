@@ -70,7 +70,7 @@ def _through_shards(tmp_path: Path, blocks: list[list[list[list[int]]]], limit: 
     entry = writer.finish()
     nested = [document for block in blocks for document in block]
     manifest = {"format": "etude corpus", "version": 1, "parts": {"train": entry},
-                "tokenizer": {"fingerprint": WORDS.fingerprint}}  # fmt: skip
+                "tokenizer": {"fingerprint": WORDS.fingerprint, "kind": WORDS.kind, "vocab": WORDS.vocab}}  # fmt: skip
     (tmp_path / "c" / "manifest.json").write_text(json.dumps(manifest))
     WORDS.save(tmp_path / "c")
     corpus = Corpus.open(tmp_path / "c", verify=True)

@@ -48,7 +48,7 @@ def write_corpus(folder: Path, entities: bool = True) -> Path:
             writer.append(block, 10)
     manifest: dict[str, object] = {
         "format": "etude corpus", "version": 1, "parts": {"train": writer.finish()},
-        "tokenizer": {"fingerprint": CHARACTERS.fingerprint},
+        "tokenizer": {"fingerprint": CHARACTERS.fingerprint, "kind": CHARACTERS.kind, "vocab": CHARACTERS.vocab},
     }  # fmt: skip
     if entities:
         manifest["entities"] = {"graph": "g1"}

@@ -266,7 +266,7 @@ class TrieLinker:
             content = json.loads((folder / LINKER).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{folder} is not a linker: it has no {LINKER}.") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UserError(f"{folder / LINKER} is damaged: it is not JSON. Make the linker again.") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
             raise UserError(f"{folder / LINKER} is not a linker that this version of etude reads. Make it again.")

@@ -274,7 +274,7 @@ class _Preparation:
             "dangling": dangling,
             "max_degree": triples.max_degree,
             "max_degree_entity": graph.entities[triples.max_degree_entity],
-            "top_relations": [(graph.relations[number], int(triples.relation_counts[number])) for number in top],
+            "top_relations": [[graph.relations[number], int(triples.relation_counts[number])] for number in top],
         }
 
     def _finding(self, finding: Finding) -> FindingEntry:

@@ -6,13 +6,26 @@ The names of the keys are the format on disk: "parts" are the splits of the corp
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict, cast
+from typing import Annotated, Literal, NotRequired
 
-from etude.text.checked_files import FileEntry, load_manifest
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
+
+from etude.errors import UserError
+from etude.settings import Count as Size
+from etude.text.checked_files import MANIFEST, FileEntry, load_manifest
 
 COUNTS = "counts.npy"
+ADVICE = "Prepare the corpus again."
 FORMAT, VERSION = "etude corpus", 1
 SPLITS = ("train", "valid")
+ARRAYS = {
+    "tokens": ("u16", "u32"), "documents": ("u32",), "sentences": ("u32",), "words": ("bits",), "surfaces": ("utf8",),
+    "letters": ("u32",), "entities": ("i32",),
+}  # fmt: skip
+_NAMES = "|".join(f"{array}\\.(?:{'|'.join(suffixes)})" for array, suffixes in ARRAYS.items())
+FileName = Annotated[str, Field(pattern=f"^[0-9]{{1,12}}\\.(?:{_NAMES})$")]  # it stays inside the folder of its split
+SplitName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,30}$")]
 
 Count = Literal["tokens", "documents", "sentences"]
 
@@ -20,24 +33,24 @@ Count = Literal["tokens", "documents", "sentences"]
 class ShardSize(TypedDict):
     """How much text a shard holds."""
 
-    tokens: int
-    documents: int
-    sentences: int
+    tokens: Size
+    documents: Size
+    sentences: Size
 
 
 class ShardEntry(ShardSize):
     """A shard of a split."""
 
-    files: dict[str, FileEntry]
+    files: dict[FileName, FileEntry]
 
 
 class SplitEntry(ShardSize):
     """A split. One in memory has no files."""
 
-    bytes: int  # of the text in UTF-8
+    bytes: Size  # of the text in UTF-8
     counts: NotRequired[FileEntry]  # of token ids
     shards: NotRequired[list[ShardEntry]]
-    words: NotRequired[int]
+    words: NotRequired[Size]
 
 
 class SampleEntry(TypedDict):
@@ -54,7 +67,7 @@ class TokenizerEntry(TypedDict):
 
     spec: NotRequired[str]  # as the user gave it
     kind: str
-    vocab: int
+    vocab: Size
     fingerprint: str
     sample: NotRequired[SampleEntry]
 
@@ -118,7 +131,7 @@ class Manifest(TypedDict):
     format: str
     version: int
     tokenizer: TokenizerEntry
-    parts: dict[str, SplitEntry]
+    parts: dict[SplitName, SplitEntry]
     settings: NotRequired[dict[str, object]]
     sources: NotRequired[list[SourceEntry]]
     report: NotRequired[Report]
@@ -129,9 +142,38 @@ def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:
     """Return the names of source and target in a corpus of pairs; None of any other corpus."""
     reading = manifest.get("settings", {}).get("reading")
     names = reading.get("pairs") if isinstance(reading, dict) else None
-    return (str(names[0]), str(names[1])) if names else None
+    return (str(names[0]), str(names[1])) if isinstance(names, list) and len(names) == 2 else None
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a corpus folder."""
-    return cast("Manifest", load_manifest(folder, "corpus", VERSION, "etude prepare TEXT"))
+    manifest = load_manifest(folder, Manifest, "corpus", VERSION, "etude prepare TEXT")
+    for name, split in manifest["parts"].items():
+        shards = split.get("shards", [])
+        if split["tokens"] and ("counts" not in split or not shards):
+            raise UserError(f"{folder / MANIFEST} is damaged: the split '{name}' has no shards. {ADVICE}")
+        for number, shard in enumerate(shards):
+            _check_shard(shard, f"{folder / MANIFEST} is damaged: shard {number} of '{name}'")
+    return manifest
+
+
+def _check_shard(shard: ShardEntry, place: str) -> None:
+    """Check that a shard names each array once, and that lengths of files are those of so many tokens."""
+    files: dict[str, tuple[str, int]] = {}
+    for name, entry in shard["files"].items():
+        _, array, suffix = name.split(".")
+        if array in files:
+            raise UserError(f"{place} has two files of {array}. {ADVICE}")
+        files[array] = (suffix, entry["bytes"])
+    missing = [array for array in ("tokens", "documents", "sentences", "words") if array not in files]
+    if missing or ("surfaces" in files) != ("letters" in files):
+        raise UserError(f"{place} has no file of {missing[0] if missing else 'surfaces or letters'}. {ADVICE}")
+    counts = {
+        "tokens": shard["tokens"], "documents": shard["documents"], "sentences": shard["sentences"],
+        "letters": shard["tokens"], "entities": shard["tokens"],
+    }  # fmt: skip
+    for array, (suffix, size) in files.items():
+        width = {"u16": 2, "u32": 4, "i32": 4}.get(suffix, 1)
+        expected = -(-shard["tokens"] // 8) if array == "words" else width * counts.get(array, size)
+        if size != expected:
+            raise UserError(f"{place} has {size} bytes of {array}, {expected} are expected. {ADVICE}")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.text.corpus.manifest import ShardEntry
+from etude.errors import UserError
+from etude.text.corpus.entities import is_well_formed
+from etude.text.corpus.manifest import ShardEntry, ShardSize
 
 
 @dataclass
@@ -27,8 +29,8 @@ class Shard:
 class MappedShards:
     """The shards in a folder, each mapped into memory when first read."""
 
-    def __init__(self, folder: Path, entries: list[ShardEntry]) -> None:
-        self.folder, self.entries = folder, entries
+    def __init__(self, folder: Path, entries: list[ShardEntry], vocab: int) -> None:
+        self.folder, self.entries, self.vocab = folder, entries, vocab
         self.shards: dict[int, Shard] = {}
 
     def __len__(self) -> int:
@@ -46,11 +48,38 @@ class MappedShards:
                 is_empty = self.entries[number]["files"][name]["bytes"] == 0
                 # as a plain array: every slice of a memmap object costs several times as much
                 arrays[array] = np.zeros(0, dtype) if is_empty else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-            shard = self.shards[number] = Shard(**arrays)
+            shard = Shard(**arrays)
+            check_shard(shard, self.entries[number], self.vocab, f"Shard {number} of {self.folder}")
+            self.shards[number] = shard
         return shard
 
 
 Shards = Sequence[Shard] | MappedShards
+
+
+def check_shard(shard: Shard, size: ShardSize, vocab: int, place: str) -> None:
+    """Check what hashes cannot, when a shard is first read: ids below the vocabulary, bounds ascending and nested."""
+    tokens = size["tokens"]
+    for name, bounds, count in (
+        ("document", shard.documents, size["documents"]),
+        ("sentence", shard.sentences, size["sentences"]),
+    ):
+        if len(bounds) != count or not count or bounds[0] != 0 or bounds[-1] >= tokens or not _ascends(bounds):
+            raise UserError(f"{place} has broken {name} bounds. Prepare the corpus again.")
+    if (shard.sentences[np.searchsorted(shard.sentences, shard.documents)] != shard.documents).any():
+        raise UserError(f"{place} has documents that start inside a sentence. Prepare the corpus again.")
+    if len(shard.tokens) != tokens or int(shard.tokens.max()) >= vocab:
+        raise UserError(f"{place} has ids beyond its vocabulary of {vocab}. Prepare the corpus again.")
+    if shard.letters is not None and shard.surfaces is not None:
+        is_inside = len(shard.letters) == tokens and int(shard.letters[-1]) <= len(shard.surfaces)
+        if not is_inside or shard.letters[0] != 0 or (shard.letters[1:] < shard.letters[:-1]).any():
+            raise UserError(f"{place} has broken bounds of words. Prepare the corpus again.")
+    if shard.entities is not None and not is_well_formed(shard.entities, shard.sentences):
+        raise UserError(f"{place} has broken mentions of entities. Prepare the corpus again.")
+
+
+def _ascends(bounds: np.ndarray) -> bool:
+    return bool((bounds[1:] > bounds[:-1]).all())
 
 
 def choose_id_dtype(vocab: int) -> np.dtype:

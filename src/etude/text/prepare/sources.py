@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import UserError
+from etude.errors import UserError, escape_path
 
 FORMATS = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
@@ -117,6 +117,10 @@ def _is_hidden(path: Path) -> bool:
 
 def describe_file(name: str) -> SourceFile:
     path = Path(name)
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # the manifest, which is UTF-8, holds the names of all files
+        raise UserError(f"The name of the file {escape_path(name)} is not UTF-8. Rename it.") from None
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""
     if compression:
