@@ -7,7 +7,7 @@ import pytest
 from etude.graph.concept_graph import ConceptGraph, build_concept_graph
 from etude.graph.graph import Graph
 from etude.graph.grounding import Grounder
-from etude.graph.lemmas import Lemmatizer
+from etude.graph.lemmas import Lemmatizer, pluralize
 
 WORDS = "make run hope hop study cat fly stop play guitar child box die use saw see dance write big tie glass"
 LEXICON = WORDS.split()
@@ -26,6 +26,15 @@ LEXICON = WORDS.split()
 )  # fmt: skip
 def test_lemmas(word: str, lemma: str) -> None:
     assert Lemmatizer(LEXICON).lemma(word) == lemma
+
+
+@pytest.mark.parametrize(
+    ("phrase", "plural"),
+    [("cat", "cats"), ("toy", "toys"), ("city", "cities"), ("bus", "buses"), ("box", "boxes"), ("church", "churches"),
+     ("man", "men"), ("fast horse", "fast horses"), ("analysis", "analyses"), ("news", None), ("b2", None)],
+)  # fmt: skip
+def test_plurals(phrase: str, plural: str | None) -> None:
+    assert pluralize(phrase) == plural
 
 
 def test_a_word_may_have_two_lemmas() -> None:

@@ -8,7 +8,7 @@ Korean words lose a particle behind a word of the lexicon (고양이가 -> 고�
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
+from functools import cache, cached_property
 
 VOWELS = frozenset("aeiouy")
 # lemma:form or several forms
@@ -110,6 +110,30 @@ def english_stems(word: str) -> list[str]:
     if word.endswith("ed"):
         return _verb_stems(word[:-2])
     return []
+
+
+def pluralize(phrase: str) -> str | None:
+    """The plural of a phrase in lower case by its last word; None where that does not end with a letter."""
+    start = phrase.rfind(" ") + 1
+    word = phrase[start:]
+    plural = _irregular_plurals().get(word)
+    if plural is None and (not word.isalpha() or word in UNCHANGED):
+        return None
+    return phrase[:start] + (plural or _add_s(word))
+
+
+def _add_s(word: str) -> str:
+    if word.endswith("y") and word[-2:-1] not in VOWELS:
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(("s", "sh", "ch", "x", "z")) else "s")
+
+
+@cache
+def _irregular_plurals() -> dict[str, str]:
+    """Of the nouns among the irregular forms: those behind child, up to datum."""
+    entries = [entry.split(":") for entry in IRREGULAR_FORMS.split()]
+    nouns = entries[entries.index(["child", "children"]) :]
+    return {lemma: forms.split(",")[0] for lemma, forms in nouns if lemma not in ("good", "bad", "far", "clothe")}
 
 
 def _verb_stems(stem: str) -> list[str]:

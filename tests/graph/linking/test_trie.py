@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import unicodedata
 from collections import defaultdict
@@ -347,3 +348,31 @@ def test_unknown_settings_are_one_message() -> None:
     with pytest.raises(UserError, match="'threshold' of the linker 'trie': Input should be less than or equal to 1"):
         trie.build(TOWN, {"threshold": 5})
     assert trie.build(TOWN, {"threshold": 0.5}).settings.threshold == 0.5
+
+
+def test_plurals_of_concepts() -> None:
+    graph = make_graph([["argument"], ["story"], ["coffee cup"], ["Apple"], ["series"], ["knife"]])
+    text = "Two arguments in stories about Apples and apples, knives, coffee cups, seriess and series."
+    with_plurals = TrieLinker.from_graph(graph, Settings(plurals=True))
+    assert link(with_plurals, text) == [
+        ("arguments", 0),
+        ("stories", 1),
+        ("knives", 5),
+        ("coffee cups", 2),
+        ("series", 4),
+    ]
+    plain = TrieLinker.from_graph(graph)
+    assert link(plain, text) == [("series", 4)]
+    assert with_plurals.fingerprint != plain.fingerprint
+
+
+def test_the_plural_of_one_word_is_the_singular_of_another() -> None:
+    """The label counts more than the plural of another label."""
+    graph = make_graph([["glasse"], ["glasses"]], [(0, 1)])
+    assert link(TrieLinker.from_graph(graph, Settings(plurals=True)), "with glasses") == [("glasses", 1)]
+
+
+def test_linkers_before_there_were_plurals_keep_their_fingerprint() -> None:
+    values = Settings().model_dump(exclude={"counts", "plurals"})
+    content = json.dumps([trie.FORMAT, trie.VERSION, "g", values, ""], sort_keys=True)
+    assert trie.fingerprint_linker("g", Settings(), "") == hashlib.sha256(content.encode()).hexdigest()

@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from etude.graph.graph import Graph
+from etude.graph.lemmas import pluralize
 from etude.graph.linking.case_rules import Shape, find_shapes
 from etude.graph.linking.word_trie import MAX_WORDS
 from etude.graph.linking.words import BETWEEN, Words
@@ -102,10 +103,13 @@ def _hash_function_words() -> np.ndarray:
     return words.hash_prefixes(slice(None), words.ends)[::2]
 
 
-def list_surfaces(graph: Graph, weights: np.ndarray, alias_weight: float, commas: bool) -> Iterator[Surface]:
+def list_surfaces(
+    graph: Graph, weights: np.ndarray, alias_weight: float, commas: bool, plurals: bool = False
+) -> Iterator[Surface]:
     """Yield labels, then aliases at a share of the weight, of every entity of a graph.
 
-    `commas`: whether what follows the first comma tells apart, and the label is a name without it, too.
+    `commas`: whether what follows the first comma tells apart, and the label is a name without it, too. `plurals`:
+    whether a label in lower case is a name with its last word in the plural, too.
     """
     for entity, weight in enumerate(weights.tolist()):
         label = graph.label(entity).replace("_", " ")
@@ -116,3 +120,5 @@ def list_surfaces(graph: Graph, weights: np.ndarray, alias_weight: float, commas
             yield bare, entity, alias_weight * weight
         elif commas and "," in label:
             yield label.partition(",")[0], entity, alias_weight * weight
+        if plurals and label.isascii() and label.islower() and (form := pluralize(label)):
+            yield form, entity, alias_weight * weight

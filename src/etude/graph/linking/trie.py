@@ -50,6 +50,7 @@ class Settings(Strict):
     titles: bool = False  # labels are titles of an encyclopedia: "Anarchism" is also "anarchism"
     common: bool = True  # False: no single words in lower case ("end", "music"), whatever the graph calls so
     commas: bool = False  # "Oakland, California" is also "Oakland"
+    plurals: bool = False  # "arguments" is also a mention of "argument": for graphs of English concepts
     min_letters: int = Field(default=2, ge=1)  # of a surface
     alias_weight: float = Field(default=0.5, gt=0)  # the weight of an alias beside that of a label
     counts: str | None = None  # a .tsv file of surface, entity, and how often the one names the other
@@ -99,7 +100,7 @@ class TrieLinker:
             weights = np.ones(len(graph.entities))
         if mention_counts:  # what was never seen counts as half of one mention at most
             weights *= 0.5 / weights.max()
-        labels = list_surfaces(graph, weights, settings.alias_weight, settings.commas)
+        labels = list_surfaces(graph, weights, settings.alias_weight, settings.commas, settings.plurals)
         surfaces = Surfaces.collect(chain(labels, mention_counts), settings.min_letters, settings.common)
         trie, nodes = WordTrie.build(surfaces.hashes, surfaces.follows_space, surfaces.bounds)
         candidates = _group(surfaces, nodes, len(trie.is_inner))
@@ -310,7 +311,8 @@ def parse_settings(settings: Mapping[str, object]) -> Settings:
 
 def fingerprint_linker(graph: str, settings: Settings, counts: str) -> str:
     """Return the fingerprint of a linker before it is built."""
-    content = json.dumps([FORMAT, VERSION, graph, settings.model_dump(exclude={"counts"}), counts], sort_keys=True)
+    values = settings.model_dump(exclude={"counts"} if settings.plurals else {"counts", "plurals"})  # linkers before it
+    content = json.dumps([FORMAT, VERSION, graph, values, counts], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
