@@ -177,6 +177,8 @@ def train_ours(options: argparse.Namespace, graph: Any, seed: int, share: int) -
         )  # fmt: skip
         loop.run()
         seconds = time.perf_counter() - start
+        if loop.state.step < loop.total:  # the loop ends well on SIGTERM: half a training is no result
+            sys.exit(f"Stopped by a signal at step {loop.state.step} of {loop.total}.")
     mrr, hits = rank(model, graph, options.ranked)
     return Outcome(rate(clock.times, steps * options.batch), seconds, mrr, hits)
 

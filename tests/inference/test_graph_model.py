@@ -153,8 +153,12 @@ def test_wrong_folders_files_and_graphs_are_refused(folder: Path, tmp_path: Path
     with pytest.raises(UserError, match="has no split 'test'"):
         etude.evaluate(folder / "run", "test")
     stranger = write_triples(tmp_path / "strange.tsv", [("place 1", "r0", "place 2"), ("place 1", "r0", "Oz")])
-    with pytest.raises(UserError, match=r"strange.tsv:2: There is no entity 'Oz'"):
+    with pytest.raises(UserError, match=r"strange.tsv:2: There is no entity 'Oz' .* Is the file of another graph?"):
         etude.evaluate(folder / "run", stranger)
+    with pytest.raises(UserError, match=r"ring is a folder\. Give a file of triples, or the name of a split"):
+        etude.evaluate(folder / "run", folder / "ring")
+    with pytest.raises(UserError, match=r"strange.tsv is not a graph: it is a file. .* --graph -o FOLDER"):
+        Graph.open(stranger)
     (tmp_path / "short.tsv").write_text("place 1\tr0\n")
     with pytest.raises(UserError, match=r"short.tsv:1: expected head, relation and tail"):
         etude.evaluate(folder / "run", tmp_path / "short.tsv")

@@ -237,6 +237,8 @@ def _decode(name: bytes, place: str) -> str:
 
 def read_names(path: Path) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield (place, (head, relation, tail)) of a file of triples, tab-separated names a line."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder. Give a file of triples, or the name of a split: train, valid or test.")
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
     for number, line in _lines(path):

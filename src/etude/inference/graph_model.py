@@ -216,7 +216,7 @@ class GraphModel:
             try:
                 rows.append((self.entity(head), self.relation(relation), self.entity(tail)))
             except UserError as problem:
-                raise UserError(f"{place}: {problem}") from None
+                raise UserError(f"{place}: {problem} Is the file of another graph?") from None
         return np.array(rows, np.int32).reshape(-1, 3)
 
 

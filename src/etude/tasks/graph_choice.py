@@ -2,6 +2,7 @@
 
     score of an answer = w_s . s + w_g . g          s: the statement vector of any pre-trained model
                                                     g: what the graph says (`task.knowledge`)
+                         w_s . s + MLP([g ; s])     with task.score_hidden
     kagnet        the network over schema graphs (nn/schema_network.py)
     path_counts   an MLP over hashed relation paths and s, which sees no concept (nn/path_counts.py)
     none          the text alone, under the same loss: what the others must beat
@@ -87,6 +88,9 @@ class Settings(pooled.Settings, KnowledgeSettings):
     relation_width: int = Field(default=100, ge=1)
     graph_widths: tuple[int, ...] = Field(default=(50, 25), description="of the graph convolutions; () for none")
     graph_hidden: int = Field(default=128, ge=1, description="of pairs, paths, and the layer over path counts")
+    score_hidden: int = Field(
+        default=0, ge=0, description="of an MLP that scores [g ; s], as the paper says; 0: a product, as in the code"
+    )
     buckets: int = Field(default=4096, ge=1, description="that relation paths are hashed to, of path_counts")
 
     @model_validator(mode="after")
@@ -156,7 +160,7 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
         self.source: KnowledgeSource | None = None
         self.kagnet: SchemaNetwork | None = None
         self.path_counter: PathCounts | None = None
-        self.graph_head: nn.Linear | None = None
+        self.graph_head: ScoreHead | None = None
         if settings.reads_graph:
             self.source = KnowledgeSource(settings, facts["graph"])
             if settings.knowledge == "path_counts":
@@ -165,7 +169,7 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
                 self.kagnet = self._build_kagnet(facts["graph"], self.source)
             network = self.kagnet or self.path_counter
             assert network is not None
-            self.graph_head = nn.Linear(network.width, 1, bias=False)
+            self.graph_head = ScoreHead(network.width, self.pooled.width, settings.score_hidden)
         elif settings.knowledge is None:
             log.warning("task.graph is not given: the task reads the text alone (task.knowledge=none).")
 
@@ -225,23 +229,21 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
         flat = self.pooled.scores(model, states, batch)[:, 0]  # (U,) w_s . s
         sizes = self.pooled.feature_counts(batch)
         schema: SchemaStates | None = None
-        if self.path_counter is not None:
-            vectors = self.path_counter(batch.path_counts, self.pooled.features(model, states, batch))
-            flat = flat + self._graph_scores(vectors)
-        if self.kagnet is not None:
-            schema = self.kagnet(batch.schema_graphs, self.pooled.features(model, states, batch))
-            assert schema is not None
-            flat = flat + self._graph_scores(schema.vectors)
+        if self.graph_head is not None:
+            statements = self.pooled.features(model, states, batch)
+            if self.path_counter is not None:
+                vectors = self.path_counter(batch.path_counts, statements)
+            else:
+                assert self.kagnet is not None
+                schema = self.kagnet(batch.schema_graphs, statements)
+                assert schema is not None
+                vectors = schema.vectors
+            flat = flat + upcast(self.graph_head(vectors, statements))
         if self.settings.sigmoid:
             flat = flat.sigmoid()
         scores = flat.new_full((len(sizes), int(sizes.max())), float("-inf"))
         filled = torch.from_numpy(np.arange(scores.shape[1]) < sizes[:, None]).to(flat.device)
         return scores.masked_scatter(filled, flat), schema
-
-    def _graph_scores(self, vectors: Tensor) -> Tensor:
-        """(U,) w_g . g"""
-        assert self.graph_head is not None
-        return upcast(self.graph_head(vectors)[:, 0])
 
     def _loss_sum(self, scores: Tensor, labels: Tensor) -> Tensor:
         if self.settings.loss == "softmax":
@@ -268,7 +270,7 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
         """Of what reads the graph, forward."""
         if self.graph_head is None:
             return 0
-        head = 2 * int(self.pooled.feature_counts(batch).sum()) * self.graph_head.in_features
+        head = self.graph_head.flops(int(self.pooled.feature_counts(batch).sum()))
         if self.path_counter is not None and batch.path_counts is not None:
             return head + self.path_counter.flops(batch.path_counts)
         assert self.kagnet is not None and batch.schema_graphs is not None
@@ -303,6 +305,30 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
                 )
             ]
         return explanations
+
+
+class ScoreHead(nn.Module):
+    """What the graph's vector g adds to the score of an answer: a product, or an MLP over [g ; s].
+
+    A product cannot ask whether a path fits its question: the weights of the paths of a pair sum to 1, so a pair with a
+    single path adds w . p whatever is asked. The paper scores by an MLP, the released code by a product.
+    """
+
+    def __init__(self, width: int, statement: int, hidden: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width + statement, hidden) if hidden else None
+        self.weight = nn.Parameter(nn.Linear(hidden or width, 1, bias=False).weight.detach())
+
+    def forward(self, vectors: Tensor, statements: Tensor) -> Tensor:
+        """(U,) from vectors (U, width) and statement vectors (U, statement)."""
+        if self.first is not None:
+            vectors = F.relu(self.first(torch.cat([vectors, statements.to(vectors.dtype)], -1)))
+        return F.linear(vectors, self.weight)[:, 0]
+
+    def flops(self, units: int) -> int:
+        """Of a forward pass."""
+        numbers = self.weight.shape[1] + (self.first.weight.numel() if self.first is not None else 0)
+        return 2 * units * numbers
 
 
 @dataclass(frozen=True)

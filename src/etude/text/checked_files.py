@@ -35,6 +35,8 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
     try:
         manifest = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
+        if folder.is_file():
+            raise UserError(f"{folder} is not a {noun}: it is a file. Make one with '{command} -o FOLDER'.") from None
         what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {folder}'.") from None
     except (ValueError, RecursionError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -152,6 +154,41 @@ def test_workers_and_interruptions_change_nothing(tmp_path: Path, monkeypatch: p
     for path in sorted(alone.folder.rglob("*")):
         if path.is_file():
             assert path.read_bytes() == (again.folder / path.relative_to(alone.folder)).read_bytes()
+
+
+KILLED = """
+import sys
+from etude.graph.graph import Graph
+from etude.graph.linking.graph_linking import GraphLinking
+from etude.text.prepare import readers
+from etude.text.prepare.prepare import prepare
+readers.BLOCK_BYTES = 1 << 12
+if __name__ == "__main__":
+    prepare(sys.argv[1], sys.argv[2], "wordpiece:300", workers=2, commit_seconds=0.0,
+            linking=GraphLinking(Graph.open(sys.argv[3])), progress=lambda p: print(p.phase, p.text, flush=True))
+"""
+
+
+def test_a_killed_preparation_with_links_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL while texts are linked, workers and all, then the same call again: byte for byte the same corpus."""
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 12)
+    text, graph = write_text(tmp_path, 400), write_graph(tmp_path / "graph")
+    linking = GraphLinking(Graph.open(graph))
+    whole = prepare(text, tmp_path / "whole", "wordpiece:300", workers=0, linking=linking)
+    arguments = [sys.executable, "-c", KILLED, str(text), str(tmp_path / "c"), str(graph)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    encoding = (line for line in iter(process.stdout.readline, "") if line.startswith("encoding"))
+    assert len([next(encoding) for _ in range(4)]) == 4
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    assert not (tmp_path / "c").exists() and (tmp_path / "c.partial").exists()
+    again = prepare(text, tmp_path / "c", "wordpiece:300", workers=0, linking=linking)
+    assert again.manifest == whole.manifest and again.graph == whole.graph is not None
+    for path in sorted(whole.folder.rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (again.folder / path.relative_to(whole.folder)).read_bytes()
 
 
 def test_another_graph_starts_anew(tmp_path: Path) -> None:

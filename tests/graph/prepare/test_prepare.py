@@ -167,6 +167,8 @@ def test_the_report_names_what_is_doubtful(tmp_path: Path) -> None:
     assert text["duplicates"] == f"1 (16.7 %) triples, dropped; first: {train}:4"
     assert text["self loops"] == f"1 (16.7 %) triples, kept; --self-loops drop leaves them out; first: {train}:5"
     assert text["held out, also in train"].endswith(f"first: {valid}:1")
+    without = prepare_graph(train, tmp_path / "without", valid=valid, self_loops="drop").report
+    assert without is not None and dict(format_report(without))["self loops"].startswith("1 (16.7 %) triples, dropped")
     assert (
         text["unseen in train"] == "1 entities, in triples: 1 valid; kept; --unseen drop leaves them out; first: fish"
     )

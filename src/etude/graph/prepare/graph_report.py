@@ -21,7 +21,8 @@ def format_report(report: GraphReport) -> list[tuple[str, str]]:
         ("triples", triples),
         ("degree", f"mean {mean:.1f}, largest {report['max_degree']:,} ({report['max_degree_entity']})"),
     ]
-    total = max(1, sum(report["triples"].values()))
+    dropped = report["self_loops"]["count"] if report["self_loops_dropped"] else 0
+    total = max(1, sum(report["triples"].values()) + dropped)  # a share is of what was read, once each
     loops = "dropped" if report["self_loops_dropped"] else "kept; --self-loops drop leaves them out"
     unseen = "dropped" if report["unseen_dropped"] else "kept; --unseen drop leaves them out"
     held_out = ", ".join(f"{count:,} {split}" for split, count in report["unseen_triples"].items() if count)
