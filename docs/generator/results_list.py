@@ -35,5 +35,6 @@ def page() -> str:
         commits = list(dict.fromkeys(COMMIT.findall(text)))
         shown = ", ".join(f"`{commit}`" for commit in commits[:4]) + (" …" if len(commits) > 4 else "")
         link = Path(os.path.relpath(file, DOCS / "results")).as_posix()
-        rows.append(f"| {date_of(file)} | [{cell(title)}]({link}) | {shown or 'not recorded'} |")
+        date = f'<span class="date">{date_of(file)}</span>'
+        rows.append(f"| {date} | [{cell(title)}]({link}) | {shown or 'not recorded'} |")
     return "\n".join(["| date | report | commits |", "|---|---|---|", *rows]) + "\n"

@@ -26,7 +26,7 @@ from etude.study.settings import Study
 from etude.train.settings import Settings as Train
 
 MEANINGS = Path(__file__).with_name("meanings.yaml")
-NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", types.NoneType: "null"}
+NAMES = {int: "int", float: "float", str: "text", bool: "true, false", types.NoneType: "null"}
 
 
 def type_name(annotation: Any) -> str:
@@ -107,7 +107,8 @@ def rows(settings: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in settings.model_fields.items():
         full = f"{prefix}.{name}" if prefix else name
         meaning = cell(meaning_of(settings, name, full))
-        yield f"| `{full}` | {cell(type_name(field.annotation))} | {default_of(field)} | {meaning} |"
+        values = cell(type_name(field.annotation)).removesuffix(" or null")
+        yield f"| `{full}` | {values} | {default_of(field)} | {meaning} |"
         for inner in dict.fromkeys(groups_within(field.annotation)):
             yield from rows(inner, full)
 
