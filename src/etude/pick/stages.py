@@ -34,7 +34,7 @@ def run_race(
     Recipes that the user named are tried whether they can pay or not (`must_pay`).
     """
     continued = [candidate for _, candidate in starts]
-    pool = WorkerPool(race.pool.slots, race.pool.folder) if race.pool is not None and text is not None else None
+    pool = open_pool(race) if race.device == "cuda" and text is not None else None
     with closing(pool) if pool is not None else nullcontext():
         shared = None
         if pool is not None and text is not None:
@@ -60,6 +60,11 @@ def run_race(
             if scratch:
                 run_rounds(race, "pre-training from scratch", scratch, text, PRETRAIN_SHARE)
     settle_ties(race)
+
+
+def open_pool(race: Race) -> WorkerPool:
+    """Processes for pre-training: one at least, so that the GPU works while the processor tries cheap contenders."""
+    return WorkerPool(race.pool.slots if race.pool is not None else 1, race.journal.path.parent)
 
 
 def run_vectors(race: Race, text: PickText, share: float) -> None:
