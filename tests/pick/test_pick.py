@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -127,13 +129,14 @@ def test_unsure_answers_are_withheld(picked: tuple[PickResult, list[str]], tmp_p
         ({"start": ["nowhere"]}, "there is no such folder"),
         ({"columns": {"txt": "a"}}, "Did you mean 'text'"),
         ({"score": "accurracy"}, "accuracy"),
+        ({"task": "entity_typing"}, "A pick compares models of choice, .* and has none of entity_typing"),
         ({"recipes": "bert-toy,bert-tyo"}, "There is no recipe named 'bert-tyo'"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     train = write_labels(tmp_path / "labels.jsonl", 40)
     with pytest.raises(UserError, match=message):
-        etude.pick(task="classify", train=train, out=tmp_path / "out", **options)
+        etude.pick(**{"task": "classify", "train": train, "out": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
 
 
@@ -163,3 +166,12 @@ def test_settings_of_the_task_stand_among_the_words(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("etude.pick.pick.pick", lambda *words, **options: calls.append((words[0], options["settings"])))
     etude.pick(["a.txt", "task.scheme=auto"], task="tag", train="x.conll", out=tmp_path, score="accuracy")
     assert calls == [(["a.txt"], {"task.scheme": "auto", "task.score": "accuracy"})]
+
+
+def test_the_command_loads_nothing_heavy_before_its_clock_starts() -> None:
+    """Loading torch takes seconds on a busy machine, and they count: the verb starts its clock, then loads."""
+    code = (
+        "import sys\nfrom etude.cli.exits import interruptible\nimport etude.cli.main\n"
+        "with interruptible('stopped'):\n    assert 'torch' not in sys.modules, 'loaded before the verb is called'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,6 +18,7 @@ from etude.inference.task_model import TaskModel
 from etude.models.transfer_settings import TransferSettings
 from etude.runs.task_plan import Plan, task_module
 from etude.tasks import base as tasks_base
+from etude.transfer import probe as probe_module
 from etude.transfer.finetune import finetune
 from etude.transfer.probe import Features, Probe, Representation, supports
 from tests.tasks.labelled_records import records
@@ -107,7 +108,7 @@ def test_features_do_not_hang_on_company(base: Bases, tmp_path: Path, monkeypatc
         probe.features(together.examples, deadline=time.monotonic())
 
 
-def test_spans_in_several_windows(base: Bases, tmp_path: Path) -> None:
+def test_spans_in_several_windows(base: Bases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts longer than a window: one row a question, and the run answers as the probe."""
     rng = np.random.default_rng(0)
     lines = []
@@ -130,6 +131,9 @@ def test_spans_in_several_windows(base: Bases, tmp_path: Path) -> None:
     run = probe.write(head, tmp_path / "run", tmp_path / "train.jsonl")
     again = TaskModel.open(run.folder, "cpu").predict(examples.part(range(40, 60)))
     assert all(map(same, again, answers))
+    monkeypatch.setattr(probe_module, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="tokens would take 0 GiB of memory"):
+        probe.features(examples)
     with pytest.raises(UserError, match=r"task\.null=head"):
         null = module.Settings(null="head")
         Probe(open_pretrained(base("bert")), "span", null, {"null": True, "threshold": 0.0}, "cpu")

@@ -19,10 +19,17 @@ def exit_interrupted(message: str) -> NoReturn:
 
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """A study that is stopped, or Ctrl-C, ends the command with the message."""
-    from etude.study.execute import Interrupted
+    """A study that is stopped, or Ctrl-C, ends the command with the message.
 
+    Its exception is looked up when something is raised: loading torch takes seconds, which a verb counts as its own.
+    """
     try:
         yield
-    except (Interrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         exit_interrupted(message)
+    except Exception as error:
+        from etude.study.execute import Interrupted
+
+        if isinstance(error, Interrupted):
+            exit_interrupted(message)
+        raise

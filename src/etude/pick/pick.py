@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from etude.baselines import registry as baselines
 from etude.baselines.base import is_baseline
 from etude.errors import UserError
 from etude.inference.baseline_model import BaselineModel
@@ -42,6 +43,7 @@ from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.train import checkpoint
 from etude.train.device import default_device, resolve_device
+from etude.transfer import probe
 
 RESULTS, REPORT, BEST = "results.json", "report.html", "best"
 MIN_SECONDS = 20.0
@@ -122,6 +124,7 @@ def pick(
     begin = time.monotonic() if begin is None else begin
     out, device = Path(out), _check_device(device)
     kind = task_module(task)
+    _refuse_kind_without_contenders(task, has_encoders=bool(starts or text))
     task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
     checked = check_inputs(
         list(text), task, train, dev=dev, test=test, columns=columns, settings=task_settings, text_field=text_field,
@@ -180,6 +183,14 @@ def _check_device(device: str | None) -> str:
     if device not in ("cpu", "cuda"):
         raise UserError(f"--device {device}: a pick runs on cpu or cuda. CUDA_VISIBLE_DEVICES says which GPU.")
     return resolve_device(device).type
+
+
+def _refuse_kind_without_contenders(task: str, has_encoders: bool) -> None:
+    """Refuse a kind of task that no baseline and no linear head can do: nothing could be compared."""
+    kinds = sorted({kind for families in baselines.FAMILIES.values() for kind in families})
+    if task not in kinds and not (has_encoders and probe.supports(task)):
+        hint = "Fine-tune a run for it: etude finetune." if not probe.supports(task) else "Give it a --start, or text."
+        raise UserError(f"A pick compares models of {', '.join(kinds)}, and has none of {task}. {hint}")
 
 
 def _task_values(settings: Mapping[str, object]) -> dict[str, Any]:

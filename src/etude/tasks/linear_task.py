@@ -50,6 +50,7 @@ class PartialRows(Rows[RowT_co], Protocol[RowT_co]):
 
 class LinearTask(Task[E, RowT, BatchT], Generic[E, RowT, BatchT]):
     gives_probabilities: ClassVar[bool] = True  # its answers are a softmax of the logits
+    has_token_units: ClassVar[bool] = False  # every token is a unit: features of many examples are large
 
     @property
     @abstractmethod

@@ -50,6 +50,7 @@ from etude.transfer.linear_solver import LinearLayer, choose_and_fit
 from etude.transfer.model_card import format_model_card
 from etude.transfer.task_weights import write_task_run
 
+MOST_BYTES = 4 * 2**30  # of the features of all tokens
 OnBatch = Callable[[int, int], None]  # rows that are done, of so many
 
 
@@ -157,6 +158,8 @@ class Probe:
         for representations in readings.values():
             _, task = self.readers[representations[0]]
             rows = task.unlabelled_rows(examples)
+            if task.has_token_units:
+                self._check_memory(rows, len(representations))
             first = first or rows
             parts: dict[Representation, list[np.ndarray]] = {
                 each: [np.zeros(0)] * len(rows) for each in representations
@@ -177,6 +180,16 @@ class Probe:
             arrays |= {representation: np.concatenate(pieces) for representation, pieces in parts.items()}
         assert first is not None
         return Features(examples, counts, arrays, first)
+
+    def _check_memory(self, rows: PartialRows[Any], representations: int) -> None:
+        """Refuse features of tokens that would not fit into memory."""
+        tokens = sum(len(rows[number].tokens) for number in range(len(rows)))
+        size = 4 * tokens * self.model.width * representations
+        if size > MOST_BYTES:
+            raise UserError(
+                f"The features of {tokens:,} tokens would take {size / 2**30:.0f} GiB of memory, more than "
+                f"{MOST_BYTES / 2**30:.0f}: give fewer examples, or fine-tune."
+            )
 
     def _states(
         self, task: LinearTask[Any, Any, Any], rows: PartialRows[Any]

@@ -89,6 +89,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 
 class Span(LinearTask[Question, WindowRow, WindowBatch]):
     gives_probabilities = False  # of a label
+    has_token_units = True
     scoring: SpanScoring
 
     def __init__(self, settings: Settings, model: Model, tokenizer: Tokenizer, null: bool, threshold: float) -> None:
