@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from etude.errors import UserError
 from etude.pick import race as race_module
 from etude.pick.data import PickData
 from etude.pick.labels import read_labels
@@ -14,6 +16,7 @@ from etude.pick.race import Race
 from etude.pick.splits import FOLDS, REPEATS
 from etude.pick.ties import settle_ties
 from etude.runs.task_plan import task_module
+from etude.tasks.base import Answer
 from tests.pick.test_race import Scripted, build_race
 from tests.pick.test_race import fake_time as fake_time  # a fixture
 
@@ -90,3 +93,15 @@ def test_a_kill_changes_nothing(data: PickData, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(race_module.Race, "run_trial", trial)
     resumed = run(data, tmp_path / "two", 600, Scripted("a", 0.80), Scripted("b", 0.79, salt=50))
     assert count(resumed) == count(undisturbed) and resumed.ranking() == undisturbed.ranking()
+
+
+def test_an_error_in_a_further_fold_ends_only_that_contender(data: PickData, tmp_path: Path) -> None:
+    class Breaking(Scripted):
+        def answer(self, *arguments: Any) -> list[Answer]:
+            if self.calls >= 7:
+                raise UserError("a text is longer than the model")
+            return super().answer(*arguments)
+
+    race = run(data, tmp_path / "out", 600, Scripted("a", 0.80), Breaking("b", 0.79, salt=50))
+    assert count(race) == {"a": 10, "b": 0} and "longer than the model" in race.entries["b"].note
+    assert race.ranking() == ["a"]

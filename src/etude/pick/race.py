@@ -134,9 +134,11 @@ class Race:
 
     def run_more_folds(self, entry: Entry, until: int, decision: str) -> None:
         """Run a contender's folds up to a number, beyond those that were planned; `decision` names how far it came."""
-        self._run_until(entry, until, decision, lambda _: until)
-        if not entry.note.startswith("failed"):
-            entry.note = ""
+        number = self._run_until(entry, until, decision, lambda _: until)
+        if not entry.trials.answers:
+            self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
+            return
+        entry.note = "" if number >= self.data.planned else entry.note
         self._report(entry)
 
     def _run_until(self, entry: Entry, allowed: int, decision: str, count: Callable[[float], int]) -> int:
