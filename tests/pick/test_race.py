@@ -183,3 +183,13 @@ def test_a_share_of_the_time_limits_folds_by_the_first(data: PickData, tmp_path:
     race = build_race(data, tmp_path / "out", 600)
     race.run_folds(race.enter(Scripted("dear", 0.9, lambda: 20.0)), share=0.1)
     assert len(race.entries["dear"].trials.answers) == 3 and "3 of 15 folds" in race.entries["dear"].note
+
+
+def test_a_busy_machine_keeps_more_time_for_the_end(data: PickData, tmp_path: Path) -> None:
+    """Export and report load as much again as the start did; on an idle machine that is less than the six seconds."""
+    race = build_race(data, tmp_path / "out", 120)
+    idle = race.reserve()
+    race.loading = 20.0
+    assert race.reserve() == pytest.approx(idle - FINISHING + 20)
+    race.loading = 100.0
+    assert race.reserve() == pytest.approx(idle - FINISHING + 30), "a quarter of the whole at most"

@@ -122,6 +122,7 @@ def pick(
     if 60 * minutes < MIN_SECONDS:
         raise UserError(f"A pick takes at least {MIN_SECONDS:.0f} seconds: --minutes {minutes:g} is less.")
     begin = time.monotonic() if begin is None else begin
+    loading = time.monotonic() - begin
     out, device = Path(out), _check_device(device)
     kind = task_module(task)
     _refuse_kind_without_contenders(task, has_encoders=bool(starts or text))
@@ -154,7 +155,8 @@ def pick(
     journal.start(60 * minutes, time.monotonic() - begin)
     slots = count_slots(device)
     pool = WorkerPool(slots, out) if slots > 1 else None
-    race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool)
+    loading = journal.decide("loading", lambda: loading)
+    race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool, loading)
     (out / "cells").mkdir(exist_ok=True)
     continued = [
         (encoder, Candidate(f"{encoder.name} continued",

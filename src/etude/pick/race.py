@@ -42,6 +42,7 @@ from etude.transfer import probe
 ANSWERS = "answers.jsonl"
 FINISHING = 6.0  # seconds for calibration, export and report, and FINISHING_SHARE of the whole on a slow machine
 FINISHING_SHARE = 0.02
+MOST_FINISHING = 0.25  # of the whole, however long loading took
 CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
 FIT_MARGIN = 1.5  # a refit may take so many times what its folds took
 BASELINE_LABELS = {
@@ -82,6 +83,7 @@ class Race:
     seed: int
     on_progress: Callable[[str], None]
     pool: WorkerPool | None = None  # processes that fine-tune at once, on a GPU
+    loading: float = 0.0  # seconds that loading torch took: what the end will take, too, on a busy machine
     entries: dict[str, Entry] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -108,7 +110,8 @@ class Race:
     def reserve(self, entry: Entry | None = None) -> float:
         """Seconds that scoring and refitting take, for the slower of the leader and `entry`."""
         entries = [candidate for candidate in (self.leader(), entry) if candidate is not None]
-        finishing = FINISHING + FINISHING_SHARE * self.clock.total
+        finishing = max(FINISHING, min(self.loading, MOST_FINISHING * self.clock.total))
+        finishing += FINISHING_SHARE * self.clock.total
         return finishing + max((2 * FIT_MARGIN * candidate.trials.cost for candidate in entries), default=0.0)
 
     # --- trials -------------------------------------------------------------------------------------
