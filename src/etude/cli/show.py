@@ -17,6 +17,7 @@ from etude.verbs.limits import require_at_least
 if TYPE_CHECKING:
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
+    from etude.view.heads import HeadReport
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
@@ -50,6 +51,21 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
         echo(describe_head(attention, layer, head, top))
     else:
         echo(format_habits(attention, layer))
+
+
+def present_heads(call: Call[HeadReport], *, top: int = 20) -> None:
+    """Prints a line for each relation, the most frequent first, and the loss without heads.
+
+    Args:
+        top: How many relations to show.
+    """
+    require_at_least("top", top, 1)
+    report = call()
+    from etude.view.heads import format_report
+
+    typer.echo(format_report(report, top))
+    if call.options["out"] is not None:
+        typer.echo(f"{call.options['out']}: open it in a browser", err=True)
 
 
 def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = False) -> None:
@@ -119,6 +135,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
 COMMANDS = (
     Command(verbs.graph, present_graph),
     Command(verbs.attention, present_attention),
+    Command(verbs.heads, present_heads),
     Command(verbs.paths, present_paths),
     Command(verbs.neighbours, present_neighbours),
     Command(verbs.analogy, present_analogy),

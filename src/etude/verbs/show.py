@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from etude.inference.task_model import TaskModel
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
+    from etude.view.heads import HeadReport
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
@@ -52,6 +53,45 @@ def attention(
         title = text if second is None else f"{text} ⏐ {second}"
         name = Path(run).name if isinstance(run, (str, Path)) else ""
         write_text(page_file, render_page(result, title, name, layer))
+    return result
+
+
+def heads(
+    run: str | Path | LoadedModel,
+    treebank: str | Path,
+    *,
+    sentences: int = 500,
+    least: int = 20,
+    pruning: int = 40,
+    out: str | Path | None = None,
+    device: str | None = None,
+) -> HeadReport:
+    """Which head of a Transformer finds which relation of a treebank, beside fixed offsets; and its loss without heads.
+
+    Args:
+        run: A run, a folder of transformers, or a hub id.
+        treebank: Sentences with tokens, head (from 1, 0 for the root) and deprel, such as .jsonl.
+        sentences: How many to read: half of them to choose heads and offsets, half to score them.
+        least: Arcs of a relation in each half; rarer ones are left out.
+        pruning: Sentences to measure the loss on without heads; 0 for none.
+        out: Write everything as a page, .html.
+        device: cpu or cuda; a GPU where there is one.
+    """
+    require_at_least("sentences", sentences, 2)
+    require_at_least("least", least, 1)
+    require_at_least("pruning", pruning, 0)
+    page_file = _check_page(out, "heads are")
+    from etude.inference.model import load
+    from etude.view.heads import measure_heads, read_sentences
+
+    trees = read_sentences(Path(treebank), sentences)
+    model = load(run, device) if isinstance(run, (str, Path)) else run
+    result = measure_heads(model, trees, min_arcs=least, pruning_texts=pruning)
+    if page_file is not None:
+        from etude.train.checkpoint import write_text
+        from etude.view.heads_page import render_heads_page
+
+        write_text(page_file, render_heads_page(result, Path(run).name if isinstance(run, (str, Path)) else ""))
     return result
 
 
