@@ -18,8 +18,8 @@ def compute_rotation(positions: Tensor, head_size: int, base: float = 10_000.0) 
     Done once for each batch and used by every layer.
     """
     # float64 for the power, then float32: far positions keep their phase
-    exponent = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
-    frequency = (base**-exponent).to(positions.device, torch.float32)  # (d/2,)
+    exponent = torch.arange(0, head_size, 2, dtype=torch.float64, device=positions.device) / head_size
+    frequency = (base**-exponent).to(torch.float32)  # (d/2,)
     angle = positions.to(torch.float32)[:, None] * frequency  # (N, d/2)
     return angle.cos()[:, None, :], angle.sin()[:, None, :]
 

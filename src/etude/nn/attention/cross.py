@@ -60,8 +60,8 @@ def _check(query: Tensor, key: Tensor, layout: Layout, source: Layout) -> None:
     """Raise if tokens and layouts do not fit each other."""
     if torch.compiler.is_compiling():
         return
-    if len(layout.host) != len(source.host):
-        raise ValueError(f"got {len(layout.host) - 1} targets, but {len(source.host) - 1} sources")
+    if len(layout.bounds) != len(source.bounds):
+        raise ValueError(f"got {len(layout.bounds) - 1} targets, but {len(source.bounds) - 1} sources")
     for tokens, side in ((query, layout), (key, source)):
         if tokens.shape[0] != side.total:
             raise ValueError(f"got {tokens.shape[0]} tokens, but the layout ends at {side.total}")
