@@ -18,7 +18,7 @@ from etude.inference.generation import Continuation, Overflow, Rule, Sampling
 from etude.inference.opening import open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
-from etude.inference.translation import Search, Translation
+from etude.inference.translation import Search, TargetSampling, Translation
 from etude.runs.run import TASK
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
@@ -95,10 +95,20 @@ class LoadedModel(InferenceModel):
         coverage: float = 0.0,
         best: int = 1,
         convention: Convention = "wu",
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
     ) -> list[list[Translation]]:
-        """Return the `best` translations of each text; one beam is greedy. See etude.inference.translation."""
+        """Return the `best` translations of each text; one beam is greedy. See etude.inference.translation.
+
+        With a temperature, `top_k` or `top_p` they are drawn at random, `best` of each text, and nothing is searched.
+        """
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text]).")
+        if (temperature, top_k, top_p) != (None, None, None):
+            drawing = TargetSampling(1.0 if temperature is None else temperature, top_k, top_p, seed, best)
+            return translation.translate(self, texts, drawing)
         return translation.translate(self, texts, Search(beams, penalty, coverage, best, convention))
 
     def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:

@@ -23,13 +23,16 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
+from etude.inference.translation_sampling import TargetSampling, sample_sources
 from etude.models.base import require
 from etude.models.seq2seq import Seq2Seq
 from etude.objectives.translate import Translate
 from etude.tasks.translate.decoding import search_sources
 from etude.tasks.translate.search import Hypothesis, Search
 
-__all__ = ["Search", "Translation", "is_translator", "require_translator", "translate", "translate_tokens"]
+__all__ = [
+    "Search", "TargetSampling", "Translation", "is_translator", "require_translator", "translate", "translate_tokens",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,13 @@ class Translation:
 
 
 @torch.no_grad()
-def translate(loaded: InferenceModel, texts: Sequence[str], search: Search | None = None) -> list[list[Translation]]:
-    """Return the `search.best` translations of each text, best first; of an empty text the empty translation."""
+def translate(
+    loaded: InferenceModel, texts: Sequence[str], search: Search | TargetSampling | None = None
+) -> list[list[Translation]]:
+    """Return the `search.best` translations of each text, best first; of an empty text the empty translation.
+
+    With a `TargetSampling` they are drawn at random, and stand in the order of drawing; their score is log P.
+    """
     _, objective = require_translator(loaded)
     translations: list[list[Translation]] = [[Translation(text, "", (), 0.0, 0.0, True)] for text in texts]
     sources = _encode_sources(loaded, objective, texts)
@@ -65,11 +73,13 @@ def translate(loaded: InferenceModel, texts: Sequence[str], search: Search | Non
 
 
 def translate_tokens(
-    loaded: InferenceModel, sources: Sequence[np.ndarray], search: Search | None = None
+    loaded: InferenceModel, sources: Sequence[np.ndarray], search: Search | TargetSampling | None = None
 ) -> list[list[Hypothesis]]:
     """Return the `search.best` targets of each source, given as ids with their end, best first."""
     model, objective = require_translator(loaded)
     device = torch.device(loaded.device)
+    if isinstance(search, TargetSampling):
+        return sample_sources(model, objective, sources, search, device, loaded.ids_without_token)
     return search_sources(model, objective, sources, search or Search(), device, loaded.ids_without_token)
 
 

@@ -290,17 +290,25 @@ def translate(
     penalty: float = 0.6,
     coverage: float = 0.0,
     best: int = 1,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
     device: str | None = None,
 ) -> Iterator[list[Translation]]:
     """Translate the lines of a file, or of standard input, in order; an empty line stays empty.
 
     Args:
-        run: A run of a translation recipe.
+        run: A run of a translation recipe, or one that was fine-tuned for the task translate.
         file: One text a line; standard input if left out.
         beams: Hypotheses kept; 1 takes the likeliest token each time.
         penalty: Of length: 0 prefers short translations, 0.6 is the Transformer paper's.
         coverage: What source tokens that no target token looks at cost; 0: nothing.
         best: So many translations of each line, best first.
+        temperature: Draw each token at random in the place of a search: 1 as they are, less for likelier ones.
+        top_k: Draw from the so many likeliest tokens.
+        top_p: Draw from the likeliest tokens that have this share of the probability together.
+        seed: Of the draw.
         device: cpu or cuda; a GPU where there is one.
     """
     path = None if file is None else Path(file)
@@ -312,7 +320,10 @@ def translate(
         try:
             while block := list(islice(lines, LINES)):
                 texts = [line.rstrip("\r\n") for line in block]
-                yield from model.translate(texts, beams=beams, penalty=penalty, coverage=coverage, best=best)
+                yield from model.translate(
+                    texts, beams=beams, penalty=penalty, coverage=coverage, best=best, temperature=temperature,
+                    top_k=top_k, top_p=top_p, seed=seed,
+                )  # fmt: skip
         except UnicodeDecodeError as problem:
             raise UserError(f"{path or 'standard input'} is not UTF-8: {problem}. Convert it.") from None
 
