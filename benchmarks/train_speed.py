@@ -1,4 +1,4 @@
-"""Training speed: Etude, the `transformers` Trainer, and the best plain `transformers` loop, in one run.
+"""Training speed: Etude, the `transformers` Trainer, a plain loop, and the loop an expert would write, in one run.
 
     python benchmarks/train_speed.py                         # on a GPU: the published sizes
     python benchmarks/train_speed.py --small                 # on a CPU: BERT 4 x 256, vocabulary 8k, length 128
@@ -8,6 +8,10 @@ Tokens are real ones (padding does not count; at full length there is none). Sha
 the objective counts them (heads only where they run, attention in full), over seconds and over the rate of the
 best large matrix product measured in the same run. The peers' share uses the same FLOPs a token: it says how
 fast the same learning goes, not how busy the device is.
+
+Peers: `trainer` (its defaults, bf16), `loop` (autocast, SDPA, compile, fused AdamW; the model class as it is) and
+`expert` (the same, with no attention mask, the output layer only where something is predicted, and a vocabulary padded
+to a multiple of 64). With --rounds the sides take turns on a GPU too, each in its process, and every round is told.
 
 A CPU's speed moves with what its neighbours do, within seconds and by a factor of two. So there each side is a process
 of its own (ours also changes how a process keeps its memory), the sides take turns for a few rounds, ours between the
@@ -171,10 +175,10 @@ def profiled(step: Callable[[], None]) -> None:
 # --- the peers --------------------------------------------------------------------------------------
 
 
-def peer_model(work: Work, dropout: float) -> nn.Module:
+def peer_model(work: Work, dropout: float, attention: str = "sdpa") -> nn.Module:
     import transformers as tf
 
-    shape: dict[str, Any] = {"vocab_size": work.vocab, "attn_implementation": "sdpa"}
+    shape: dict[str, Any] = {"vocab_size": work.vocab, "attn_implementation": attention}
     drop = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     if work.peer == "bert":
         if work.small:
@@ -240,6 +244,71 @@ def loop_speed(work: Work, dropout: float, steps: int, device: torch.device, pre
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             loss = call(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    seconds, memory = timed(step, steps, device)
+    return {"tokens_per_second": work.tokens / seconds, "memory": memory}
+
+
+def expert_loss(work: Work, model: nn.Module) -> Callable[..., torch.Tensor]:
+    """Return the loss as an expert writes it: states of the trunk, and the output layer at the places that count."""
+    cross_entropy = nn.functional.cross_entropy
+
+    def causal(input_ids: torch.Tensor, labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        states = model.transformer(input_ids=input_ids)[0][:, :-1]
+        return cross_entropy(model.lm_head(states).flatten(0, 1).float(), labels[:, 1:].flatten())
+
+    def bert(input_ids: torch.Tensor, labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        states = model.bert(input_ids=input_ids)[0].flatten(0, 1)[places]
+        return cross_entropy(model.cls(states).float(), labels.flatten()[places])
+
+    def albert(input_ids: torch.Tensor, labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        states = model.albert(input_ids=input_ids)[0].flatten(0, 1)[places]
+        return cross_entropy(model.predictions(states).float(), labels.flatten()[places])
+
+    def electra(input_ids: torch.Tensor, labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        generator, wanted = model.generator, labels.flatten()[places]
+        states = generator.electra(input_ids=input_ids)[0].flatten(0, 1)[places]
+        logits = generator.generator_lm_head(generator.generator_predictions(states)).float()
+        with torch.no_grad():
+            drawn = (logits - torch.log(-torch.log(torch.rand_like(logits)))).argmax(-1)
+            text = input_ids.flatten().index_copy(0, places, drawn).view_as(input_ids)
+            replaced = torch.zeros_like(text.flatten(), dtype=torch.float32)
+            replaced = replaced.index_copy(0, places, (drawn != wanted).float())
+        judged = model.discriminator(input_ids=text).logits.flatten().float()
+        detection = nn.functional.binary_cross_entropy_with_logits(judged, replaced)
+        return cross_entropy(logits, wanted) + 50 * detection
+
+    return {"gpt2": causal, "bert": bert, "albert": albert, "electra": electra}[work.peer]
+
+
+def use_no_mask() -> str:
+    """Register scaled-dot-product attention for which no mask is ever built; returns its name."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
+    AttentionMaskInterface.register("sdpa_without_mask", lambda *_, **__: None)
+    return "sdpa_without_mask"
+
+
+def expert_speed(work: Work, dropout: float, steps: int, device: torch.device, precision: str) -> dict[str, float]:
+    """What an expert writes who knows where the time goes."""
+    torch.manual_seed(0)
+    padded = replace(work, vocab=-(-work.vocab // 64) * 64)
+    model = peer_model(padded, dropout, use_no_mask()).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    loss_of = expert_loss(work, model)
+    call = torch.compile(loss_of) if device.type == "cuda" else loss_of
+    batch = peer_batch(work, work.batch)
+    places = (batch["labels"].flatten() >= 0).nonzero()[:, 0].to(device)
+    input_ids, labels = batch["input_ids"].to(device), batch["labels"].to(device)
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            loss = call(input_ids, labels, places)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -363,7 +432,8 @@ def one_side(side: str, work: Work, asked: argparse.Namespace, device: torch.dev
     # on a CPU the Trainer stays at its default, which is float32 there
     its_own = "float32" if side == "trainer" and device.type == "cpu" else precision
     try:
-        return {"trainer": trainer_speed, "loop": loop_speed}[side](work, asked.dropout, asked.steps, device, its_own)
+        measure = {"trainer": trainer_speed, "loop": loop_speed, "expert": expert_speed}[side]
+        return measure(work, asked.dropout, asked.steps, device, its_own)
     except Exception as error:  # a peer that fails is told, and the table goes on
         return {"failed": f"{error!r:.80}"}
 
@@ -374,12 +444,12 @@ def main() -> None:
     parser.add_argument("--only", help="names, separated by commas")
     parser.add_argument("--dropout", type=float, default=0.0, help="the same on every side")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--peers", default="trainer,loop", help="any of trainer, loop; empty for none")
+    parser.add_argument("--peers", default="trainer,loop,expert", help="any of trainer, loop, expert; empty for none")
     parser.add_argument("--precision", default=None, help="bf16 or float32; bf16 on a GPU, the faster one on a CPU")
     parser.add_argument("--corpus", help="a prepared corpus: its natural lengths against full ones, ours alone")
     parser.add_argument("--profile", action="store_true", help="print the kernels of three of our steps")
-    parser.add_argument("--rounds", type=int, default=3, help="on a CPU: how often the sides take turns")
-    parser.add_argument("--side", help="on a CPU: measure this side alone, and print it as JSON")
+    parser.add_argument("--rounds", type=int, help="how often the sides take turns; 3 on a CPU, on a GPU none")
+    parser.add_argument("--side", help="measure this side alone, and print it as JSON")
     parser.add_argument("--out", help="also write the rows as JSON")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -414,7 +484,8 @@ def main() -> None:
     peers = [peer for peer in asked.peers.split(",") if peer]
     for work in works:
         row: dict[str, Any] = {"work": work.name, "dropout": asked.dropout, "precision": precision}
-        if device.type == "cpu" and not asked.profile:
+        if (device.type == "cpu" or asked.rounds) and not asked.profile:
+            asked.rounds = asked.rounds or 3
             row |= in_rounds([*peers[:1], "etude", *peers[1:]], work, asked)
         else:
             for side in ["etude", *peers]:

@@ -1,0 +1,229 @@
+"""Twenty minutes of one GPU: an encoder of your own text, and what it is worth on eight tasks.
+
+    python benchmarks/twenty_minutes.py TEXT TASKS WORK [--vocab VOCAB] [--recipe encoder-20min] [--seeds 5]
+    python benchmarks/twenty_minutes.py TEXT TASKS WORK --decoder      # bits a byte beside gpt2 at the same minutes
+
+TEXT is a text file, TASKS a folder with <task>/train.jsonl.xz and valid.jsonl.xz, VOCAB BERT's uncased vocab.txt. The
+recipe's `train.minutes` become steps by the measured speed of the card, once: a run that was interrupted goes on with
+the same schedule. Every fine-tuning tries three rates with one seed, and the best on valid is repeated with the others;
+medians are over all seeds of that rate. Everything lies in WORK and goes on where it stopped: run it again after an
+interruption, on a second visit with WORK brought along. `--stop-after 540` ends by itself before a visit does.
+
+BERT-medium's published row (Turc et al. 2019, 8 x 512 too) and the goals stand beside the table. Scores are those of
+the `valid` splits, on which the rate and the epoch were chosen: development figures, not test figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+# name in TASKS -> (task, options, epochs, score, goal, BERT-medium's published test score)
+TASKS: dict[str, tuple[str, list[str], int, str, float, float | None]] = {
+    "sst2": ("sst2", [], 2, "accuracy", 90.5, 89.6),
+    "stsb": ("stsb", [], 8, "spearman", 86.5, 78.4),
+    "ud_ewt": ("tag", ["-c", "tags=upos"], 4, "accuracy", 96.0, None),
+    "cola": ("cola", [], 6, "mcc", 45.0, 38.0),
+    "rte": ("rte", [], 8, "accuracy", 63.0, 62.2),
+    "mrpc": ("mrpc", [], 6, "f1", 88.0, 86.6),
+    "wnut17_ner": ("tag", ["-c", "tags=ner"], 6, "entity_f1", 40.0, None),
+    "qnli": ("qnli", [], 6, "accuracy", 80.0, None),
+}
+RATES = ("5e-5", "1e-4", "2e-4")
+FINE_TUNING = ["train.batch_examples=32", "train.warmup=0.1", "task.length=128"]
+RUNNING: set[subprocess.Popen[bytes]] = set()
+STOPPED = threading.Event()
+
+
+def etude(*words: object, log: Path, threads: int = 1) -> int:
+    """Run one command; its output goes to a log."""
+    if STOPPED.is_set():
+        return 1
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        command = [sys.executable, "-m", "etude", *map(str, words)]
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        RUNNING.add(process)
+        try:
+            return process.wait()
+        finally:
+            RUNNING.discard(process)
+
+
+def stop(*_: object) -> None:
+    """Pass SIGTERM on, so that every command saves a checkpoint, and start nothing more."""
+    STOPPED.set()
+    for process in list(RUNNING):
+        process.terminate()
+
+
+def prepare(arguments: argparse.Namespace, work: Path) -> Path:
+    corpus = work / "corpus"
+    if not (corpus / "manifest.json").is_file():
+        tokenizer = "wordpiece:30522,lower"
+        if arguments.vocab is not None:  # its first unused entry becomes end-of-text, which causal models need
+            tokenizer = str(work / "vocab.txt")
+            words = Path(arguments.vocab).read_text(encoding="utf-8").replace("[unused0]\n", "[EOT]\n", 1)
+            Path(tokenizer).write_text(words, encoding="utf-8")
+        etude("prepare", arguments.text, "-o", corpus, "--tokenizer", tokenizer, log=work / "prepare.log")
+    return corpus
+
+
+def pretrain(arguments: argparse.Namespace, work: Path, recipe: str, name: str, settings: list[str]) -> Path:
+    """Pre-train, or go on with what was interrupted; `train.minutes` were turned into steps at the first start."""
+    corpus, run = prepare(arguments, work), work / name
+    log = work / f"{name}.log"
+    if (run / "model.safetensors").is_file():
+        return run
+    if (run / "recipe.yaml").is_file():
+        etude("pretrain", "--resume", run, log=log, threads=4)
+    else:
+        etude("pretrain", recipe, corpus, "-o", run, *settings, *arguments.settings, log=log, threads=4)
+    return run
+
+
+def finetune(arguments: argparse.Namespace, run: Path, work: Path, name: str, rate: str, seed: int) -> None:
+    kind, options, epochs, *_ = TASKS[name]
+    folder = work / "tasks" / f"{name}-{rate}-{seed}"
+    log = work / "tasks" / f"{folder.name}.log"
+    if (folder / "model.safetensors").is_file():
+        return
+    if (folder / "recipe.yaml").is_file():
+        etude("finetune", "--resume", folder, "-q", log=log)
+        return
+    files = ["--train", f"{arguments.tasks}/{name}/train.jsonl.xz", "--dev", f"{arguments.tasks}/{name}/valid.jsonl.xz"]
+    settings = [*FINE_TUNING, f"train.lr={rate}", f"train.epochs={epochs}", f"train.seed={seed}"]
+    settings += [f"train.steps={arguments.task_steps}", "train.epochs=null"] if arguments.task_steps else []
+    etude("finetune", run, kind, *options, *files, "-o", folder, *settings, "-q", log=log)
+
+
+def read_scores(work: Path, name: str) -> dict[str, dict[int, float]]:
+    """Return the scores of the finished fine-tunings of a task, by rate and seed."""
+    import yaml
+
+    scores: dict[str, dict[int, float]] = {}
+    for folder in sorted((work / "tasks").glob(f"{name}-*/")):
+        rate, _, seed = folder.name.removeprefix(f"{name}-").rpartition("-")
+        if (folder / "model.safetensors").is_file() and rate in RATES:
+            plan = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
+            scores.setdefault(rate, {})[int(seed)] = 100 * plan["scores"][TASKS[name][3]]["value"]
+    return scores
+
+
+def best_rate(scores: dict[str, dict[int, float]]) -> str | None:
+    """Return the rate that is best with the first seed; None before all three were tried."""
+    first = {rate: values[0] for rate, values in scores.items() if 0 in values}
+    return max(first, key=lambda rate: first[rate]) if len(first) == len(RATES) else None
+
+
+def finetune_all(arguments: argparse.Namespace, run: Path, work: Path) -> None:
+    """Try the rates, then the other seeds at the best, task by task as each is done; the long tasks first."""
+    with ThreadPoolExecutor(arguments.processes) as pool:
+        trials = [(name, rate, 0) for name in arguments.only for rate in RATES]
+        list(pool.map(lambda job: finetune(arguments, run, work, *job), trials))
+        repeats = [
+            (name, rate, seed)
+            for name in arguments.only
+            if (rate := best_rate(read_scores(work, name))) is not None
+            for seed in range(1, arguments.seeds)
+        ]
+        list(pool.map(lambda job: finetune(arguments, run, work, *job), repeats))
+
+
+def collect(arguments: argparse.Namespace, run: Path, work: Path) -> dict[str, Any]:
+    """Collect pre-training and all scores, with every trial."""
+    lines = (
+        (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if (run / "metrics.jsonl").is_file() else []
+    )
+    valid = [json.loads(line) for line in lines if '"valid"' in line]
+    result: dict[str, Any] = {"recipe": arguments.recipe, "pretraining": valid[-1] if valid else None, "tasks": {}}
+    for name in arguments.only:
+        scores = read_scores(work, name)
+        rate = best_rate(scores)
+        values = list(scores[rate].values()) if rate else []
+        result["tasks"][name] = {
+            "trials": scores, "rate": rate, "values": values, "median": statistics.median(values) if values else None,
+        }  # fmt: skip
+    return result
+
+
+def print_table(result: dict[str, Any]) -> None:
+    print(f"pre-training: {json.dumps(result['pretraining'])}")
+    for name, row in result["tasks"].items():
+        _, _, _, score, goal, published = TASKS[name]
+        if row["median"] is None:
+            print(f"{name:12} {score:10} not done: {sum(map(len, row['trials'].values()))} runs so far")
+            continue
+        beside = f"BERT-medium {published}" if published else ""
+        values = " ".join(f"{value:.1f}" for value in row["values"])
+        mark = "reached" if row["median"] >= goal else "missed"
+        print(
+            f"{name:12} {score:10} {row['median']:6.1f}  goal {goal} {mark:8} lr {row['rate']}  all {values}  {beside}"
+        )
+
+
+def compare_decoders(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Pre-train decoder-20min and gpt2 at the same shape for the same minutes, one after the other."""
+    minutes = [f"train.minutes={arguments.minutes}"] if arguments.minutes else []
+    peer = ["model.layers=8", "model.width=512", "model.heads=8", "train.tokens=null", "train.batch_tokens=131072",
+            "train.micro_tokens=131072", f"train.minutes={arguments.minutes or 20}"]  # fmt: skip
+    results = {}
+    for recipe, settings in (("decoder-20min", minutes), ("gpt2", peer)):
+        run = pretrain(arguments, work, recipe, recipe, settings)
+        if (run / "metrics.jsonl").is_file():
+            lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            results[recipe] = [json.loads(line) for line in lines if '"valid"' in line][-1:]
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text")
+    parser.add_argument("tasks")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--vocab")
+    parser.add_argument("--recipe", default="encoder-20min")
+    parser.add_argument("--minutes", type=float, help="in place of the recipe's")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=12)
+    parser.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--task-steps", type=int, help="of every fine-tuning, in place of its epochs: for a trial")
+    parser.add_argument("--stop-after", type=float, help="seconds, after which everything saves and ends")
+    parser.add_argument("--decoder", action="store_true")
+    parser.add_argument("--settings", nargs="*", default=[], help="of the recipe, as in train.lr=1e-3")
+    arguments = parser.parse_args()
+    work: Path = arguments.work
+    work.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, stop)
+    if arguments.stop_after:
+        timer = threading.Timer(arguments.stop_after, stop)
+        timer.daemon = True
+        timer.start()
+    start = time.perf_counter()
+    if arguments.decoder:
+        print(json.dumps(compare_decoders(arguments, work), indent=1))
+        return
+    minutes = [f"train.minutes={arguments.minutes}"] if arguments.minutes else []
+    run = pretrain(arguments, work, arguments.recipe, "encoder", minutes)
+    print(f"pre-training: {time.perf_counter() - start:.0f} s", flush=True)
+    if (run / "model.safetensors").is_file():
+        finetune_all(arguments, run, work)
+    result = collect(arguments, run, work)
+    (work / "twenty_minutes.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    print_table(result)
+    print(f"{time.perf_counter() - start:.0f} s in all{', stopped: run it again' if STOPPED.is_set() else ''}")
+
+
+if __name__ == "__main__":
+    main()
