@@ -53,6 +53,14 @@ def missing_reason(row: dict[str, Any]) -> str:
     return "failed" if row["failed"] else "not done"
 
 
+def format_score(row: dict[str, Any], column: str) -> str:
+    """Format the score of a row on a column: mean ± deviation, or the mean of the seeds that are done so far."""
+    partial = row.get("partial", {}).get(column)
+    if partial is not None and column not in row["scores"]:
+        return f"{format_points(partial['mean'])} ({len(partial['seeds'])} of {partial['planned']} seeds)"
+    return format_spread(row["scores"].get(column), missing_reason(row))
+
+
 def format_cost(row: dict[str, Any]) -> tuple[str, str, str]:
     """Format FLOPs, tokens and seconds of a row's pre-training."""
     spent = row.get("pretraining")
@@ -74,7 +82,7 @@ def render_markdown(results: dict[str, Any], language: str = "en") -> str:
         lines += [localize(results["question"], language), ""]
     lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rank_rows(results):
-        scores = [format_spread(row["scores"].get(column["name"]), missing_reason(row)) for column in columns]
+        scores = [format_score(row, column["name"]) for column in columns]
         parameters = format_count(row["parameters"], "KMBT") if "parameters" in row else "0"
         cells = [
             localize(row["label"], language),
@@ -126,9 +134,7 @@ def _build_table(results: dict[str, Any]) -> Any:
         table.add_column(name, justify="right")
     for row in rank_rows(results):
         style = "" if row["kind"] == "contender" else "dim"
-        scores = [
-            format_spread(row["scores"].get(column["name"]), missing_reason(row)) for column in results["columns"]
-        ]
+        scores = [format_score(row, column["name"]) for column in results["columns"]]
         label = Text(localize(row["label"], "en"), style="bold" if not style else "dim")
         table.add_row(label, format_spread(row["mean"], missing_reason(row)), *scores, *format_cost(row), style=style)
     return table

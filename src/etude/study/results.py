@@ -93,6 +93,8 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
     mean = outcomes.summary(row.name, MEAN).json() if outcomes.has_scores(row.name, MEAN) else None
     values: dict[str, Any] = {
         "name": row.name, "label": row.label, "kind": row.kind, "amount": row.amount, "scores": scores, "mean": mean,
+        "partial": {name: {"mean": fmean(values), "seeds": values, "planned": len(plan.units)}
+                    for (row_name, name), values in outcomes.partial.items() if row_name == row.name},
         "tuned": {name: changes for name, changes in tuned.items() if changes and row.kind != "majority"},
         "failed": sorted({message for key, message in outcomes.errors.items()
                           if plan.cells[key].position["row"] == row.name}),

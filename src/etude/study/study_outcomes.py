@@ -24,6 +24,7 @@ class StudyOutcomes:
         self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
         self.scores: dict[tuple[str, str], np.ndarray] = {}  # (pre-training seeds, transfer seeds)
         self.examples: dict[tuple[str, str], np.ndarray] = {}  # (seeds, examples) pseudo-values
+        self.partial: dict[tuple[str, str], list[float]] = {}  # scores of the seeds that are done, where some are not
         self.progress: dict[str, Progress] = {}  # of language models, by row
         for column in plan.columns:
             for row in plan.rows:
@@ -52,6 +53,7 @@ class StudyOutcomes:
             if all(store.state(key) == "done" for key in keys):
                 candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
         if not candidates:
+            self._collect_partial(row, column)
             return
         number = -max(candidates)[1]
         self.chosen[row.name, column.name] = number
@@ -62,6 +64,17 @@ class StudyOutcomes:
         values = {key: pseudo_values(outcome) for key, outcome in outcomes.items()}
         table = np.stack([values[key] for key in keys]).reshape(*shape, -1)
         self.examples[row.name, column.name] = _group_by_seed(table)
+
+    def _collect_partial(self, row: Row, column: Column) -> None:
+        """Keep the scores of the seeds that are done; of several tuned settings, of the one with the most."""
+        plan, store = self.plan, self.plan.store
+        listed: list[list[float]] = []
+        for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
+            keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
+            listed.append([float(load_outcome(store, key).score()) for key in keys if store.state(key) == "done"])
+        scores = max(listed, key=len)
+        if scores:
+            self.partial[row.name, column.name] = scores
 
     # --- scores of a row on a column, a task, or all of them ----------------------------------------
 

@@ -62,7 +62,7 @@ def _render_row(results: JsonDict, row: JsonDict, number: int, axis: Axis, colou
         words = translate("start_unknown") if earlier is None else f"{earlier['flops']:.2e} FLOPs"
         small = f"<small>{escape(row['system'])} · {translate('start')}: {words}</small>"
     parts = "".join(
-        f'<td class="part">{_render_key(column)}{render_spread(row["scores"].get(column["name"]))}</td>'
+        f'<td class="part">{_render_key(column)}{_render_score(row, column["name"])}</td>'
         for column in results["columns"]
     )
     if mean is None:
@@ -84,6 +84,15 @@ def _render_row(results: JsonDict, row: JsonDict, number: int, axis: Axis, colou
         f'<td class="n mean">{value}</td><td class="plot">{plot}</td>{parts}'
         f'<td class="part"><span class="key">{translate("cost")}</span>{_render_cost(row)}</td></tr>'
     )
+
+
+def _render_score(row: JsonDict, column: str) -> str:
+    """Render mean and deviation, or the mean of the seeds that are done so far and how many these are."""
+    partial = row.get("partial", {}).get(column)
+    if partial is None or column in row["scores"]:
+        return render_spread(row["scores"].get(column))
+    count = f"{len(partial['seeds'])}/{partial['planned']} {translate('seeds')}"
+    return f"<span>{format_points(partial['mean'])}<span class='under'>{count}</span></span>"
 
 
 def _render_cost(row: JsonDict) -> str:
