@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.cli.adapter import Call, Command, long_flag
+from etude.cli.advice import advise, has_gpu
 from etude.cli.exits import exit_interrupted
 from etude.cli.graph import RELATIONS, SHARED, print_graph, print_next_steps, refuse_text_options
 from etude.cli.printing import echo, make_console
@@ -74,8 +75,11 @@ def present_prepare(
     console = make_console()
     console.print(rows)
     place = shlex.quote(str(out))
-    console.print(f"\nThe corpus is in {out}. Next, with any name that 'etude recipes' lists:", soft_wrap=True)
-    console.print(f"  etude check bert-small {place}\n  etude pretrain bert-small {place} -o runs/bert", soft_wrap=True)
+    advice = advise(corpus.manifest, has_gpu())
+    console.print(f"\nThe corpus is in {out}. Next, {advice.reason}, in about {advice.minutes} min:", soft_wrap=True)
+    for line in advice.commands(place):
+        console.print(f"  {line}", soft_wrap=True)
+    console.print("'etude recipes' lists the others.", soft_wrap=True)
 
 
 def _prepare_graph(call: Call[Corpus], graph_options: dict[str, Any]) -> None:

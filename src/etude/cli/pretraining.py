@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.cli.adapter import Call, Command
+from etude.cli.advice import advise_on_time, format_duration
 from etude.cli.exits import exit_interrupted
 from etude.cli.printing import echo, make_console
 from etude.cli.transfer import print_task_run
+from etude.cli.words import split_settings
 from etude.errors import UserError
 from etude.verbs import pretraining as verbs
 from etude.verbs.transfer import is_finetuning, resume_finetune
@@ -33,9 +35,8 @@ def present_check(call: Call[Check]) -> None:
     table.add_column(style="bold")
     table.add_column()
     settings = result.recipe.train
-    minutes = result.seconds / 60
     unit, source = ("triples", "graph") if result.recipe.reads_graph else ("tokens", "text")
-    time = f"{minutes:,.1f} min" if minutes < 90 else f"{minutes / 60:,.1f} h"
+    time = format_duration(result.seconds)
     for name, value in (
         ("recipe", f"{result.recipe.name}: {result.recipe.model_kind} + {result.recipe.objective_kind}"),
         ("parameters", f"{result.parameters:,}"),
@@ -51,9 +52,11 @@ def present_check(call: Call[Check]) -> None:
         table.add_row("loss to beat", f"{result.unigram_nats:.3f} (knowing only how often each token occurs)")
     console = make_console(highlight=True)
     console.print(table)
-    for problem in result.problems:
+    words = split_settings(call.words)[0]
+    too_long = advise_on_time(words[0], words[1], result.seconds) if len(words) == 2 else None
+    for problem in [*result.problems, *([too_long] if too_long else [])]:
         console.print(f"! {problem}", highlight=False, style="yellow")
-    if not result.problems:
+    if not result.problems and not too_long:
         console.print("No problems found.")
 
 

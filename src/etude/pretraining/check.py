@@ -16,7 +16,7 @@ from etude.objectives.base import PretrainingObjective
 from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import load_recipe, resolve_recipe
-from etude.pretraining.trial import Speed, measure_speed
+from etude.pretraining.trial import Speed, measure_speed, shorten_steps
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
@@ -69,7 +69,7 @@ def check(
             f"has {available / 1e9:,.1f} GB of memory. Make model.layers, model.width or model.context smaller."
         )
     rows = build_rows(resolved, corpus, objective)
-    speed = measure_speed(resolved, corpus, device)
+    speed = measure_speed(shorten_steps(resolved, device, rows.row_tokens), corpus, device)
     steps = schedule.total_steps(
         settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
         epoch_rows=len(rows),

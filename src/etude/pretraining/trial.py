@@ -22,6 +22,7 @@ from etude.train.loop import Loop
 # impossible the models are compiled anew for graphs of their own, which are recorded at the second and third step
 WARM_UP = recorded_step.WARM_UP + 5
 SECONDS = 2.0
+TRIAL_TOKENS = 1024  # of a step of such a trial
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,15 @@ class Speed:
     loss: float  # at the start: near log(vocabulary) where all is well
     startup: float  # seconds until steps ran at speed: compilation, recording, first touches
     loader_wait: float  # the share of the time that was spent on waiting for batches
+
+
+def shorten_steps(recipe: Recipe, device: torch.device, row_tokens: int | None) -> Recipe:
+    """Return a recipe with smaller steps, for a trial on a CPU: a step of a published batch takes it minutes."""
+    tokens = max(TRIAL_TOKENS, row_tokens or 0)
+    if device.type != "cpu" or recipe.train.batch_tokens <= tokens:
+        return recipe
+    changes = {"train.batch_tokens": tokens, "train.micro_tokens": None, "train.batch_ramp": None}
+    return recipe.with_settings(changes)
 
 
 def measure_speed(recipe: Recipe, corpus: Source, device: torch.device, seconds: float = SECONDS) -> Speed:

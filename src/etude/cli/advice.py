@@ -1,0 +1,99 @@
+"""What to do next with a corpus: a recipe that fits the text and the machine, and minutes, so that its cost is known.
+
+A published recipe takes days of many GPUs as it stands; with `train.minutes` a run lasts as long as it is given. The
+schedule of a short run is short too: a warm-up of ten thousand steps would outlast it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SHORT = "train.batch_tokens=8192 train.lr=5e-4 train.warmup=0.1"  # of a published recipe in some minutes
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A recipe with its settings, for so many minutes, and the reason."""
+
+    recipe: str
+    minutes: int
+    settings: str
+    reason: str
+
+    def commands(self, corpus: str) -> list[str]:
+        """The two lines to type: what the run will be, and the run."""
+        words = " ".join(part for part in (f"train.minutes={self.minutes}", self.settings) if part)
+        name = self.recipe.partition("-")[0]
+        return [
+            f"etude check {self.recipe} {corpus} {words}",
+            f"etude pretrain {self.recipe} {corpus} -o runs/{name} {words}",
+        ]
+
+
+# (tokens of the corpus below which it fits, recipe, minutes, settings); the last of each list fits any text
+CPU = [
+    (300_000, "bert-toy", 2, ""),
+    (5_000_000, "bert-tiny", 15, SHORT),
+    (10**18, "bert-mini", 60, SHORT),
+]
+GPU = [
+    (300_000, "bert-toy", 1, ""),
+    (5_000_000, "bert-mini", 5, SHORT),
+    (50_000_000, "bert-small", 20, "train.batch_tokens=65536 train.lr=5e-4 train.warmup=0.1"),
+    (10**18, "encoder-modern", 60, "train.batch_tokens=131072 train.batch_ramp=null"),
+]
+PAIRS = [(500_000, "transformer-toy", 5, ""), (10**18, "transformer-small", 60, "train.warmup=0.1")]
+WORDS = [(500_000, "skipgram-toy", 1, ""), (10**18, "word2vec-skipgram", 10, "")]
+
+
+def advise(manifest: Mapping[str, Any], has_gpu: bool) -> Advice:
+    """Return a recipe for a corpus by its manifest: its tokenizer, whether it holds pairs, and how much text it has."""
+    tokens = int(manifest["parts"]["train"]["tokens"])
+    reading = manifest.get("settings", {}).get("reading", {})
+    table, kind = GPU if has_gpu else CPU, "a masked model"
+    if reading.get("pairs"):
+        table, kind = PAIRS, "a translation model"
+    elif manifest["tokenizer"]["kind"] == "word":
+        table, kind = WORDS, "vectors of whole words"
+    _, recipe, minutes, settings = next(row for row in table if tokens < row[0])
+    machine = "a GPU" if has_gpu else "this CPU"
+    return Advice(recipe, minutes, settings, f"{kind} for {format_tokens(tokens)} tokens on {machine}")
+
+
+def format_tokens(tokens: int) -> str:
+    """Format a number of tokens briefly: 97 thousand, 2.4 million."""
+    for limit, word in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if tokens >= limit:
+            return f"{tokens / limit:.3g} {word}"
+    return str(tokens)
+
+
+def has_gpu() -> bool:
+    """Whether the machine has an NVIDIA GPU, without loading torch, which takes seconds."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return Path("/proc/driver/nvidia/version").exists() and hidden not in ("", "-1")
+
+
+def format_duration(seconds: float) -> str:
+    """Format a time as a person says it: minutes, hours, days or years."""
+    for size, word in ((365.25 * 86_400, "years"), (86_400, "days"), (3_600, "hours")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.1f} {word}"
+    return f"{seconds / 60:,.1f} min"
+
+
+LONG = 2 * 86_400.0  # seconds of a run that nobody starts by accident
+
+
+def advise_on_time(recipe: str, corpus: str, seconds: float) -> str | None:
+    """Return advice where a run would take days; None where it is short."""
+    if seconds < LONG:
+        return None
+    return (
+        f"As published it takes {format_duration(seconds)} on this machine. Give it the time you have: "
+        f"etude check {recipe} {corpus} train.minutes=60 {SHORT}"
+    )

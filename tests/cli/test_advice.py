@@ -1,0 +1,67 @@
+"""What a new user is told to do next: it fits the text and the machine, its cost is known, and the commands run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from etude.cli.advice import CPU, GPU, PAIRS, WORDS, advise, advise_on_time, format_duration
+from etude.cli.main import app
+from etude.pretraining.trial import TRIAL_TOKENS, shorten_steps
+from etude.recipes.schema import Recipe
+from etude.train import schedule
+
+
+def manifest(tokens: int, kind: str = "wordpiece", pairs: list[str] | None = None) -> dict[str, Any]:
+    parts = {"train": {"tokens": tokens}}
+    return {"parts": parts, "tokenizer": {"kind": kind}, "settings": {"reading": {"pairs": pairs}}}
+
+
+def test_the_recipe_fits_the_text_and_the_machine() -> None:
+    assert advise(manifest(90_000), has_gpu=False).recipe == "bert-toy"
+    assert advise(manifest(2_000_000), has_gpu=False).recipe == "bert-tiny"
+    assert advise(manifest(40_000_000), has_gpu=True).recipe == "bert-small"
+    assert advise(manifest(90_000, "word"), has_gpu=True).recipe == "skipgram-toy"
+    assert advise(manifest(90_000, pairs=["en", "ko"]), has_gpu=False).recipe == "transformer-toy"
+    words = advise(manifest(2_000_000), has_gpu=False)
+    assert "2 million tokens on this CPU" in words.reason
+    assert all(f"train.minutes={words.minutes}" in line for line in words.commands("data/x")), "its cost is known"
+
+
+@pytest.mark.parametrize("row", [*CPU, *GPU, *PAIRS, *WORDS], ids=lambda row: row[1])
+def test_every_advised_recipe_takes_its_settings(row: tuple[int, str, int, str]) -> None:
+    _, recipe, minutes, settings = row
+    loaded = Recipe.load(recipe, [f"train.minutes={minutes}", *settings.split()]).resolve(vocab=2000)
+    assert loaded.train.minutes == minutes and loaded.train.steps is None
+    assert schedule.warmup_steps(loaded.train, 200) < 100, "a short run is not all warm-up"
+
+
+def test_prepare_ends_with_commands_that_can_be_typed(prepared: Callable[[str], Path], tmp_path: Path) -> None:
+    text = tmp_path / "a text.txt"
+    text.write_text("A cat sat on a mat. It was glad.\n\n" * 60, encoding="utf-8")
+    done = CliRunner().invoke(app, ["prepare", str(text), "-o", str(tmp_path / "my data"), "-t", "wordpiece:200"])
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("etude ")]
+    assert len(lines) == 2 and "bert-small" not in done.stdout and "in about 2 min" in done.stdout.replace("1 min", "2 min")
+    check = shlex.split(lines[0])[1:]
+    checked = CliRunner().invoke(app, check, catch_exceptions=False)
+    assert checked.exit_code == 0 and "time" in checked.stdout
+
+
+def test_a_run_of_years_is_called_so() -> None:
+    assert format_duration(90) == "1.5 min" and format_duration(51_216.9 * 3600) == "5.8 years"
+    assert advise_on_time("bert-small", "data/x", 3600.0) is None
+    assert "train.minutes=60" in str(advise_on_time("bert-small", "data/x", 1e9))
+
+
+def test_a_trial_on_a_cpu_takes_short_steps() -> None:
+    import torch
+
+    recipe = Recipe.load("bert-small").resolve(vocab=2000)
+    assert shorten_steps(recipe, torch.device("cpu"), 512).train.batch_tokens == TRIAL_TOKENS
+    assert shorten_steps(recipe, torch.device("cpu"), 4096).train.batch_tokens == 4096, "one row at least"
+    assert shorten_steps(recipe, torch.device("cuda"), 512) is recipe
