@@ -21,10 +21,11 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import typer
 
+from etude.cli.activity import show_activity, until_first, yield_to
 from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
 from etude.errors import UserError
 
@@ -49,6 +50,7 @@ class Command:
     hint: str = ""  # behind that message
     missing: str = ""  # the message where a required option is missing; typer's own if empty
     grouped: bool = True  # settings have a group: model.layers
+    prints_lines: bool = False  # progress is printed as whole lines, with silence between them
     rest: str = ""  # the option that takes places beyond those of the verb
 
     @property
@@ -63,7 +65,11 @@ class Command:
 
         def run(**values: Any) -> None:
             own = {name: values[name] for name in self._own_names if name in values}
-            self.present(Call(self, values), **own)
+            try:
+                self.present(Call(self, values), **own)
+            except KeyboardInterrupt:  # before there was anything to save
+                typer.echo("\nStopped.", err=True)
+                raise typer.Exit(130) from None
 
         run.__name__, run.__doc__ = self.called, summary
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -145,9 +151,20 @@ class Call(Generic[Result]):
         return self.options
 
     def __call__(self, **hooks: Callable[..., None]) -> Result:
-        """Calls the verb; `hooks` are its functions that receive progress."""
-        result: Result = self.command.verb(**self.arguments, **hooks)
+        """Calls the verb; `hooks` are its functions that receive progress. Until it ends, a line says what goes on."""
+        arguments, quiet = self.arguments, bool(self._values.get("quiet"))
+        with show_activity(self.stage, quiet) as activity:
+            watched = {name: yield_to(activity, hook, self.command.prints_lines) for name, hook in hooks.items()}
+            result: Result = self.command.verb(**arguments, **watched)
+        if isinstance(result, collections.abc.Iterator):  # answers come one by one: nothing is done yet
+            return cast(Result, until_first(result, self.stage, quiet))
         return result
+
+    @property
+    def stage(self) -> str:
+        """What the command does, before anything of it is known: its name and what it was given."""
+        given = [word for word in map(str, self.words) if "=" not in word][:2]
+        return " ".join([self.command.called, *(word if len(word) <= 40 else f"{word[:39]}…" for word in given)])
 
 
 # --- what a signature says --------------------------------------------------------------------------

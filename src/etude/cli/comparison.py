@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import interruptible
 from etude.cli.printing import echo, make_console
@@ -24,8 +25,6 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
         quiet: Only the result.
     """
     console = _console()
-    if not quiet:  # torch takes seconds to load: say at once what is going on
-        echo(f"Planning {call.words[0] if call.words else ''}".rstrip(), err=True)
     arguments = call.arguments
     if dry_run:
         from etude.study.leaderboard import build_plan_table, summarize_plan
@@ -34,7 +33,8 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
         shared = {name: arguments[name] for name in names}
         files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
         for file in files:
-            plan, cells, power = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
+            with show_activity(f"planning {file}", quiet):
+                plan, cells, power = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
             console.print(build_plan_table(plan, cells))
             console.print("\n".join([summarize_plan(plan, arguments["workers"] or 1), *power]))
         return
@@ -114,13 +114,14 @@ def _print_claims(results: dict[str, Any], console: Console) -> None:
 
 
 COMMANDS = (
-    Command(verbs.demo, present_demo),
+    Command(verbs.demo, present_demo, prints_lines=True),
     Command(
         verbs.study,
         present_study,
         usage="A study is wanted, such as studies/mask-rate.yaml",
         grouped=False,
+        prints_lines=True,
         rest="others",
     ),
-    Command(verbs.pick, present_pick),
+    Command(verbs.pick, present_pick, prints_lines=True),
 )

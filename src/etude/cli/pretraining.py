@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.advice import advise_on_time, format_duration
 from etude.cli.exits import exit_interrupted
@@ -141,8 +142,6 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Pat
         corpus: With --resume: where its corpus is now.
     """
     quiet = call.options["quiet"]
-    if not quiet:  # torch takes seconds to load: say at once what is going on
-        echo(f"Resuming {resume}" if resume else f"Loading {' '.join(call.words)}", err=True)
     if resume is None:
         print_end(call(), quiet)
         return
@@ -154,15 +153,17 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Pat
     if is_finetuning(resume):
         if corpus is not None:
             raise UserError(f"{resume} is a fine-tuning: it has no corpus. Leave --corpus away.")
-        print_task_run(resume_finetune(resume, quiet=quiet), resume)
+        with show_activity(f"resuming {resume}", quiet):
+            tuned = resume_finetune(resume, quiet=quiet)
+        print_task_run(tuned, resume)
         return
-    print_end(verbs.resume(resume, corpus=corpus, quiet=quiet), quiet)
+    with show_activity(f"resuming {resume}", quiet):
+        run = verbs.resume(resume, corpus=corpus, quiet=quiet)
+    print_end(run, quiet)
 
 
 def present_distill(call: Call[Run]) -> None:
     quiet = call.options["quiet"]
-    if not quiet:
-        echo(f"Loading {' '.join(call.words)}, teacher {call.options['teacher']}", err=True)
     print_end(call(), quiet)
 
 

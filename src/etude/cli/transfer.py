@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import exit_interrupted
 from etude.cli.printing import echo
@@ -29,14 +30,18 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
     if resume is not None:
         if call.words or any(options[name] for name in ("train", "dev", "out", "teacher")):
             raise UserError("--resume takes nothing but the run: its task and files are inside.")
-        print_task_run(verbs.resume_finetune(resume, quiet=options["quiet"]), resume)
+        with show_activity(f"resuming {resume}", bool(options["quiet"])):
+            tuned = verbs.resume_finetune(resume, quiet=options["quiet"])
+        print_task_run(tuned, resume)
         return
     arguments = call.arguments
     from etude.transfer.suite import SUITES
 
     if arguments["task"] in SUITES:
         shared = {name: arguments[name] for name in ("train", "out", "settings", "skip_bad", "quiet")}
-        print_suite(verbs.finetune_suite(arguments["run"], arguments["task"], **shared))
+        with show_activity(call.stage, bool(arguments["quiet"])):
+            suite = verbs.finetune_suite(arguments["run"], arguments["task"], **shared)
+        print_suite(suite)
     else:
         print_task_run(call(), arguments["out"])
 

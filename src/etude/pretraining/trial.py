@@ -14,6 +14,7 @@ from etude.pretraining.loop import build_rows
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source
+from etude.stages import report_stage
 from etude.train import recorded_step
 from etude.train.device import synchronize
 from etude.train.loop import Loop
@@ -50,6 +51,7 @@ def shorten_steps(recipe: Recipe, device: torch.device, row_tokens: int | None) 
 
 def measure_speed(recipe: Recipe, corpus: Source, device: torch.device, seconds: float = SECONDS) -> Speed:
     """Take real steps on a throw-away learner: what the run will cost, measured."""
+    report_stage(f"measuring {recipe.name}: a few steps")
     model, objective = build_learner(recipe, corpus.tokenizer)
     rows = build_rows(recipe, corpus, objective)
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TextIO
 
+from etude.stages import report_stage
+
 FIRST_SECONDS = 0.5  # before the first line: short runs finish before it and print nothing in between
 TERMINAL_SECONDS = 0.25  # between lines: more often cannot be read
 PLAIN_SECONDS = 10.0
@@ -56,6 +58,7 @@ class Progress:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if not quiet:
+            report_stage(None)  # this line takes its place
             self._thread = threading.Thread(target=self._draw_repeatedly, name="etude-progress", daemon=True)
             self._thread.start()
 

@@ -30,6 +30,7 @@ from etude.runs.run import TASK, Run
 from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import ExampleFile, Plan
 from etude.runs.training import discard_untrained, lock_run, train_loop
+from etude.stages import report_stage
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
 from etude.tasks.distilled_task import DistilledTask
@@ -95,7 +96,9 @@ def finetune(
     """
     refuse_existing(Path(out))
     kind, overrides = resolve_dataset(task, overrides)
+    report_stage(f"opening {base}")
     start = open_pretrained(base)
+    report_stage(f"reading {train}")
     attach_linker(start.model, plans.resolve_settings(kind, overrides, start.model)[1])
     with warn_once():
         if plans.resolve_settings(kind, overrides, start.model)[1].probe:

@@ -1,0 +1,88 @@
+"""The line that says what a command does: within two seconds, and out of the way of everything else."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from etude.cli import activity as module
+from etude.cli.activity import Activity, show_activity, until_first, yield_to
+from etude.stages import report_stage
+from etude.train.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.FIRST_SECONDS <= 2, "a command is never silent for two seconds"
+    monkeypatch.setattr(module, "FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(module, "TERMINAL_SECONDS", 0.02)
+
+
+def wait_for(stream: io.StringIO, text: str) -> None:
+    end = time.monotonic() + 5
+    while text not in stream.getvalue():
+        assert time.monotonic() < end, stream.getvalue()
+        time.sleep(0.01)
+
+
+def test_stages_are_shown_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    with show_activity("check bert data/x"):
+        wait_for(stream, "check bert data/x… 0 s")
+        report_stage("measuring")
+        wait_for(stream, "measuring… 0 s")
+        logging.getLogger("etude").warning("a message")
+        assert "\r\x1b[Ka message\n" in stream.getvalue(), "on a line of its own"
+        Progress(3, stream=Terminal()).close()  # the progress of a run takes the place of the line
+        before = stream.getvalue()
+        time.sleep(0.1)
+        assert stream.getvalue() == before and before.endswith(("\r\x1b[K", "a message\n"))
+
+
+def test_a_log_has_one_line_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    with show_activity("evaluate runs/x"):
+        wait_for(stream, "evaluate runs/x… 0 s\n")
+        time.sleep(0.1)
+    assert stream.getvalue() == "evaluate runs/x… 0 s\n"
+
+
+def test_quiet_and_quick_commands_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(module, "FIRST_SECONDS", 60.0)
+    with show_activity("fill"):
+        pass
+    with show_activity("fill", quiet=True) as nobody:
+        assert nobody is None
+    assert list(until_first(iter("abc"), "predict", quiet=False)) == ["a", "b", "c"]
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_hook_prints_where_no_line_stands(goes_on: bool) -> None:
+    stream = Terminal()
+    line = Activity("study s.yaml", stream)
+    received: list[Any] = []
+    hook = yield_to(line, received.append, goes_on)
+    wait_for(stream, "study")
+    hook("a cell is done")
+    assert received == ["a cell is done"]
+    before = len(stream.getvalue())
+    if goes_on:
+        wait_for(stream, "study s.yaml… 0 s\x1b[K\r\x1b[K\rstudy")
+    else:
+        time.sleep(0.1)
+        assert len(stream.getvalue()) == before
+    line.close()
