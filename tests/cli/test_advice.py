@@ -46,7 +46,8 @@ def test_prepare_ends_with_commands_that_can_be_typed(prepared: Callable[[str], 
     text.write_text("A cat sat on a mat. It was glad.\n\n" * 60, encoding="utf-8")
     done = CliRunner().invoke(app, ["prepare", str(text), "-o", str(tmp_path / "my data"), "-t", "wordpiece:200"])
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("etude ")]
-    assert len(lines) == 2 and "bert-small" not in done.stdout and "in about 2 min" in done.stdout.replace("1 min", "2 min")
+    assert len(lines) == 2 and "bert-small" not in done.stdout
+    assert "in about 2 min" in done.stdout or "in about 1 min" in done.stdout, "on a CPU, on a GPU"
     check = shlex.split(lines[0])[1:]
     checked = CliRunner().invoke(app, check, catch_exceptions=False)
     assert checked.exit_code == 0 and "time" in checked.stdout

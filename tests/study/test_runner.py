@@ -97,7 +97,7 @@ def test_a_study_cut_off_tells_what_there_is(report: Report, study: Study, tmp_p
     table = (folder / "table.md").read_text(encoding="utf-8")
     assert "not tested" in table and "| not done |" in table and "Not done" in cut.page.read_text(encoding="utf-8")
     done = report.results["rows"][1]["scores"]["topic@16"]["seeds"][0]
-    assert rows["gpt"]["partial"] == {"topic@16": {"mean": done, "seeds": [done], "planned": 2}}, "the seed that is done"
+    assert rows["gpt"]["partial"] == {"topic@16": {"mean": done, "seeds": [done], "planned": 2}}, "the finished seed"
     assert f"| {100 * done:.1f} (1 of 2 seeds) |" in table and "1/2" in cut.page.read_text(encoding="utf-8")
 
 
