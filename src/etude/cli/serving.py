@@ -17,7 +17,9 @@ def present_serve(call: Call[None]) -> None:
     def print_address(server: Server) -> None:
         for served in server.service.models.values():
             typer.echo(f"{served.name} at {server.address} ({', '.join(served.abilities)})", err=True)
-        typer.echo(f"Page {server.address}/   API {server.address}/api   Ctrl-C ends it. Try:", err=True)
+        pages = {"Page": "/", **({"Board": "/board"} if server.service.board else {}), "API": "/api"}
+        places = "   ".join(f"{name} {server.address}{path}" for name, path in pages.items())
+        typer.echo(f"{places}   Ctrl-C ends it. Try:", err=True)
         typer.echo(f"  {server.curl}", err=True)
 
     call(on_start=print_address)

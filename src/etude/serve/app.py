@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI
@@ -29,6 +30,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp
 
 from etude.errors import UserError
+from etude.serve.board import Board
+from etude.serve.board_routes import add_board
 from etude.serve.endpoints import KINDS, Kind
 from etude.serve.engine import Engine
 from etude.serve.guard import Guard
@@ -53,9 +56,16 @@ class Service:
     metrics: Metrics
     limits: Limits
     needs_token: bool = False
+    board: Board | None = None
 
     @classmethod
-    def create(cls, models: Sequence[ServedModel], limits: Limits, needs_token: bool = False) -> Service:
+    def create(
+        cls,
+        models: Sequence[ServedModel],
+        limits: Limits,
+        needs_token: bool = False,
+        board: str | Path | None = None,
+    ) -> Service:
         """Check the names of the runs and create their engine."""
         named = {served.name: served for served in models}
         if len(named) < len(models):
@@ -65,7 +75,9 @@ class Service:
         metrics.watch(
             lambda: engine.pending, lambda: sum(generator.new_tokens for generator in engine.generators.values())
         )
-        return cls(named, engine, metrics, limits, needs_token)
+        folders = {served.folder: served.name for served in models if served.folder is not None}
+        shown = None if board is None else Board(board, folders)
+        return cls(named, engine, metrics, limits, needs_token, shown)
 
     @property
     def kinds(self) -> list[Kind]:
@@ -92,7 +104,7 @@ class Service:
     def describe(self) -> About:
         """What GET /about answers."""
         runs = [served.describe() for served in self.models.values()]
-        return About(runs=runs, board=False, token=self.needs_token)
+        return About(runs=runs, board=self.board is not None, token=self.needs_token)
 
 
 def create_app(service: Service, hosts: frozenset[str] | None, token: str | None) -> ASGIApp:
@@ -115,7 +127,9 @@ def create_app(service: Service, hosts: frozenset[str] | None, token: str | None
         lifespan=run_engine,
     )
     _add_error_handlers(app, service)
-    _add_pages(app)
+    _add_pages(app, service.board is not None)
+    if service.board is not None:
+        add_board(app, service.board, service.needs_token)
     _add_state(app, service)
     for kind in service.kinds:
         _add_endpoint(app, service, kind)
@@ -237,7 +251,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_pages(app: FastAPI, has_board: bool) -> None:
     folder = files("etude.serve").joinpath("page")
     contents = {
         entry.name: (entry.read_bytes(), STATIC[entry.name[entry.name.rindex(".") :]])
@@ -252,9 +266,9 @@ def _add_pages(app: FastAPI) -> None:
 
         app.add_api_route(path, send, include_in_schema=False)
 
-    for path, name in (("/", "index.html"), ("/api", "api.html"), ("/board", "board.html")):
-        if name in contents:
-            add(path, name)
+    pages = {"/": "index.html", "/api": "api.html", **({"/board": "board.html"} if has_board else {})}
+    for path, name in pages.items():
+        add(path, name)
     for name in contents:
         add(f"/static/{name}", name)
 
@@ -306,5 +320,9 @@ def _add_error_handlers(app: FastAPI, service: Service) -> None:
         service.metrics.count_refusal(problem.status)
         return problem.response()
 
+    async def explain(http: HttpRequest, error: Exception) -> Response:
+        return _explain(error)
+
+    app.add_exception_handler(UserError, explain)
     app.add_exception_handler(RequestValidationError, refuse_body)
     app.add_exception_handler(HTTPException, refuse)

@@ -44,7 +44,8 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-OPEN_PATHS = frozenset({"/", "/board", "/api", "/health", "/favicon.ico"})  # and /static/: these hold nothing private
+# these hold nothing private, as does /static/; /board/report asks for a ticket, because a link carries no token
+OPEN_PATHS = frozenset({"/", "/board", "/api", "/health", "/favicon.ico", "/board/report"})
 PAGES = frozenset({"/", "/board", "/api"})  # what a link on another site may lead to
 
 

@@ -50,6 +50,7 @@ class ServedModel:
     roles: dict[str, str] = field(default_factory=dict)  # all parts of an example, and their columns
     pairs: tuple[str, str] | None = None  # of a translation model
     generates: bool = False
+    folder: Path | None = None  # where it lies, if on this machine
 
     @classmethod
     def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
@@ -59,7 +60,8 @@ class ServedModel:
             baseline = BaselineModel.open(folder)
             endpoints: dict[str, Endpoint[Any]] = {"predict": predict_endpoint(baseline)}
             system, inputs = baseline.baseline.name, baseline.inputs
-            return cls(name, system, endpoints, None, baseline.kind, inputs, list_roles(baseline))
+            roles, place = list_roles(baseline), Path(folder).resolve()
+            return cls(name, system, endpoints, None, baseline.kind, inputs, roles, folder=place)
         model = load(folder, device)
         tuned = TaskModel.open(folder, model.device) if (Path(folder) / plan.FILE).is_file() else None
         candidates = _try_endpoints(model, tuned)
@@ -76,6 +78,7 @@ class ServedModel:
             list_roles(tuned) if tuned else {},
             run.pairs if run else None,
             "generate" in candidates,
+            Path(folder).resolve() if Path(folder).exists() else None,
         )
 
     @property

@@ -21,6 +21,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    board: str | Path | None = None,
     device: str | None = None,
     token_file: str | Path | None = None,
     name: Sequence[str] = (),
@@ -31,12 +32,13 @@ def serve(
     quiet: bool = False,
     on_start: Callable[[Server], None] | None = None,
 ) -> None:
-    """Runs behind HTTP, with a page: fill, generate, translate, predict, attention, encode.
+    """Runs behind HTTP, with a page: fill, generate, translate, predict, attention, encode; a board of a folder.
 
     Args:
         runs: Runs, baselines, folders of transformers, or hub ids.
         host: Where to listen; 0.0.0.0 lets other machines in, which need a token.
         port: 0: any that is free.
+        board: A folder of runs and studies to show: live curves, cards, comparisons, reports.
         device: cpu or cuda; a GPU where there is one.
         token_file: A file with the bearer token that requests must bring; ETUDE_TOKEN does the same.
         name: A further name under which requests are answered, such as that of a proxy; may be given again.
@@ -65,8 +67,8 @@ def serve(
     from etude.serve.server import Server, check_token
 
     folders = [runs] if isinstance(runs, (str, Path)) else list(runs)
-    if not folders:
-        raise UserError("Nothing to serve: name a run, such as 'etude serve runs/bert'.")
+    if not folders and board is None:
+        raise UserError("Nothing to serve: name a run ('etude serve runs/bert'), or a folder with --board.")
     token = _read_token(token_file)
     check_token(host, token)  # before anything is loaded
     if not quiet:
@@ -75,7 +77,7 @@ def serve(
         log.addHandler(logging.StreamHandler())
     limits = Limits(queue=queue, batch_requests=batch, wait=wait_ms / 1000, timeout=timeout)
     models = [ServedModel.open(folder, device) for folder in folders]
-    service = Service.create(models, limits, token is not None)
+    service = Service.create(models, limits, token is not None, board)
     server = Server(service, host, port, token, name, access_log=not quiet)
     if on_start is not None:
         on_start(server)

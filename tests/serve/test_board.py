@@ -1,0 +1,151 @@
+"""The board of a folder: what runs, what has ended, what is damaged; live curves, comparisons, reports in a sandbox."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.errors import UserError
+from etude.serve.app import Service
+from etude.serve.board import Board
+from etude.serve.limits import Limits
+from etude.serve.problems import Problem
+from etude.serve.run_curves import Curves, thin
+from etude.serve.server import Server
+from tests.serve.toy_runs import ToyRuns, ask
+
+TOKEN = "a-token-of-many-letters"
+
+
+def line(step: int, loss: float, split: str = "train") -> str:
+    return (
+        json.dumps(
+            {"step": step, "tokens": 10 * step, "flops": 1e6 * step, "seconds": step, "split": split, "loss": loss}
+        )
+        + "\n"
+    )
+
+
+@pytest.fixture
+def folder(runs: ToyRuns, tmp_path: Path) -> Path:
+    """A finished run, one without weights, a damaged one, and a study with a report."""
+    root = tmp_path / "work"
+    for name in ("done", "half"):
+        shutil.copytree(runs("bert-toy"), root / "runs" / name)
+        log = "".join(line(step, 5 - step / 100) for step in range(10, 210, 10)) + line(200, 3.2, "valid")
+        (root / "runs" / name / "metrics.jsonl").write_text(log, encoding="utf-8")
+    (root / "runs" / "half" / "model.safetensors").unlink()
+    (root / "runs" / "half" / ".lock").touch()
+    (root / "runs" / "bad").mkdir()
+    (root / "runs" / "bad" / "recipe.yaml").write_text("model: [", encoding="utf-8")
+    study = root / "study"
+    (study / "cells" / "abc").mkdir(parents=True)
+    (study / "study.yaml").write_text("name: study\n", encoding="utf-8")
+    (study / "cells" / "abc" / "result.json").write_text("{}", encoding="utf-8")
+    mean = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    results = {
+        "name": "study", "title": {"en": "Which is better?", "ko": "무엇이 나은가?"}, "date": "2026-11-16",
+        "claims": [{"verdict": verdict} for verdict in ("holds", "holds", "fails")], "columns": [{"score": "accuracy"}],
+        "rows": [
+            {"label": "low", "mean": {**mean, "mean": 0.3}}, {"label": "high", "mean": mean},
+            {"label": "none", "mean": None},
+        ],
+    }  # fmt: skip
+    (study / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    (study / "report.html").write_text("<!doctype html><title>A report</title><script>document.title = 'ran'</script>")
+    return root
+
+
+def test_states_and_scores(folder: Path) -> None:
+    board = Board(folder)
+    data = board.data()
+    assert {run.path: run.state for run in data.runs} == {
+        "runs/done": "finished", "runs/half": "stopped", "runs/bad": "damaged"
+    }  # fmt: skip
+    done = next(run for run in data.runs if run.path == "runs/done")
+    assert (done.step, done.loss, done.valid) == (200, 3.0, {"loss": 3.2}) and len(done.spark) == 20
+    [study] = data.studies
+    assert study.verdicts == {"holds": 2, "fails": 1} and study.done == 1 and study.report
+    assert [(row.name, row.mean) for row in study.rows] == [("high", 0.5), ("low", 0.3)]
+    with open(folder / "runs" / "half" / ".lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert board.data().runs[0].path == "runs/half" and board.data().runs[0].state == "running"
+    assert {run.state for run in board.data().runs} == {"finished", "stopped", "damaged"}
+
+
+def test_a_curve_grows_and_is_cut_back(tmp_path: Path) -> None:
+    path, curves = tmp_path / "metrics.jsonl", Curves()
+    assert curves.read(path).lines == []
+    path.write_text(line(1, 5.0) + line(2, 4.0) + '{"step": 3', encoding="utf-8")
+    assert [each["step"] for each in curves.read(path).lines] == [1, 2]
+    path.write_text(line(1, 5.0) + line(2, 4.0) + "not JSON\n" + line(3, 3.0), encoding="utf-8")
+    assert [each["step"] for each in curves.read(path).lines] == [1, 2, 3]
+    path.write_text(line(1, 5.0), encoding="utf-8")
+    assert [each["step"] for each in curves.read(path).lines] == [1]
+    many: list[dict[str, Any]] = [{"step": step} for step in range(1000)]
+    assert len(thin(many, 10)) == 10 and thin(many, 10)[-1] == many[-1] and thin(many, 10)[0] == many[0]
+
+
+def test_nothing_outside_the_folder_is_shown(folder: Path, runs: ToyRuns) -> None:
+    board = Board(folder / "runs")
+    (folder / "runs" / "link").symlink_to(runs("bert-toy"))
+    for path in ("..", "../study", "/etc", str(runs("bert-toy")), "link", "none", "a\0b", "x" * 5000):
+        with pytest.raises(Problem) as problem:
+            board.details(path)
+        assert problem.value.status == 404
+        with pytest.raises(Problem):
+            board.report(path)
+    with pytest.raises(UserError, match="no such folder"):
+        Board(folder / "missing")
+
+
+def test_the_routes_and_tickets(folder: Path) -> None:
+    with Server(Service.create([], Limits(), True, folder), port=0, token=TOKEN) as server:
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        for path in ("/board/data", "/board/run?path=runs/done", "/board/link?path=study", "/board/report?path=study"):
+            assert ask(server, "GET", path).status == 401
+        assert ask(server, "GET", "/board/run?path=runs/done", headers=right).json["train"]["loss"][-1] == 3.0
+        assert ask(server, "GET", "/board/run?path=../x", headers=right).status == 404
+        link = ask(server, "GET", "/board/link?path=study", headers=right).json["url"]
+        answer = ask(server, "GET", link)
+        assert answer.status == 200 and "A report" in answer.text
+        assert answer.headers["Content-Security-Policy"].startswith("sandbox allow-scripts; default-src 'none'")
+        assert ask(server, "GET", link.replace("path=study", "path=runs")).status == 401
+        assert ask(server, "GET", f"{link}0").status == 401
+
+
+def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
+    with Server(Service.create([], Limits(), False, folder), port=0) as server:
+        context = browser.new_context(viewport={"width": 1200, "height": 800}, locale="en-GB")
+        page = context.new_page()
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on(
+            "request", lambda request: None if request.url.startswith(server.address) else faults.append(request.url)
+        )
+        page.goto(f"{server.address}/board")
+        page.wait_for_selector(".entry")
+        assert "1 finished" in page.inner_text("#lead") and "Which is better?" in page.inner_text("#studies")
+        page.click("button.name:text-is('done')")
+        page.wait_for_selector(".plot svg .curve")
+        for box in page.query_selector_all("label.compare input"):
+            box.check()
+        page.click("#compare")
+        page.wait_for_selector("#differences")
+        assert "All settings are the same." in page.inner_text("#differences")
+        with open(folder / "runs" / "half" / ".lock", "a") as lock:  # it begins to run, and the page sees it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            page.wait_for_selector(".entry .state.running", timeout=15_000)
+        with context.expect_page() as opened:
+            page.click("a:text-is('Report')")
+        opened.value.wait_for_load_state()
+        assert opened.value.title() == "ran"
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        context.close()
+        assert not faults
