@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -107,3 +108,24 @@ def test_left_overs_of_a_killed_start_are_removed_by_the_next(samples: Samples, 
         (tmp_path / name / "large").write_bytes(bytes(1000))
     assert run_command(*samples.command("export", tmp_path / "out")).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["pretrain", "finetune", "prepare", "graph", "export"])
+def test_a_disk_that_is_full_at_four_random_moments(samples: Samples, tmp_path: Path, verb: str) -> None:
+    """Twenty moments in all: a disk of a random size below what the whole needs, then a larger one."""
+    whole = tmp_path / "whole"
+    assert run_command(*samples.command(verb, whole)).code == 0
+    needed = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+    draw = random.Random(verb)
+    for _ in range(4):
+        with mounted_disk(tmp_path / "disk", f"{draw.randrange(8, max(9, needed // 1024 * 9 // 10))}k") as disk:
+            out = disk / "out"
+            check_message(run_command(*samples.command(verb, out)), "no space is left")
+            assert not list_leftovers(out) if out.exists() else True
+            resize_disk(disk, "64m")
+            is_run = verb in ("pretrain", "finetune") and out.exists()
+            words = [verb, "--resume", str(out), "-q"] if is_run else samples.command(verb, out)
+            assert run_command(*words).code == 0
+            pattern = "model.safetensors" if verb in ("pretrain", "finetune") else "**/*"
+            assert hash_files(out, pattern) == hash_files(whole, pattern)

@@ -320,7 +320,7 @@ def test_faults_of_a_release_are_named(gpt1: Any, tmp_path: Path) -> None:
     objects = np.array([None, {}], dtype=object)
     last = np.load(folder / "params_9.npy")
     np.save(folder / "params_9.npy", objects, allow_pickle=True)
-    with pytest.raises(UserError, match="an array of the release cannot be read"):
+    with pytest.raises(UserError, match="is no array"):
         hub.read_checkpoint(folder)
     np.save(folder / "params_9.npy", last[:-3])
     with pytest.raises(UserError, match=r"the arrays hold \d+ numbers, and params_shapes\.json asks for"):

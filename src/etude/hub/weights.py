@@ -30,7 +30,7 @@ WEIGHT_FILES = (
 )
 MAX_EXPANSION = 8  # float16 takes twice its bytes as float32, and tied weights are stored once
 # what torch's restricted reader raises at a file that is no list of tensors, beside what it documents
-_MALFORMED = (KeyError, TypeError, AttributeError, IndexError, AssertionError, OverflowError, struct.error)
+_MALFORMED = (OSError, KeyError, TypeError, AttributeError, IndexError, AssertionError, OverflowError, struct.error)
 # of a repository on the hub
 DOWNLOAD_PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "generator/*"]
 

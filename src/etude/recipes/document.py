@@ -136,6 +136,23 @@ def _leaves(values: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any
 
 def parse(text: str, where: str) -> Document:
     """YAML text into a document; `where` names it in messages."""
+    values, document = _parse_tree(text, where)
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: a recipe is a list of keys and values such as 'name: bert-base', not one value.")
+    document.values = values
+    return document
+
+
+def parse_list(text: str, where: str) -> list[Any]:
+    """YAML text that is one list."""
+    values, _ = _parse_tree(text, where)
+    if not isinstance(values, list):
+        raise UserError(f"{where}: a list is expected.")
+    return values
+
+
+def _parse_tree(text: str, where: str) -> tuple[Any, Document]:
+    """The values of a YAML text, and a document with the place of each."""
     try:
         reader = Reader(text)
     except yaml.reader.ReaderError as error:
@@ -180,10 +197,7 @@ def parse(text: str, where: str) -> Document:
         raise UserError(f"{where}, line {reader.line + 1}: not valid YAML.") from None
     finally:
         reader.dispose()
-    if not isinstance(values, dict):
-        raise UserError(f"{where}: a recipe is a list of keys and values such as 'name: bert-base', not one value.")
-    document.values = values
-    return document
+    return values, document
 
 
 def parse_file(file: File, where: str, absent: str) -> Document:
@@ -238,6 +252,8 @@ def recipe_names() -> list[str]:
 def find_recipe(name: str | File, beside: File | None = None) -> File:
     """The file of a recipe: a path (also relative to the recipe that extends it) or an installed name."""
     text = str(name)
+    if "\0" in text or len(text) > 4000 or any(len(part.encode("utf-8", "replace")) > 250 for part in text.split("/")):
+        raise UserError(f"There is no recipe named '{text[:40]}…': a name is shorter.")
     if text.endswith((".yaml", ".yml")) or "/" in text:
         file = File(text) if beside is None or File(text).is_absolute() else beside / text
         if not file.is_file():

@@ -45,7 +45,7 @@ def explain_oversize(name: str) -> Iterator[None]:
     """Answer what torch and numpy raise at a shape beyond any memory with one message."""
     try:
         yield
-    except (OverflowError, RuntimeError, MemoryError) as error:
+    except (OverflowError, RuntimeError, MemoryError, TypeError) as error:
         text = str(error).lower()
         words = ("overflow", "too large", "too big", "exceed", "memory")
         if not isinstance(error, MemoryError) and not any(word in text for word in words):

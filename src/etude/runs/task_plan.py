@@ -227,6 +227,8 @@ def _resolve_settings(
         if group not in GROUPS:
             name = ".".join(next(path for path in document.places if path[0] == group))
             raise UserError(f"'{name}' is no setting of a transfer, which has the groups {', '.join(GROUPS)}.")
+        if not isinstance(document.values[group], dict | None):
+            raise UserError(f"'{group}' is a group of settings: write {group}.name=value.")
     values = {group: dict(document.values.get(group) or {}) for group in GROUPS}
     task = validate_settings(task_module(kind).Settings, values["task"], document, "task")
     transfer = validate_settings(TransferSettings, values["transfer"], document, "transfer")

@@ -14,9 +14,8 @@ import sys
 from html import escape
 from pathlib import Path
 
-import yaml
-
 from etude.errors import UserError
+from etude.recipes.document import parse_list
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
 from etude.study.report.html import JsonDict, format_p_statement
@@ -38,7 +37,7 @@ TITLE = "Etude: the claims of the papers, tested again"
 
 def load_claims(folder: Path) -> list[JsonDict]:
     """Load the list of claims; each number stands once."""
-    claims: list[JsonDict] = yaml.safe_load((folder / CLAIMS).read_text(encoding="utf-8"))
+    claims: list[JsonDict] = parse_list((folder / CLAIMS).read_text(encoding="utf-8"), CLAIMS)
     numbers = [claim["number"] for claim in claims]
     if sorted(set(numbers)) != sorted(numbers):
         raise UserError(f"{folder / CLAIMS}: a number stands twice.")

@@ -30,6 +30,7 @@ from etude.text.prepare.zstd_stream import open_zstd
 FILES = (".jsonl", ".csv", ".tsv", ".json", ".parquet")
 COMPRESSED = (".gz", ".xz", ".zst")
 READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # what damaged files raise
+MAX_LINE_BYTES = 1 << 26
 COLA = ["source", "label", "star", "text"]  # the columns of CoLA's files, which have no header
 
 Records = Iterator[tuple[str, Record | UserError]]
@@ -75,7 +76,9 @@ def open_file(path: Path) -> BinaryIO:
 
 def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
     """(number, text) of each line, its end included; a line ends at \\n only."""
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise UserError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES >> 20} MB. Is it a record?")
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, as spreadsheets write it
         try:
