@@ -23,7 +23,7 @@ from etude.pick.clock import OutOfTime
 from etude.pick.text import PickText
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.schema import Recipe
-from etude.runs.run import RECIPE, Run
+from etude.runs.run import METRICS, RECIPE, Run
 from etude.study import cell_code
 from etude.study.cells import CellStore
 from etude.study.code_hash import fingerprint as code_fingerprint
@@ -67,7 +67,7 @@ class Candidate:
 def open_start(folder: Path, name: str) -> Encoder:
     """Take a run or a folder of `transformers` as it is."""
     cost: dict[str, float | None] = {"flops": None, "tokens": None, "seconds": None}
-    if (folder / RECIPE).is_file():
+    if (folder / RECIPE).is_file() and (folder / METRICS).is_file():  # an imported run has a recipe and no metrics
         lines = Run.open(folder).metrics()
         cost = {column: lines[-1][column] for column in cost} if lines else cost
     key = hash_json(["start", _hash_files(folder)])
