@@ -147,7 +147,7 @@ def _with_key(parts: Parts, task: Task) -> tuple[Parts, str]:
 
 
 def _max_labels(task: Task) -> int:
-    return max(amount for amount in task.amounts if amount is not None)
+    return max((amount for amount in task.amounts if amount is not None), default=0)  # 0: a direct task learns nothing
 
 
 def _from_world(study: Study, task: Task) -> dict[str, list[Record]]:
