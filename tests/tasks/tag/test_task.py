@@ -481,3 +481,15 @@ def test_entities_of_types_that_were_never_learnt_are_reported(caplog: pytest.Lo
     caplog.clear()
     scoring.scores(Examples(items, "test.conll", ["a", "b"]), answers, intervals=False)
     assert "1 of 2 entities" in caplog.text and "count as missed" in caplog.text
+
+
+def test_answers_to_plain_text_say_where_words_stand_in_it() -> None:
+    from etude.tasks.tag.task import _add_offsets
+
+    text = "She left Harbour Road, Conrad's mill."
+    words = [word.word for word in tag.split_text(text)]
+    answer: dict[str, Any] = {"tokens": words, "entities": [{"type": "LOC", "start": 2, "end": 4, "text": "x"}]}
+    _add_offsets(answer, text)
+    assert [text[start:stop] for start, stop in answer["offsets"]] == words
+    entity = answer["entities"][0]
+    assert entity["text"] == "Harbour Road" == text[entity["char_start"] : entity["char_end"]]

@@ -1,6 +1,7 @@
 """Sentences with one tag a word: an example of a tagger, from the columns of a record.
 
-Words are a list, or a text that is cut at its spaces. Where each "word" is one character and spaces are among them, or
+Words are a list, or a text: with tags it is cut at its spaces, without them as text_words.py does. Where each "word"
+is one character and spaces are among them, or
 the column is named so (KLUE), they are the characters of a text; in a file, a sentence of single characters without a
 space is one too where all others are.
 """
@@ -16,6 +17,7 @@ from etude.errors import UserError
 from etude.tasks.data.conll import Sentence, sentences
 from etude.tasks.data.examples import Examples, column_of, gather, short, value_of
 from etude.tasks.tag.encodings import PREFIXES, Scheme, first_breach, parse_tag
+from etude.tasks.tag.text_words import split_text
 
 COLUMNS = {
     "tokens": ("tokens", "words", "chars", "characters", "form", "text", "sentence"),
@@ -31,6 +33,7 @@ class TaggedSentence:
     tags: list[str] | None
     characters: bool  # whether each is one character of a text, spaces included
     lines: list[int] | None = None  # of each word, where the file has one a line
+    text: str | None = None  # where the words are those of a plain text
 
     def place(self, where: str, word: int) -> str:
         """Where a word stands, given the place of its sentence."""
@@ -42,7 +45,10 @@ class TaggedSentence:
 def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> TaggedSentence:
     column = column_of(record, "tokens", columns, COLUMNS["tokens"])
     value = value_of(record, column, where)
-    if isinstance(value, str):  # a plain text
+    text = value if isinstance(value, str) and column not in BY_CHARACTER and not labelled else None
+    if text is not None:  # punctuation stands apart, as in the files of taggers
+        value = [word.word for word in split_text(text)]
+    elif isinstance(value, str):  # one tag for what each space separates
         value = list(value) if column in BY_CHARACTER else value.split()
     words = _strings(value, column, where)
     single = all(len(word) == 1 for word in words)
@@ -50,7 +56,7 @@ def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labell
     if not words or all(word.isspace() for word in words):
         raise UserError(f"{where}: a sentence without a word. Fill it, or remove it.")
     lines = record.lines if isinstance(record, Sentence) else None
-    sentence = TaggedSentence(words, None, characters, lines)
+    sentence = TaggedSentence(words, None, characters, lines, text)
     if not characters:
         for number, word in enumerate(words):
             if not word.strip():
