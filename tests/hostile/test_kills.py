@@ -79,6 +79,8 @@ def test_killed_at_any_moment_it_ends_the_same(samples: Samples, tmp_path: Path,
         (tmp_path / str(lives)).mkdir()
         out = tmp_path / str(lives) / "out"
         for _ in range(draw.choice((1, 1, 2))):
+            if verb == "prepare" and out.exists():
+                break  # it appears whole, by one rename
             is_run = verb in ("pretrain", "finetune") and (out / "recipe.yaml").is_file()
             words = [verb, "--resume", str(out), "-q"] if is_run else samples.command(verb, out)
             in_write = draw.random() < 0.4
@@ -89,7 +91,8 @@ def test_killed_at_any_moment_it_ends_the_same(samples: Samples, tmp_path: Path,
             kills, inside = kills + 1, inside + in_write
         is_run = verb in ("pretrain", "finetune") and (out / "recipe.yaml").is_file()
         words = [verb, "--resume", str(out), "-q"] if is_run else samples.command(verb, out)
-        assert run(words, None, out, None) == 0
+        if verb != "prepare" or not out.exists():
+            assert run(words, None, out, None) == 0
         assert read_outcome(verb, out) == expected
     print(f"{verb}: {kills} kills, {inside} of them inside a write; {lives} ends, all equal")
     assert kills >= wanted
