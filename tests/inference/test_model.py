@@ -186,8 +186,8 @@ def test_what_cannot_be_filled_is_said() -> None:
         model.fill("the cat " * 20 + "[MASK]")
     with pytest.raises(UserError, match="top=0"):
         model.fill("the [MASK]", top=0)
-    for causal in (decoder(), elmo()):
-        with pytest.raises(UserError, match="use generate"):
+    for causal, advice in ((decoder(), "use generate"), (elmo(), "use features, or finetune")):
+        with pytest.raises(UserError, match=advice):
             causal.fill("the [MASK] sat")
 
 

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -212,9 +214,14 @@ def test_a_port_that_is_taken_is_told(runs: ToyRuns) -> None:
 
 def test_the_command_line_ends_with_requests_in_flight(runs: ToyRuns) -> None:
     command = [sys.executable, "-m", "etude", "serve", str(runs("gpt2-toy")), str(runs("skipgram-toy")), "--port", "0"]
-    with subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)  # a failed test must not wait for a server
         assert process.stderr is not None
-        lines = [process.stderr.readline() for _ in range(4)]
+        # beside what it says of itself: how long it has been loading
+        lines = list(islice((line for line in process.stderr if not re.search(r"… \d+ s$", line.strip())), 4))
         match = re.search(r"gpt2-toy at http://127\.0\.0\.1:(\d+) \(generate, attention", lines[0])
         assert match and "skipgram-toy at" in lines[1] and "curl http://" in lines[3], lines
         port = int(match[1])

@@ -182,7 +182,7 @@ def test_it_goes_on_after_a_stop_to_the_same_bits(
     assert transfer.resume(out, quiet=True).finished
     assert (out / "model.safetensors").read_bytes() == (inside / "model.safetensors").read_bytes()
     plan = (kept / "task.yaml").read_text(encoding="utf-8")
-    (kept / "task.yaml").write_text(plan.replace(Plan.read(kept).teacher, "0" * 64), encoding="utf-8")
+    (kept / "task.yaml").write_text(plan.replace(Plan.read(kept).teacher, "f" * 64), encoding="utf-8")
     with pytest.raises(UserError, match="its weights differ"):
         transfer.resume(kept, quiet=True)
 

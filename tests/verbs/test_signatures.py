@@ -56,7 +56,20 @@ def test_a_verb_is_typed_and_documented(name: str) -> None:
         assert parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL), parameter
         assert helps.get(parameter.name), f"{parameter.name} is not documented"
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-            places = {"run", "recipe", "corpus", "file", "files", "text", "task", "suite", "source", "sources", "name"}
+            places = {
+                "run",
+                "recipe",
+                "corpus",
+                "file",
+                "files",
+                "text",
+                "task",
+                "suite",
+                "source",
+                "sources",
+                "name",
+                "treebank",
+            }
             places |= {"runs", "folder", "graph", "words", "prompts", "question", "a", "b", "c"}
             assert parameter.name in places, f"{parameter.name} is an option"
     assert set(helps) <= set(signature.parameters), "the docstring names a parameter that is not there"

@@ -282,7 +282,7 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
         (forge("train.triples.i32", [0, 0, 3, 0, 0, 1, 0, 0, 1]), "train triples with entities from 1 to 3, but 3"),
         (forge("entities.order.i32", [0, 2, 1]), "broken names of entities"),
         (forge("entities.order.i32", [0, 1, 1]), "broken names of entities"),
-        (forge("outgoing.bounds.i64", [0, 2, 1, 3], "<i8"), "broken outgoing rows"),
+        (forge("outgoing.bounds.i64", [0, 2, 1, 3], "<i8"), "broken bounds of outgoing rows"),
         (forge("incoming.neighbours.i32", [2, 1, 2]), "broken incoming rows"),
     ]
     for change, message in forgeries:
