@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("tasks", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--vocab", type=Path)
-    parser.add_argument("--work", type=Path, default=Path("/tmp/w/evidence"))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "etude_studies")
     parser.add_argument("--minutes", type=float, default=8.0, help="for the queue, planning included")
     parser.add_argument("--grace", type=float, default=45.0, help="seconds after that for cells in flight and reports")
     parser.add_argument("--workers", type=int, default=12)

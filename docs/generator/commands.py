@@ -50,14 +50,14 @@ def row(name: str, kind: Any, info: Any, default: Any) -> str:
     if isinstance(info, ArgumentInfo):
         return f"| `{info.metavar}` | | | {cell(info.help or '')} |"
     flags = [*info.param_decls, *([] if not isinstance(info.default, str) else [info.default])]
-    shown = ", ".join(f"`{flag}`" for flag in sorted(flags, key=lambda flag: not flag.startswith("--")))
+    names = ", ".join(f"`{flag}`" for flag in sorted(flags, key=lambda flag: not flag.startswith("--")))
     required = default is None and type(None) not in typing.get_args(kind)
     value = "required" if required else "" if default is None or default is False else f"`{str(default).lower()}`"
     if isinstance(default, str):
         value = f"`{default}`"
     repeats = "several times" not in (info.help or "")
     more = " Several times." if repeats and typing.get_origin(next(iter(members(kind)))) is list else ""
-    return f"| {shown} | {values_of(kind, shown)} | {value} | {cell(info.help or '')}{more} |"
+    return f"| {names} | {values_of(kind, names)} | {value} | {cell(info.help or '')}{more} |"
 
 
 def usage(name: str, command: Command) -> str:

@@ -33,8 +33,8 @@ def page() -> str:
         text = file.read_text(encoding="utf-8")
         title = re.sub(r", 20\d\d-\d\d-\d\d(?: and \d+)?", "", text.partition("\n")[0].lstrip("# "))
         commits = list(dict.fromkeys(COMMIT.findall(text)))
-        shown = ", ".join(f"`{commit}`" for commit in commits[:4]) + (" …" if len(commits) > 4 else "")
+        listed = ", ".join(f"`{commit}`" for commit in commits[:4]) + (" …" if len(commits) > 4 else "")
         link = Path(os.path.relpath(file, DOCS / "results")).as_posix()
         date = f'<span class="date">{date_of(file)}</span>'
-        rows.append(f"| {date} | [{cell(title)}]({link}) | {shown or 'not recorded'} |")
+        rows.append(f"| {date} | [{cell(title)}]({link}) | {listed or 'not recorded'} |")
     return "\n".join(["| date | report | commits |", "|---|---|---|", *rows]) + "\n"

@@ -22,9 +22,9 @@ PLACES = ["London", "Paris", "Rome", "Oslo", "Vienna", "Madrid", "Berlin", "Lisb
 DEEDS = ["painted the hall", "wrote the song", "built the ship", "sold the farm", "found the ring"]
 
 
-def question(number: int, text: str, asked: str, answer: str | None) -> Question:
+def question(number: int, text: str, wording: str, answer: str | None) -> Question:
     answers = () if answer is None else ((answer, text.index(answer)),)
-    return Question(str(number), asked, text, answers)
+    return Question(str(number), wording, text, answers)
 
 
 def english(count: int, with_null: bool = False) -> Examples[Question]:
@@ -36,13 +36,13 @@ def english(count: int, with_null: bool = False) -> Examples[Question]:
         text = " ".join(f"In {year} {NAMES[person]} {DEEDS[deed]} in {PLACES[town]}."
                         for deed, person, year, town in zip(deeds, people, years, towns, strict=True))  # fmt: skip
         kind = number % 3
-        asked = ("Who {}?", "When was it that someone {}?", "Where was it that someone {}?")[kind].format(
+        wording = ("Who {}?", "When was it that someone {}?", "Where was it that someone {}?")[kind].format(
             DEEDS[deeds[1]]
         )
         answer: str | None = (NAMES[people[1]], str(years[1]), PLACES[towns[1]])[kind]
         if with_null and number % 4 == 3:
-            asked, answer = "Who lost a blue hat yesterday?", None
-        items.append(question(number, text, asked, answer))
+            wording, answer = "Who lost a blue hat yesterday?", None
+        items.append(question(number, text, wording, answer))
     return Examples(items, "items", [f"items:{number}" for number in range(count)])
 
 

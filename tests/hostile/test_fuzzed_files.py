@@ -22,7 +22,7 @@ def targets(samples: Samples, tmp_path_factory: pytest.TempPathFactory) -> list[
     return make_targets(samples, tmp_path_factory.mktemp("targets"))
 
 
-def fuzz(target: Target, count: int, seed: str, faults: Counter[str], shown: list[str]) -> None:
+def fuzz(target: Target, count: int, seed: str, faults: Counter[str], messages: list[str]) -> None:
     path = target.folder / target.file
     whole, manifest = path.read_bytes(), target.folder / "manifest.json"
     former = manifest.read_bytes() if manifest.is_file() else None
@@ -41,7 +41,7 @@ def fuzz(target: Target, count: int, seed: str, faults: Counter[str], shown: lis
             fault = f"{target.name}: {type(error).__name__} at {os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
             faults[fault] += 1
             if faults[fault] == 1:
-                shown.append(f"{fault}: {str(error)[:150]} <- {content[:150]!r}")
+                messages.append(f"{fault}: {str(error)[:150]} <- {content[:150]!r}")
         if former is not None:
             manifest.write_bytes(former)
     path.write_bytes(whole)
@@ -54,23 +54,23 @@ def check_whole(targets: list[Target]) -> None:
 
 def test_a_few_changed_files_of_every_kind(targets: list[Target]) -> None:
     check_whole(targets)
-    faults, shown = Counter[str](), list[str]()
+    faults, messages = Counter[str](), list[str]()
     for target in targets:
-        fuzz(target, FAST, "fast", faults, shown)
-    assert not faults, "\n".join(shown)
+        fuzz(target, FAST, "fast", faults, messages)
+    assert not faults, "\n".join(messages)
 
 
 @pytest.mark.slow
 def test_fifty_thousand_changed_files(targets: list[Target]) -> None:
     total = int(os.environ.get("ETUDE_FUZZ", SLOW))
     parts, done = sum(target.share for target in targets), 0
-    faults, shown = Counter[str](), list[str]()
+    faults, messages = Counter[str](), list[str]()
     for target in targets:
         count = -(-total * target.share // parts)
-        fuzz(target, count, "slow", faults, shown)
+        fuzz(target, count, "slow", faults, messages)
         done += count
     print(f"{done:,} files of {len(targets)} kinds; {sum(faults.values())} faults")
-    assert not faults, "\n".join(shown)
+    assert not faults, "\n".join(messages)
 
 
 def test_names_of_targets_differ(targets: list[Target], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.hostile.samples import Samples
 ESCAPES = "\x1b[2J\x1b]0;owned\x07[bold]x[/bold]\r\u202e"
 
 
-@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".hidden", "a/b", "a\\b", "", "x\x1b[2J", "x\n", "x" * 200])
+@pytest.mark.parametrize("name", ["../x", "/x", "..", ".hidden", "a/b", "a\\b", "", "x\x1b[2J", "x\n", "x" * 200])
 def test_a_study_does_not_leave_its_folder(samples: Samples, tmp_path: Path, name: str) -> None:
     text = (samples.folder / "tiny.yaml").read_text(encoding="utf-8")
     (tmp_path / "s.yaml").write_text(text.replace("name: tiny", f"name: {json.dumps(name)}"), encoding="utf-8")
@@ -57,8 +57,8 @@ def test_a_mistyped_folder_is_not_told_to_a_hub(tmp_path: Path, monkeypatch: pyt
 
 def test_control_characters_and_markup_are_printed_as_text(tmp_path: Path) -> None:
     assert escape_controls("a\tb\n집 é") == "a\tb\n집 é"
-    shown = escape_controls(ESCAPES)
-    assert "\x1b" not in shown and "\x07" not in shown and "\u202e" not in shown and "[bold]x[/bold]" in shown
+    escaped = escape_controls(ESCAPES)
+    assert "\x1b" not in escaped and "\x07" not in escaped and "\u202e" not in escaped and "[bold]x[/bold]" in escaped
     outcome = run_command("prepare", tmp_path / f"no{ESCAPES}file.txt", "-o", tmp_path / "out")
     assert outcome.code == 2 and "[bold]x[/bold]" in outcome.message and "\\x1b[2J" in outcome.message
     console = make_console()

@@ -106,7 +106,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionWords:
     """A question: what it asks for, and its words with their weights."""
 
     kind: str
@@ -114,7 +114,7 @@ class Asked:
     stems: Mapping[str, float]
 
     @classmethod
-    def read(cls, question: str, idf: Mapping[str, float], largest: float) -> Asked:
+    def read(cls, question: str, idf: Mapping[str, float], largest: float) -> QuestionWords:
         lower = question.lower()
         kind = next((name for name, pattern in ASKING if pattern.search(lower)), "other")
         noun = HEAD_NOUN.search(lower)
@@ -123,36 +123,36 @@ class Asked:
         return cls(kind, noun.group(1) if noun else "", stems)
 
 
-def question_features(asked: Asked, tokens: Tokens, longest: int, has_null: bool) -> list[list[Feature]]:
+def question_features(query: QuestionWords, tokens: Tokens, longest: int, has_null: bool) -> list[list[Feature]]:
     """Features of each token, then of each length of a span, then of "no answer" where there is such a thing."""
-    shares = sentence_shares(asked, tokens)
-    rows = token_features(asked, tokens, shares)
+    shares = sentence_shares(query, tokens)
+    rows = token_features(query, tokens, shares)
     for size in range(1, longest + 1):
-        rows.append([(f"length {size}", 1.0), (f"length {size} {asked.kind}", 1.0), ("length", size / 10)])
+        rows.append([(f"length {size}", 1.0), (f"length {size} {query.kind}", 1.0), ("length", size / 10)])
     if has_null:
         best = max(shares, default=0.0)
-        rows.append([("null", 1.0), (f"null {asked.kind}", 1.0), ("null overlap", best), ("null none", 1 - best)])
+        rows.append([("null", 1.0), (f"null {query.kind}", 1.0), ("null overlap", best), ("null none", 1 - best)])
     return rows
 
 
-def sentence_shares(asked: Asked, tokens: Tokens) -> list[float]:
+def sentence_shares(query: QuestionWords, tokens: Tokens) -> list[float]:
     """Of each sentence the share of the question, by weight, that it has."""
-    total = max(sum(asked.stems.values()), 1e-9)
+    total = max(sum(query.stems.values()), 1e-9)
     held: dict[int, set[str]] = {}
     for word, sentence in zip(tokens.words, tokens.sentences, strict=True):
         held.setdefault(sentence, set()).add(stem(word.lower()))
-    return [sum(asked.stems.get(each, 0.0) for each in held.get(number, ())) / total
+    return [sum(query.stems.get(each, 0.0) for each in held.get(number, ())) / total
             for number in range(max(tokens.sentences, default=-1) + 1)]  # fmt: skip
 
 
-def token_features(asked: Asked, tokens: Tokens, shares: Sequence[float]) -> list[list[Feature]]:
+def token_features(query: QuestionWords, tokens: Tokens, shares: Sequence[float]) -> list[list[Feature]]:
     """Names and values of the features of each token."""
     lower = [word.lower() for word in tokens.words]
     forms = [word_form(word) for word in tokens.words]
-    weights = [asked.stems.get(stem(word), 0.0) for word in lower]
-    total, top = max(sum(asked.stems.values()), 1e-9), max(shares, default=0.0)
+    weights = [query.stems.get(stem(word), 0.0) for word in lower]
+    total, top = max(sum(query.stems.values()), 1e-9), max(shares, default=0.0)
     ranks = {number: rank for rank, number in enumerate(sorted(range(len(shares)), key=lambda n: -shares[n]))}
-    is_strong = [weight > total / max(1, len(asked.stems)) * 0.6 for weight in weights]
+    is_strong = [weight > total / max(1, len(query.stems)) * 0.6 for weight in weights]
     left, right = _distances(is_strong), _distances(is_strong[::-1])[::-1]
     rows = []
     for place, word in enumerate(lower):
@@ -166,17 +166,17 @@ def token_features(asked: Asked, tokens: Tokens, shares: Sequence[float]) -> lis
         names = [
             f"word {word}", f"before {before}", f"after {after}", f"form {form}", f"form before {form_before}",
             f"form after {form_after}", f"forms {form_before} {form}", f"forms {form} {form_after} after",
-            f"{asked.kind} form {form}", f"{asked.kind} before {before}", f"{asked.kind} after {after}",
-            f"{asked.kind} word {word}", f"rank {min(ranks[sentence], 4)}",
+            f"{query.kind} form {form}", f"{query.kind} before {before}", f"{query.kind} after {after}",
+            f"{query.kind} word {word}", f"rank {min(ranks[sentence], 4)}",
             f"left {left[place]}", f"right {right[place]}",
         ]  # fmt: skip
-        if asked.noun:
-            names += [f"noun {asked.noun} form {form}", f"noun {asked.noun} before {before}"]
+        if query.noun:
+            names += [f"noun {query.noun} form {form}", f"noun {query.noun} before {before}"]
         if not place or tokens.sentences[place - 1] != sentence:
             names.append("first")
         row = [(name, 1.0) for name in names]
         row += [("sentence", shares[sentence]), ("sentence best", float(shares[sentence] == top)),
-                ("near", near / total), (f"{asked.kind} near", near / total)]  # fmt: skip
+                ("near", near / total), (f"{query.kind} near", near / total)]  # fmt: skip
         if weights[place]:
             row += [("asked", 1.0), ("asked weight", weights[place] / total * 5), (f"asked {form}", 1.0)]
         rows.append(row)

@@ -19,7 +19,7 @@ from etude.baselines import span_features
 from etude.baselines.base import Baseline, BaselineTask, take_arrays
 from etude.baselines.linear import Loss, Problem, fit_best, stack_vectors
 from etude.baselines.linear_baseline import WordVectors
-from etude.baselines.span_features import Asked, Feature, Tokens, answer_question, question_features
+from etude.baselines.span_features import Feature, QuestionWords, Tokens, answer_question, question_features
 from etude.baselines.text_features import SparseVector
 from etude.errors import UserError
 from etude.tasks.base import Answer
@@ -39,7 +39,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from span_features import Asked, Tokens, answer_question, question_features
+from span_features import QuestionWords, Tokens, answer_question, question_features
 
 FOLDER = Path(__file__).resolve().parent
 CONTENT = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
@@ -53,9 +53,9 @@ def predict(line):
     """The span of a text that answers a question."""
     question, text = line.split("\\t", 1)
     tokens = Tokens.split(text)
-    asked = Asked.read(question, IDF, MODEL["largest_idf"])
+    query = QuestionWords.read(question, IDF, MODEL["largest_idf"])
     scores = []
-    for row in question_features(asked, tokens, MODEL["longest"], HAS_NULL):
+    for row in question_features(query, tokens, MODEL["longest"], HAS_NULL):
         known = [(COLUMNS[name], value) for name, value in row if name in COLUMNS]
         columns, values = [column for column, _ in known], np.array([value for _, value in known])
         scores.append(values @ WEIGHTS["weight"][columns].astype(np.float64) + WEIGHTS["bias"])
@@ -79,8 +79,8 @@ class SpanVocabulary:
     has_null: bool
 
     def read(self, question: str, tokens: Tokens) -> list[list[Feature]]:
-        asked = Asked.read(question, self.idf, self.largest_idf)
-        return question_features(asked, tokens, self.longest, self.has_null)
+        query = QuestionWords.read(question, self.idf, self.largest_idf)
+        return question_features(query, tokens, self.longest, self.has_null)
 
     def vector(self, row: Sequence[Feature]) -> SparseVector:
         known = [(self.columns[name], value) for name, value in row if name in self.columns]

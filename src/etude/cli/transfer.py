@@ -94,9 +94,9 @@ def present_prompt(call: Call[PromptResult], *, json: bool = False) -> None:
         json: One JSON object.
     """
 
-    def print_progress(asked: int, total: int) -> None:
+    def print_progress(answered: int, total: int) -> None:
         if sys.stderr.isatty():
-            echo(f"\r{asked:,} of {total:,} asked" + ("\n" if asked == total else ""), nl=False, err=True)
+            echo(f"\r{answered:,} of {total:,} answered" + ("\n" if answered == total else ""), nl=False, err=True)
 
     result = call(on_progress=print_progress)
     echo(to_json(result.json()) if json else prompt_table(result))

@@ -172,8 +172,8 @@ def _parse_tree(text: str, where: str) -> tuple[Any, Document]:
             try:
                 return reader.construct_object(node, deep=True)
             except (ValueError, KeyError, IndexError, OverflowError):  # 5,000 digits, or `!!int word`
-                shown = node.value if len(node.value) <= 40 else f"{node.value[:40]}…"
-                raise UserError(f"{place}: {shown!r} is no number that can be read.") from None
+                excerpt = node.value if len(node.value) <= 40 else f"{node.value[:40]}…"
+                raise UserError(f"{place}: {excerpt!r} is no number that can be read.") from None
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key, line = key_node.value, key_node.start_mark.line + 1

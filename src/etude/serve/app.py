@@ -76,8 +76,8 @@ class Service:
             lambda: engine.pending, lambda: sum(generator.new_tokens for generator in engine.generators.values())
         )
         folders = {served.folder: served.name for served in models if served.folder is not None}
-        shown = None if board is None else Board(board, folders)
-        return cls(named, engine, metrics, limits, needs_token, shown)
+        overview = None if board is None else Board(board, folders)
+        return cls(named, engine, metrics, limits, needs_token, overview)
 
     @property
     def kinds(self) -> list[Kind]:

@@ -5,6 +5,7 @@ The input has one name everywhere, `input`: a string, or a list of them. An answ
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -17,7 +18,7 @@ Record = dict[str, JsonValue]
 INPUT = "a text, or a list of texts"
 
 
-class Request(Strict):
+class Request(Strict, ABC):
     """What every request has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
@@ -28,9 +29,9 @@ class Request(Strict):
         """The length of the inputs."""
         return sum(map(len, self.texts()))
 
+    @abstractmethod
     def texts(self) -> list[str]:
         """All texts of the request."""
-        raise NotImplementedError
 
 
 class TextRequest(Request):
