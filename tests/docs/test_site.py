@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browsers import NO_BROWSER, find_browser
 from tests.docs.code_blocks import ROOT
 
 pytestmark = pytest.mark.slow
@@ -35,11 +36,11 @@ def test_pages_name_nothing_outside(site: Path) -> None:
 
 def test_a_browser_asks_for_nothing_outside(site: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
+    program = find_browser()
+    if program is None:
+        pytest.skip(NO_BROWSER)
     with playwright.sync_playwright() as engine:
-        program = Path("/usr/bin/chromium")
-        if not program.exists() and not Path(engine.chromium.executable_path).exists():
-            pytest.skip("no browser is installed")
-        browser = engine.chromium.launch(executable_path=str(program) if program.exists() else None)
+        browser = engine.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_context(offline=True).new_page()
         asked: list[str] = []
         errors: list[str] = []

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browsers import NO_BROWSER, find_browser
 from tests.serve.toy_runs import ToyRuns
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +20,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> ToyRuns:
 def browser() -> Iterator[Any]:
     """A Chromium in which evil.example is this machine; tests are skipped only where none is installed."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = find_browser()
+    if path is None:
+        pytest.skip(NO_BROWSER)
     with playwright.sync_playwright() as driver:
-        path = next((path for name in BROWSERS if (path := shutil.which(name))), driver.chromium.executable_path)
-        if not Path(path).exists():
-            pytest.skip("no Chromium is installed: playwright install chromium")
         arguments = ["--no-sandbox", "--host-resolver-rules=MAP *.example 127.0.0.1"]
         browser = driver.chromium.launch(executable_path=path, args=arguments)
         yield browser

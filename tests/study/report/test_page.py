@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -21,9 +20,9 @@ from etude.study.report.html import describe_task, format_p
 from etude.study.report.page import render_page
 from etude.study.report.translations import TRANSLATIONS, localize_html, localize_svg, translate
 from etude.study.runner import Report
+from tests.browsers import NO_BROWSER, find_browser
 
 VOID = {"meta", "input", "br", "img", "link", "hr", "line", "circle", "rect", "path", "polyline"}
-CHROMIUM = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
 
 
 class Tree(HTMLParser):
@@ -185,10 +184,12 @@ LOOK = """<script>addEventListener("load", () => {
 
 def look(file: Path, folder: Path, width: int, dark: bool) -> dict[str, Any]:
     """What a browser sees, told through the title of the page."""
-    assert CHROMIUM is not None
+    browser = find_browser()
+    if browser is None:
+        pytest.skip(NO_BROWSER)
     scheme = 0 if dark else 1
     done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}",
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}",
          f"--window-size={width},1400", f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=4000",
          "--dump-dom", f"file://{file}"],
         capture_output=True, text=True, timeout=120,
@@ -199,7 +200,6 @@ def look(file: Path, folder: Path, width: int, dark: bool) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (apt-get install chromium), which is not here")
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (500, False), (500, True)])
 def test_in_a_browser(found: dict[str, Any], tmp_path: Path, width: int, dark: bool) -> None:
     file = tmp_path / "report.html"
