@@ -70,7 +70,9 @@ def start_mps() -> bool:
     """Start NVIDIA's daemon by which kernels of several processes run at once, where it is installed."""
     if shutil.which("nvidia-cuda-mps-control") is None:
         return False
-    return subprocess.run(["nvidia-cuda-mps-control", "-d"], capture_output=True).returncode == 0
+    subprocess.run(["nvidia-cuda-mps-control", "-d"], capture_output=True)  # fails where one runs already
+    answer = subprocess.run(["nvidia-cuda-mps-control"], input=b"get_server_list\n", capture_output=True)
+    return answer.returncode == 0
 
 
 def run_queue(arguments: argparse.Namespace, corpus: Path, log: Path) -> int:

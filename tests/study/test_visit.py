@@ -16,7 +16,7 @@ from etude.study.cells import CellStore
 from etude.study.claim_scope import claim_cells
 from etude.study.runner import Report, run, run_several
 from etude.study.settings import Study
-from etude.study.visit import Durations, Visit, missing_bases, order_cells
+from etude.study.visit import STARTUP, Durations, Visit, missing_bases, order_cells
 from tests.study.test_runner import timeless
 from tests.study.tiny_study import tiny
 
@@ -54,6 +54,12 @@ def test_claims_that_are_done_come_last(report: Report, study: Study, tmp_path: 
     assert next(iter(order_cells([plan], plan.store))).key == plan.bases["gpt", 0]
 
 
+def test_the_majority_ignores_settings_of_heads(plan: plans.Plan) -> None:
+    """A study of taggers sets the width of a network that the majority does not have."""
+    settings = [cell.arguments["settings"] for cell in plan.cells.values() if cell.kind == "majority"]
+    assert settings and not any({"train.epochs", "train.batch_examples"} & set(each) for each in settings)
+
+
 def test_nothing_starts_that_cannot_end(plan: plans.Plan) -> None:
     base = plan.cells[plan.bases["bert", 0]]
     transfers = [replace(cell, seconds=30.0) for cell in plan.cells.values() if cell.depends_on == base.key]
@@ -72,11 +78,23 @@ def test_nothing_starts_that_cannot_end(plan: plans.Plan) -> None:
 
 def test_what_was_measured_is_expected_again(plan: plans.Plan) -> None:
     durations = Durations(plan.store, plan.cells.values())
-    first, second = (replace(plan.cells[plan.bases["bert", seed]], flops=1e9, seconds=1.0) for seed in range(2))
-    other = replace(plan.cells[plan.bases["gpt", 0]], flops=2e9, seconds=1.0)
-    assert durations.estimate(second) == 1.0, "as planned"
-    durations.observe(first, 20.0)
-    assert durations.estimate(second) == 20.0 and durations.estimate(other) == pytest.approx(40.0)
+    first, second = (replace(plan.cells[plan.bases["bert", seed]], flops=1e9, seconds=10.0) for seed in range(2))
+    other = replace(plan.cells[plan.bases["gpt", 0]], flops=2e9, seconds=30.0)
+    assert durations.estimate(second) == 10.0, "as planned"
+    durations.observe(first, STARTUP + 40.0)
+    assert durations.estimate(second) == STARTUP + 40.0
+    assert durations.estimate(other) == pytest.approx(STARTUP + 4 * 30.0), "four times slower than planned, too"
+
+
+def test_short_cells_and_trials_do_not_stand_for_long_ones(plan: plans.Plan) -> None:
+    """Vectors of words take nine seconds and next to no FLOPs: by FLOPs, a Transformer would take hours."""
+    durations = Durations(plan.store, plan.cells.values())
+    vectors = replace(plan.cells[plan.bases["bert", 0]], position={"row": "word2vec"}, flops=1e6, seconds=0.5)
+    long = replace(plan.cells[plan.bases["gpt", 0]], flops=1e15, seconds=20.0)
+    durations.observe(vectors, 9.0)
+    assert durations.estimate(long) == 20.0
+    durations.observe(replace(long, flops=2e14, seconds=4.0), STARTUP + 8.0)  # a trial of a fifth
+    assert durations.estimate(long) == pytest.approx(STARTUP + 40.0)
 
 
 def test_a_visit_that_is_too_short_leaves_cells_for_the_next(report: Report, study: Study, tmp_path: Path) -> None:

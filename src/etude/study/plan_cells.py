@@ -153,9 +153,9 @@ def _cell_needs(plan: Plan) -> dict[str, float]:
 def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, examples: int, seed: int) -> Changes:
     """Merge the settings of a transfer: study, task, contender, tuning, then the kind of row."""
     study = plan.study
-    settings: Changes = {**study.transfer, **study.tasks[column.task].set}
-    if row.draft is not None:
-        settings |= study.contenders[row.draft.entry.contender].transfer
+    settings: Changes = dict(study.tasks[column.task].set)
+    if row.draft is not None:  # the majority has no head or network that settings of the study could name
+        settings = {**study.transfer, **settings, **study.contenders[row.draft.entry.contender].transfer}
     settings |= tuned
     if row.kind == "frozen":
         settings |= {"transfer.frozen": True}

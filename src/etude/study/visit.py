@@ -21,6 +21,8 @@ from etude.study.claim_scope import claim_cells
 from etude.study.plan import Plan
 
 SAFETY = 1.2  # a cell may take so many times what the others took
+STARTUP = 15.0  # seconds in which a model is compiled and its data read
+SHORT = 2.0  # planned seconds below which start-up is all that a duration tells
 
 
 def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
@@ -57,33 +59,37 @@ def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
 
 
 class Durations:
-    """Seconds of cells: as measured on cells of the same place in the grid, by their FLOPs, or as planned.
+    """Seconds of cells: as measured on cells of the same place in the grid, or as planned and slowed down alike.
 
-    The last measurement of a place counts, and of all places the median: the first cell of a model compiles it.
+    Plans hold the speed of each model alone on the machine; cells that share it are slower by one factor, the median of
+    those that ended, beside a start-up that does not grow with their length. Trials are far shorter than what follows
+    them, and models differ a thousandfold in seconds a FLOP, so neither seconds nor FLOPs alone would carry over.
     """
 
     def __init__(self, store: CellStore, cells: Iterable[Cell]) -> None:
         self.alike: dict[tuple[object, ...], float] = {}
-        self.seconds_per_flop: dict[str, list[float]] = {}
+        self.slowdowns: dict[str, list[float]] = {}
         for cell in cells:
             if store.state(cell.key) == "done":
                 self.observe(cell, float(store.result(cell.key)["seconds"]))
 
     def observe(self, cell: Cell, seconds: float) -> None:
         self.alike[_describe_place(cell)] = seconds
-        if cell.flops:
-            self.seconds_per_flop.setdefault(cell.kind, []).append(seconds / cell.flops)
+        if cell.seconds >= SHORT:
+            steady = max(seconds - STARTUP, seconds / 4)
+            self.slowdowns.setdefault(cell.kind, []).append(steady / cell.seconds)
 
     def estimate(self, cell: Cell) -> float:
         measured = self.alike.get(_describe_place(cell))
         if measured is not None:
             return measured
-        rates = self.seconds_per_flop.get(cell.kind)
-        return cell.flops * median(rates) if rates and cell.flops else cell.seconds
+        slowdowns = self.slowdowns.get(cell.kind)
+        return STARTUP + cell.seconds * median(slowdowns) if slowdowns and cell.seconds >= SHORT else cell.seconds
 
 
 def _describe_place(cell: Cell) -> tuple[object, ...]:
-    return cell.kind, cell.position.get("row"), cell.position.get("column")
+    length = cell.flops if cell.kind == "pretrain" else 0.0  # a trial is shorter than what it is a trial of
+    return cell.kind, cell.position.get("row"), cell.position.get("column"), length
 
 
 @dataclass
