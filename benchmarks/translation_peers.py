@@ -3,7 +3,8 @@
 All learn from the same pairs of token ids, with the same sizes, dropout, smoothing and tokens a step, and are measured
 in real target tokens, their ends among them. JoeyNMT takes pairs in random order, as its own sampler does (it has no
 bucketing), in float16 with a scaler on a GPU, as its `fp16: True`; its loss, model and beam search are called as its
-trainer calls them, without its logging. The plain loop takes batches of pairs of like lengths, padded to multiples of
+trainer calls them, without its logging; of a recurrent model the first state is made under autocast, without which its
+own search in float16 stops with an error. The plain loop takes batches of pairs of like lengths, padded to multiples of
 8, in bfloat16, compiled on a GPU, with a fused AdamW.
 
 Wheels for JoeyNMT 2.3: joeynmt, subword_nmt, importlib_metadata 8.5, zipp, sentencepiece (the only one with code of the
@@ -202,6 +203,8 @@ class Marian(Side):
             decoder_start_token_id=START, forced_eos_token_id=None, attn_implementation="sdpa",
         )  # fmt: skip
         self.model = transformers.MarianMTModel(config).to(device)
+        if compiled:
+            torch._dynamo.config.recompile_limit = 64  # beyond it the loop would go on uncompiled
         self.forward = torch.compile(self.model) if compiled else self.model
         self.pairs, self.size, self.device = pairs, size, device
         self.batches = bucketed_batches(pairs, size.batch_tokens, seed)
@@ -294,6 +297,10 @@ class Joey(Side):
         half = device.type == "cuda"
         self.autocast = {"device_type": device.type, "enabled": half} | ({"dtype": torch.float16} if half else {})
         self.scaler = torch.amp.GradScaler("cuda", enabled=half)
+        if half and size.kind == "rnn":
+            # its beam search makes the decoder's first state outside of autocast: half states, full weights
+            decoder = self.model.decoder
+            decoder._init_hidden = torch.autocast(**self.autocast)(decoder._init_hidden)
 
     def _batch(self, sources: list[np.ndarray], targets: list[np.ndarray] | None) -> Any:
         from joeynmt.batch import Batch

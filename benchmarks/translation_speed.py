@@ -10,8 +10,9 @@ take turns for some rounds; a ratio is the median of those of the rounds, and ev
 Transformers of all three have the same weights, ours after the training of the first part, so that they write the same
 text (the share of equal translations is told); recurrent ones decode with what they learnt in the same rounds.
 
-Every side and round prints a line with its figure when it is over, and --out is written again after each, so a run that
-is cut off leaves what it had measured ("complete": false).
+Before the first round a side trains until its speed is steady, because compilations and recordings come with new shapes
+of batches, and translates all sentences once. Every side and round prints a line with its figure when it is over, and
+--out is written again after each, so a run that is cut off leaves what it had measured ("complete": false).
 """
 
 from __future__ import annotations
@@ -65,32 +66,41 @@ def train_for(side: Side, seconds: float, device: torch.device) -> float:
 
 
 def warm_up(kind: str, side: Side, seconds: float, device: torch.device, results: Results) -> None:
-    """Train until everything is compiled, tuned and allocated; say after each few seconds how it goes."""
+    """Train until everything is compiled, tuned and allocated: two windows in a row as fast as the best, to 10 %.
+
+    It ends at the latest after six times the seconds asked for; a fifth of those is a window.
+    """
     started = last = now(device)
     steps = tokens = since = 0
+    rates: list[float] = []
     while True:
         since += side.step()
         steps += 1
         moment = now(device)
-        is_over = moment - started >= seconds
-        if is_over or steps == 1 or moment - last > 5:
-            tokens += since
-            results.log(f"{kind} training, warm-up: {side.name} step {steps}, {tokens:,} target tokens, "
-                        f"now {since / (moment - last):,.0f} a second")  # fmt: skip
-            last, since = moment, 0
-        if is_over:
+        if steps > 1 and moment - last < seconds / 5:
+            continue
+        tokens += since
+        rates.append(since / (moment - last))
+        results.log(f"{kind} training, warm-up: {side.name} step {steps}, {tokens:,} target tokens, "
+                    f"now {rates[-1]:,.0f} a second")  # fmt: skip
+        last, since = moment, 0
+        is_steady = len(rates) > 5 and min(rates[-2:]) >= 0.9 * max(rates)
+        if moment - started >= seconds and (is_steady or moment - started >= 6 * seconds):
             return
 
 
 class Results:
     """What was measured so far; written whole after every figure."""
 
-    def __init__(self, path: Path | None, sizes: str) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, sizes: str, minutes: float) -> None:
+        self.path, self.minutes = path, minutes
         self.started = time.perf_counter()
         self.values: dict[str, Any] = {
             "hardware": describe_hardware(), "versions": describe_versions(), "sizes": sizes, "complete": False,
         }  # fmt: skip
+
+    def is_late(self) -> bool:
+        return time.perf_counter() - self.started > 60 * self.minutes
 
     def log(self, message: str) -> None:
         print(f"[{time.perf_counter() - self.started:6.1f} s] {message}", flush=True)
@@ -127,6 +137,9 @@ def take_turns(
     """Measure every side in every round; print and write each figure as soon as it is there."""
     entries: list[dict[str, float]] = []
     for number in range(1, rounds + 1):
+        if entries and results.is_late():
+            results.log(f"{name} {part}: {len(entries)} rounds of {rounds}, because the minutes are over")
+            break
         entries.append({})
         for side in sides:
             entries[-1][side.name] = value = figure(side)
@@ -189,7 +202,7 @@ def measure(
 
     for side in sides:  # compiles, allocates
         started = now(device)
-        side.decode(sources[: min(len(sources), 64)])
+        side.decode(sources)
         results.log(f"{size.kind} decoding, warm-up: {side.name} in {now(device) - started:.1f} s")
     rounds = options.rounds if options.sentences > 32 else 1
     decoding = take_turns(size.kind, "decoding", "sentences a second", sides, rounds, decode, results)
@@ -210,9 +223,10 @@ def main() -> None:
     parser.add_argument("--only", choices=("transformer", "rnn"))
     parser.add_argument("--peers", nargs="*", default=["joeynmt", "loop"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of training a side and round")
-    parser.add_argument("--warm", type=float, default=10.0, help="seconds before the first round")
-    parser.add_argument("--learn", type=int, default=1500, help="steps of ours before decoding")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of training a side and round")
+    parser.add_argument("--warm", type=float, default=10.0, help="seconds before the first round, at least")
+    parser.add_argument("--learn", type=int, default=800, help="steps of ours before decoding")
+    parser.add_argument("--minutes", type=float, default=8.0, help="after these every part has but one round")
     parser.add_argument("--sentences", type=int, default=1014)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--small", action="store_true")
@@ -221,7 +235,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options.compile = device.type == "cuda"
     name = "tiny" if options.tiny else "small" if options.small or device.type == "cpu" else "gpu"
-    results = Results(options.out, name)
+    results = Results(options.out, name, options.minutes)
     with tempfile.TemporaryDirectory() as folder:
         vocab = 2000 if options.tiny else 8000
         for part in ("train", "valid"):

@@ -3,9 +3,11 @@
 #
 #   benchmarks/translation_studies.sh DATA OUT [-- key=value or options for both]
 #
+# MINUTES (8) are those of the whole call: no cell begins that would end later. Cells that are over lie in OUT/cells-STUDY.zip,
+# written again after each; a later call, on another machine too, goes on with IMPORT=FOLDER, where these files lie.
 # DATA holds corpora/{enwiki,kowiki}_train.txt.xz and tasks/{multi30k_en_fr,tatoeba_en_ko,jhe_ko_en,park_news_ko_en}; OUT gets
-# report.html, results.json, table.md and the log of each study. PYTHON, WORKERS (of each study) and WORK (a folder that
-# stays, so that a second call goes on) may be set. Cells are small: start the MPS daemon first (nvidia-cuda-mps-control -d).
+# the reports (reports.tgz) and the log of each study. PYTHON, WORKERS (of attention-helps), MORE_WORKERS (of the other) and WORK
+# (a folder that stays, so that a second call goes on) may be set. Cells are small: NVIDIA's MPS daemon is started where it is.
 set -u
 data=$(cd "$1" && pwd) out=$2
 shift 2
@@ -17,6 +19,8 @@ work=${WORK:-$(mktemp -d)}
 mkdir -p "$out" "$work/tasks/ko_en" "$work/sides"
 out=$(cd "$out" && pwd)
 started=$(date +%s)
+export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
+command -v nvidia-cuda-mps-control > /dev/null && nvidia-cuda-mps-control -d
 ln -sfn "$data/tasks/multi30k_en_fr" "$work/tasks/multi30k_en_fr"
 if [ ! -d "$work/text" ]; then
     # all Korean pairs as one file, and each side of the pairs as plain text, one sentence a document
@@ -42,17 +46,24 @@ PY
         --tokenizer bpe:8000 --valid 0.02 >> "$out/prepare.txt" 2>&1 || { cat "$out/prepare.txt"; exit 1; }
 fi
 echo "prepared, $(($(date +%s) - started)) s"
+left=$(awk -v m="${MINUTES:-8}" -v s=$(($(date +%s) - started)) 'BEGIN { print m - s / 60 }')
 run() {
-    mkdir -p "$out/$1"
-    "$python" -m etude study "$root/studies/$1.yaml" ${GPU---gpu} --text "$work/$2" --data "$work/tasks" -o "$work/$1" \
-        --workers "$3" "${@:4}" > "$out/$1/log.txt" 2>&1
-    echo "$1: exit $?, $(($(date +%s) - started)) s"
-    for file in report.html results.json table.md study.yaml registered.json; do
-        [ -f "$work/$1/$file" ] && cp "$work/$1/$file" "$out/$1/"
-    done
-    tail -n 25 "$out/$1/log.txt"
+    local study=$1 text=$2 workers=$3 cells=()
+    shift 3
+    [ -n "${IMPORT:-}" ] && [ -f "$IMPORT/cells-$study.zip" ] && cells=(--import-cells "$IMPORT/cells-$study.zip")
+    "$python" -m etude study "$root/studies/$study.yaml" ${GPU---gpu} --text "$work/$text" --data "$work/tasks" -o "$work/$study" \
+        --workers "$workers" --minutes "$left" --export-cells "$out/cells-$study.zip" "${cells[@]}" "$@" > "$out/$study.log" 2>&1
+    echo "$study: exit $?, $(($(date +%s) - started)) s"
+    tail -n 25 "$out/$study.log"
 }
 run attention-helps pairs "${WORKERS:-6}" "$@" &
-run translation-pretraining text "${WORKERS:-10}" "$@" &
+run translation-pretraining text "${MORE_WORKERS:-10}" "$@" &
 wait
+files=()
+for study in attention-helps translation-pretraining; do
+    for file in report.html results.json table.md study.yaml registered.json; do
+        [ -f "$work/$study/$file" ] && files+=("$study/$file")
+    done
+done
+[ ${#files[@]} -gt 0 ] && tar -C "$work" -czf "$out/reports.tgz" "${files[@]}"
 [ -n "${WORK:-}" ] || rm -rf "$work"
