@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from etude.kinds import list_kinds
 from etude.models.transfer_settings import TransferSettings
+from etude.recipes.finetuning import FinetuningDefaults
 from etude.study.settings import Study
 from etude.train.settings import Settings as Train
 
@@ -137,5 +138,7 @@ def page() -> str:
         "How a pre-trained model is used in `etude finetune`.\n",
         table(TransferSettings, "transfer"),
     ]
+    parts += ["## finetune\n", "In a recipe: what its paper says of learning a task.\n"]
+    parts += [table(FinetuningDefaults, "finetune")]
     parts += ["## study\n", "The keys of a study file.\n", table(Study, "")]
     return "\n".join(parts)

@@ -182,6 +182,7 @@ def _make_recipe(name: str, family: Family, model: Settings, objective: dict[str
                 "model": {"kind": "transformer", **model.model_dump(mode="json")},
                 "objective": objective,
                 "train": {"steps": 1},
+                **({"finetune": dict(family.finetune)} if family.finetune else {}),
             }
         )
     )

@@ -112,6 +112,7 @@ class Family:
     architectures: tuple[tuple[tuple[str, ...], str], ...]  # parts that must be there -> the class to write
     required: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json and the one value they may have
     constant_keys: Mapping[str, Any] = field(default_factory=dict)  # keys that are always written with this value
+    finetune: Mapping[str, Any] = field(default_factory=dict)  # of its recipes (recipes/finetuning.py)
     sentence: str = "none"  # the sentence task of its published weights, where they have one
     head_activation: str | None = None  # of the masked head: None, the model's own
     head_activation_key: str | None = None  # the key of config.json that holds it

@@ -34,17 +34,22 @@ AUTO = {"ForSequenceClassification": "AutoModelForSequenceClassification"}
 AUTO |= {"ForTokenClassification": "AutoModelForTokenClassification"}
 
 
+class NoPublishedClass(UserError):
+    """Neither a class of transformers nor code of its own over one of its encoders can hold a run."""
+
+
 def to_readout(run: Run, plan: Plan, model: Model, task: Task, reason: str) -> PublishedModel:
     """The run with code of its own; UserError with `reason` where that cannot hold it either."""
     family, _ = match_recipe(run.recipe)
     head = task.readout(model)
     if family is None or head is None:
-        raise UserError(reason)
+        raise NoPublishedClass(reason)
     misfits = list(head.misfits)
     if plan.transfer.mix_norm != "none" and model.mix is not None:
         misfits.append(f"transfer.mix_norm={plan.transfer.mix_norm}")
     if misfits:
-        raise UserError(f"{reason[:-1]}; and an export with code of its own has no place for {'; '.join(misfits)}.")
+        places = "; ".join(misfits)
+        raise NoPublishedClass(f"{reason[:-1]}; and an export with code of its own has no place for {places}.")
     settings = run.recipe.model_settings(transformer.Settings)
     special, framing = run.tokenizer.special, model.frame(run.tokenizer.special)
     encoder = family.make_config(settings, set()) | special_token_ids(special, causal=model.causal)

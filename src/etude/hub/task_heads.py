@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.hub import mapping
 from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_recipe
-from etude.hub.mapping import linear
+from etude.hub.mapping import linear, tensor
 from etude.hub.readout import to_readout
-from etude.hub.tokenizer_files import add_markers, make_tokenizer_configs
+from etude.hub.tokenizer_files import add_framing, add_markers, make_tokenizer_configs
 from etude.models import transformer
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -30,6 +31,7 @@ FAMILIES = {
     "albert": ("Albert", EncoderFamily("ALBERT", "pooler")),
     "distilbert": ("DistilBert", EncoderFamily("DistilBERT", "mlp")),
     "electra": ("Electra", EncoderFamily("ELECTRA", None)),
+    "gpt1": ("OpenAIGPT", EncoderFamily("GPT-1", "last", endings=("ForSequenceClassification",))),
 }
 
 
@@ -44,6 +46,8 @@ def to_published_with_head(run: Run) -> PublishedModel:
     checkpoint.load_strictly(nn.ModuleDict({"model": model, "objective": task}), load_file(path), str(path))
     start, encoder = FAMILIES.get(family.name, (None, None))
     head = None if encoder is None else task.published_head(model, encoder)
+    if encoder is not None and encoder.endings is not None and head is not None and head.ending not in encoder.endings:
+        head = None
     if head is None:
         reason = f"it has no class for the task {plan.kind} over {family.system}."
         return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")
@@ -56,16 +60,51 @@ def to_published_with_head(run: Run) -> PublishedModel:
     settings = run.recipe.model_settings(transformer.Settings)
     rules = [rule for rule in family.table.rules if rule.part in ("", "pooler" if head.reads_pooler else "")]
     for theirs, ours in head.layers.items():
-        rules += linear(theirs, f"objective.{ours}")
+        layer = linear(theirs, f"objective.{ours}")
+        rules += layer if head.has_bias else tensor(f"{theirs}.weight", f"objective.{ours}.weight")
     table = replace(family.table, rules=tuple(rules), copies=())
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     if not head.reads_pooler:
         weights = {name: value for name, value in weights.items() if not name.startswith("model.pooler.")}
     weights |= {f"objective.{name}": value for name, value in head.weights.items()}
+    notes = list(head.notes)
+    if not head.has_bias and not _move_bias(weights, f"objective.{head.layers['score']}", _last_norm(settings)):
+        reason = f"its {family.system} has no bias in the last layer, and this one fits not into the norm before it."
+        return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")
+    if not head.has_bias:
+        notes.append("the last layer there has no bias: that of this run is in the last norm; logits are the same")
     tensors = mapping.to_published_names(table, settings, weights, f"{run.folder} as {family.system}")
-    config = family.make_config(settings, set()) | special_token_ids(run.tokenizer.special, causal=False)
+    special, pad = run.tokenizer.special, None
+    config = family.make_config(settings, set()) | special_token_ids(special, causal=False)
+    if model.causal:
+        # its class reads the last token that is no padding, and needs one to tell: any but the last of a text will do
+        framing = model.frame(special)
+        pad = next(id for id in (special.pad, special.unknown, *framing.before) if id is not None)
+        ends = {"bos_token_id": next(iter(framing.before), None), "eos_token_id": framing.after[-1]}
+        config |= {"pad_token_id": pad, **ends, "cls_token_id": None, "sep_token_id": None}
     config |= {"architectures": [f"{start}{head.ending}"], **head.config}
-    tokenizer = add_markers(run.tokenizer)
-    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0)
+    tokenizer = add_framing(run.tokenizer, model.frame(special)) if model.causal else add_markers(run.tokenizer)
+    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0, pad=pad)
     files["tokenizer.json"] = tokenizer.content
-    return PublishedModel(config, {name: value.detach() for name, value in tensors.items()}, files, notes=head.notes)
+    tensors = {name: value.detach() for name, value in tensors.items()}
+    return PublishedModel(config, tensors, files, notes=tuple(notes))
+
+
+def _last_norm(settings: transformer.Settings) -> str:
+    """The norm whose output is the last hidden state, of a model with norms behind the sums."""
+    return f"model.feedforward.{settings.layers - 1}.norm"
+
+
+def _move_bias(weights: dict[str, Tensor], layer: str, norm: str) -> bool:
+    """Put the bias of a linear layer into that of the norm before it; False where no shift of its input has the effect.
+
+    W h + b = W (h + d) where W d = b: the shortest such d, which exists unless the rows of W depend on each other.
+    """
+    weight = weights[f"{layer}.weight"].double()  # (outputs, D)
+    bias = weights.pop(f"{layer}.bias").double()  # (outputs,)
+    shift = torch.linalg.lstsq(weight, bias[:, None], driver="gelsd").solution[:, 0]  # (D,)
+    moved = (weights[f"{norm}.bias"].double() + shift).float()
+    if not torch.allclose(weight @ shift, bias, atol=1e-6, rtol=1e-6):
+        return False
+    weights[f"{norm}.bias"] = moved
+    return True

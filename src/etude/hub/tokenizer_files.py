@@ -82,14 +82,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def make_tokenizer_configs(
-    tokenizer: Tokenizer, context: int, segments: bool, start: int | None = None
+    tokenizer: Tokenizer, context: int, segments: bool, start: int | None = None, pad: int | None = None
 ) -> dict[str, str]:
     """Return tokenizer_config.json and special_tokens_map.json; `start`: a causal model's start token, where that is
-    not end-of-text."""
+    not end-of-text; `pad`: what pads, where the tokenizer has no token of that role."""
     special = tokenizer.special
     tokens = {
         name: tokenizer.token(id) for role, name in TOKEN_NAMES.items() if (id := getattr(special, role)) is not None
     }
+    if pad is not None:
+        tokens["pad_token"] = tokenizer.token(pad)
     if special.end is not None:
         tokens["eos_token"] = tokenizer.token(special.end)
         tokens["bos_token"] = tokens["eos_token"] if start is None else tokenizer.token(start)

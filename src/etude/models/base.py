@@ -196,6 +196,10 @@ class Model(nn.Module, ABC):
     def frame(self, special: Specials) -> Framing:
         """How one text or two become a sequence, by the markers of a tokenizer, of at most `context` tokens."""
 
+    def renew_tokens(self, first: int, count: int) -> None:
+        """Draws `count` rows of the token table from `first` on, as the table was drawn; it grows where it must."""
+        raise UserError("The vocabulary of this kind of model cannot grow: set transfer.markers=own.")
+
     def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
         """Called before use; returns the tokenizer to use, an open-vocabulary one where the model reads letters."""
         return tokenizer

@@ -3,7 +3,8 @@
 Each family says itself how its paper frames a text (`Model.frame`):
 
     both directions   [CLS] a [SEP]            [CLS] a [SEP] b [SEP], segments 0 and 1     (BERT, section 3.2)
-    causal            start a end              start a delimiter b end                     (GPT-1, section 3.3)
+    causal            start a extract          start a delimiter b extract                 (GPT-1, section 3.3)
+                      with new tokens where a fine-tuning adds them, else those of the tokenizer: start a end
     recurrent         a marker on each side and between the two, as in pre-training; <S> and </S> where it reads letters
     static            the words alone
 

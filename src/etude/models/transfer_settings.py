@@ -12,6 +12,7 @@ from etude.settings import Strict
 
 Layers = Literal["last", "last4", "all"] | list[int]
 Combine = Literal["concat", "mix"]
+Markers = Literal["own", "new"]
 
 
 class TransferSettings(Strict):
@@ -38,6 +39,11 @@ class TransferSettings(Strict):
     link: str | None = Field(
         default=None, description="a graph whose entities are found in the texts, for a model that reads entities"
     )
+    markers: Markers | None = Field(
+        default=None,
+        description="of a causal model: start, delimiter and extract tokens with new rows (GPT-1), or those that its "
+        "tokenizer has; as its recipe says if None",
+    )
     letters: bool | None = Field(
         default=None, description="whether character layers learn; if None, not in a two-tower model"
     )
@@ -53,6 +59,10 @@ class TransferSettings(Strict):
     def _consistent(self) -> Self:
         if self.probe and not self.frozen:
             raise ValueError("transfer.probe solves for the head of a frozen model: drop transfer.frozen=false")
+        if self.frozen and self.markers == "new":
+            raise ValueError(
+                "transfer.markers=new adds tokens whose vectors learn, and transfer.frozen lets none learn: drop one"
+            )
         for name in ("gradual", "fresh", "freeze"):
             if self.frozen and getattr(self, name):
                 raise ValueError(

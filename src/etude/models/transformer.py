@@ -18,6 +18,7 @@ from collections.abc import Collection
 from typing import Literal, Self
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ from etude.nn.activations import Activation
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.block import AttentionBranch, FeedForwardBranch
 from etude.nn.embedding import Embedding, Positions
-from etude.nn.initialization import Scaling, draw_key, init_weights, residual_scale
+from etude.nn.initialization import Scaling, draw_key, fill_normal, init_weights, residual_scale
 from etude.nn.norm import Norm, NormKind
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
@@ -344,8 +345,14 @@ class Transformer(Model):
     def frame(self, special: Specials) -> Framing:
         start = [] if special.start is None else [special.start]
         if self.causal:
+            if special.task_start is not None and special.task_delimiter is not None and special.extract is not None:
+                markers = [special.task_start], [special.task_delimiter], [special.extract]
+                return Framing(*markers, pooling="last").limit(self.context)
             if special.end is None:
-                raise UserError("A causal model is read out at an end token, and this tokenizer has none.")
+                raise UserError(
+                    "A causal model is read out at an end token, and this tokenizer has none. Fine-tuning adds one "
+                    "whose vector learns (transfer.markers=new): do so, without transfer.frozen and transfer.probe."
+                )
             # GPT-2's tokenizer has neither a start token (the text itself starts) nor a delimiter (the end serves)
             between = special.end if special.separator is None else special.separator
             return Framing(start, [between], [special.end], pooling="last").limit(self.context)
@@ -354,6 +361,15 @@ class Transformer(Model):
         separator = [special.separator]
         segments = self.settings.segments > 1
         return Framing(start, separator, separator, pooling="start", segments=segments).limit(self.context)
+
+    def renew_tokens(self, first: int, count: int) -> None:
+        old = self.embedding.tokens.weight.detach()
+        rows = old.new_empty(count, old.shape[1])
+        fill_normal(rows, draw_key(), self.settings.init_deviation, self.settings.init_truncated)
+        table = torch.cat([old[:first], rows, old[first + count :]])
+        self.embedding.tokens = nn.Embedding.from_pretrained(table, freeze=False)
+        self.vocab = len(table)
+        self.settings = self.settings.model_copy(update={"vocab": self.vocab})
 
     def parameter_depth(self, name: str) -> int:
         """A final norm and a pooler lie above the last layer; what layers share lies where its last use is."""

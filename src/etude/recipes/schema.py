@@ -9,6 +9,7 @@
     model: {kind: transformer, layers: 12, ...}
     objective: {kind: masked, ...}
     train: {steps: 1_000_000, ...}
+    finetune: {markers: new}  # where the paper says how a task is learnt; most have none
 
 `kind` is the name of a module: `etude.models.<kind>` and `etude.objectives.<kind>`, or one of another package
 (kinds.py). Each defines its own `Settings`, so a new model or objective is known here the moment its file exists.
@@ -32,6 +33,7 @@ from pydantic import BaseModel, ValidationError
 from etude.errors import UserError, suggest_name
 from etude.kinds import find_kind, list_kinds
 from etude.recipes.document import Document, Overrides, Path, Writer, find_recipe, parse, parse_overrides, read_recipe
+from etude.recipes.finetuning import FinetuningDefaults
 from etude.settings import ReadsEntities, ReadsGraph, Strict
 from etude.text.tokenizer import training
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
@@ -69,6 +71,7 @@ class Recipe:
     paper: str = ""
     follows: str = ""
     note: str = ""
+    finetune: FinetuningDefaults = field(default_factory=FinetuningDefaults)
     source: Document = field(default_factory=Document, compare=False, repr=False)  # for the places in messages
 
     @classmethod
@@ -85,7 +88,7 @@ class Recipe:
     def from_document(cls, document: Document) -> Self:
         """Checks a document against the settings of its kinds."""
         document = _with_distill_group(document)
-        known = [*TEXTS, *PARTS, "train"]
+        known = [*TEXTS, *PARTS, "train", "finetune"]
         for key in document.values:
             if key not in known:
                 raise _fault(document, (key,), f"'{key}' is not a part of a recipe.{suggest_name(key, known)}")
@@ -111,6 +114,8 @@ class Recipe:
             parts[f"{group}_kind"] = kind
             parts[group] = validate_settings(_kind(document, group, kind).Settings, values, document, group)
         parts["train"] = validate_settings(Train, _group(document, "train", {}), document, "train")
+        finetune = _group(document, "finetune", {})
+        parts["finetune"] = validate_settings(FinetuningDefaults, finetune, document, "finetune")
         return cls(**texts, **parts, source=document)
 
     @property
@@ -213,6 +218,8 @@ class Recipe:
         for group in PARTS:
             values[group] = {"kind": getattr(self, f"{group}_kind"), **getattr(self, group).model_dump(mode="json")}
         values["train"] = self.train.model_dump(mode="json")
+        if self.finetune != FinetuningDefaults():
+            values["finetune"] = self.finetune.model_dump(mode="json")
         return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
     def model_settings(self, family: type[SettingsT]) -> SettingsT:

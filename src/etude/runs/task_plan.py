@@ -28,7 +28,7 @@ from etude.models.base import Model
 from etude.models.transfer_settings import TransferSettings
 from etude.recipes.datasets import DATASETS
 from etude.recipes.document import Overrides, Writer, parse_file, parse_overrides
-from etude.recipes.schema import validate_settings
+from etude.recipes.schema import Recipe, validate_settings
 from etude.settings import check_values
 from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
@@ -205,12 +205,16 @@ def check_columns(kind: str, columns: Mapping[str, str] | None) -> dict[str, str
 # --- settings ---------------------------------------------------------------------------------------
 
 
-def resolve_settings(kind: str, overrides: Overrides, model: Model) -> tuple[Any, TransferSettings, Train]:
+def resolve_settings(
+    kind: str, overrides: Overrides, model: Model, recipe: Recipe
+) -> tuple[Any, TransferSettings, Train]:
     """Return the complete settings of task, transfer and train; by default the budget is in epochs.
 
+    `recipe` is that of the model: what its paper says of fine-tuning is the default here.
     `train.eval_every` is 0 where it is not given, and becomes one epoch once the number of rows is known.
     """
-    return _resolve_settings(kind, overrides, model.transfer_defaults)
+    auxiliary = recipe.finetune.language_model if model.causal else 0.0
+    return _resolve_settings(kind, overrides, model.transfer_defaults, auxiliary)
 
 
 def check_settings(kind: str, overrides: Overrides) -> None:
@@ -219,9 +223,9 @@ def check_settings(kind: str, overrides: Overrides) -> None:
 
 
 def _resolve_settings(
-    kind: str, overrides: Overrides, defaults: Callable[[bool], dict[str, Any]]
+    kind: str, overrides: Overrides, defaults: Callable[[bool], dict[str, Any]], auxiliary: float = 0.0
 ) -> tuple[Any, TransferSettings, Train]:
-    """`defaults` gives the model's own settings of `train`, by whether it is frozen."""
+    """`defaults` gives the model's own settings of `train`, by whether it is frozen; `auxiliary`: of its recipe."""
     document = parse_overrides(overrides)
     for group in document.values:
         if group not in GROUPS:
@@ -230,8 +234,12 @@ def _resolve_settings(
         if not isinstance(document.values[group], dict | None):
             raise UserError(f"'{group}' is a group of settings: write {group}.name=value.")
     values = {group: dict(document.values.get(group) or {}) for group in GROUPS}
-    task = validate_settings(task_module(kind).Settings, values["task"], document, "task")
     transfer = validate_settings(TransferSettings, values["transfer"], document, "transfer")
+    task_settings = task_module(kind).Settings
+    # a frozen model has nothing to learn from a second loss, and a teacher brings losses of its own
+    if auxiliary and "language_model" in task_settings.model_fields and not transfer.frozen and not values["distill"]:
+        values["task"].setdefault("language_model", auxiliary)
+    task = validate_settings(task_settings, values["task"], document, "task")
     train = dict(defaults(transfer.frozen))
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")

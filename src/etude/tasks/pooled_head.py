@@ -333,12 +333,13 @@ class PooledHead(nn.Module):
         config: Mapping[str, object],
     ) -> PublishedHead:
         """The head of a task whose part this is: `weights` are those of the task, where it is named `pooled`."""
+        misfits = tuple(self._misfits(model, family))
+        if family.vector == "last":
+            return PublishedHead(ending, {"score": "pooled.head"}, weights, config, has_bias=False, misfits=misfits)
         layers = {"classifier": "pooled.head"}
         if family.vector == "mlp":
             layers = {"pre_classifier": "pooled.hidden", **layers}
-        return PublishedHead(
-            ending, layers, weights, config, reads_pooler=True, misfits=tuple(self._misfits(model, family))
-        )
+        return PublishedHead(ending, layers, weights, config, reads_pooler=True, misfits=misfits)
 
     def readout(self, model: Model, weights: Mapping[str, Tensor], config: Mapping[str, object]) -> Readout:
         """The head over pooled states as it is; `weights` are those of the task, where this part is named `pooled`."""
@@ -366,8 +367,12 @@ class PooledHead(nn.Module):
             misfits.append(
                 f"task.head={self.settings.head} (its {family.system} has the head that is task.head={head} here)"
             )
-        if self.pooling != "start":
-            misfits.append(f"task.pooling={self.pooling} (it reads the first state)")
+        position = "last" if family.vector == "last" else "start"
+        if self.pooling != position:
+            state = {"start": "first", "last": "last"}[position]
+            misfits.append(f"task.pooling={self.pooling} (it reads the {state} state)")
+        if family.vector == "last" and self.scale != 1.0:
+            misfits.append(f"task.scale={self.scale}")
         if self.reading != "joint":
             misfits.append(f"texts read {self.reading}")
         if family.vector == "pooler" and model.pooler is None:

@@ -1,7 +1,7 @@
 """The head of a fine-tuned task as a class of `transformers` has it.
 
     ForSequenceClassification   one vector a text: BERT and ALBERT read the pooler; DistilBERT has a layer with a ReLU
-                                of its own before the last, which is our MLP of that width
+                                of its own before the last, which is our MLP of that width; GPT-1 reads the last state
     ForMultipleChoice           the same, one score an answer
     ForTokenClassification      a linear layer over every state
     ForQuestionAnswering        the same, a start and an end score
@@ -24,8 +24,10 @@ class EncoderFamily:
     """What a task has to know of the classes of one family of encoders."""
 
     system: str  # its name in messages: BERT
-    # what their sequence classifiers have between the first state and the last layer; None: a layer that ours has not
-    vector: Literal["pooler", "mlp"] | None
+    # what their sequence classifiers have between the first state and the last layer; None: a layer that ours has not;
+    # last: they read the last state, through a layer without a bias
+    vector: Literal["pooler", "mlp", "last"] | None
+    endings: tuple[str, ...] | None = None  # of the classes with heads that it has; None: all of the above
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class PublishedHead:
     layers: Mapping[str, str]  # linear layers: their name -> the name in the task
     weights: Mapping[str, Tensor]  # under the names in the task
     config: Mapping[str, object] = field(default_factory=dict)  # what config.json says of the outputs
+    has_bias: bool = True  # whether their last layer has one; else ours goes into the model's last norm
     reads_pooler: bool = False  # whether the class has the pooler of its encoder
     misfits: tuple[str, ...] = ()  # what of this head their class has no place for, in words
     notes: tuple[str, ...] = ()  # what a person should know of the export

@@ -22,6 +22,7 @@ from etude.errors import UserError
 from etude.inference.opening import Pretrained, open_pretrained
 from etude.models.base import Model
 from etude.models.depth import learner_depths
+from etude.models.transfer_settings import Markers
 from etude.objectives.base import Objective, Rows
 from etude.recipes.datasets import resolve_dataset
 from etude.recipes.document import Overrides
@@ -49,6 +50,7 @@ from etude.transfer.entity_linker import attach_linker
 from etude.transfer.gradual_unfreezing import ThawingLoop
 from etude.transfer.model_card import format_model_card
 from etude.transfer.probe_run import solve_probe
+from etude.transfer.task_markers import add_markers, choose_markers
 from etude.transfer.task_weights import write_task_run
 
 
@@ -99,11 +101,14 @@ def finetune(
     report_stage(f"opening {base}")
     start = open_pretrained(base)
     report_stage(f"reading {train}")
-    attach_linker(start.model, plans.resolve_settings(kind, overrides, start.model)[1])
+    _, settings, train_settings = plans.resolve_settings(kind, overrides, start.model, start.recipe)
+    attach_linker(start.model, settings)
     with warn_once():
-        if plans.resolve_settings(kind, overrides, start.model)[1].probe:
+        if settings.probe:
             return solve_probe(start, kind, train, out, dev, columns, overrides, skip_bad)
-        transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad)
+        markers = choose_markers(start, settings, plans.distill_settings(overrides))
+        start = add_markers(start, markers, train_settings.seed)
+        transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad, markers)
         device = resolve_device(transfer.plan.train.device)
         with connect(device.type == "cuda") as ranks:
             run = Run(Path(out))
@@ -121,7 +126,11 @@ def resume(folder: str | Path, quiet: bool = False, deadline: float | None = Non
     plan = Plan.read(run.folder)
     if run.finished:
         return run
-    model = run.attach_links(run.recipe.build_model() if run.steps else open_pretrained(plan.base).model)
+    if run.steps:
+        model = run.recipe.build_model()
+    else:
+        model = add_markers(open_pretrained(plan.base), plan.transfer.markers or "own", plan.train.seed).model
+    model = run.attach_links(model)
     device = resolve_device(plan.train.device)
     with warn_once(), connect(device.type == "cuda") as ranks, lock_run(run, ranks):
         return _train(run, _reopen(plan, model, run.tokenizer), device, ranks, quiet, deadline)
@@ -138,10 +147,14 @@ def plan_transfer(
     columns: Mapping[str, str] | None,
     overrides: Overrides,
     skip_bad: bool,
+    markers: Markers | None = None,
 ) -> Transfer:
-    """Settle everything: the settings, the labels, the number of steps. A bad file is refused here."""
+    """Settle everything: the settings, the labels, the number of steps. A bad file is refused here.
+
+    `markers`: those that `start` was given (transfer/task_markers.py), for the record.
+    """
     module = plans.task_module(kind)
-    settings, transfer_settings, train_settings = plans.resolve_settings(kind, overrides, start.model)
+    settings, transfer_settings, train_settings = plans.resolve_settings(kind, overrides, start.model, start.recipe)
     column_names = plans.check_columns(kind, columns)
     sources = ExampleFile.from_path(train), ExampleFile.from_path(dev) if dev is not None else None
     examples = module.read(train, column_names, skip_bad)
@@ -154,7 +167,7 @@ def plan_transfer(
     plan = Plan(
         kind=kind,
         settings=settings,
-        transfer=transfer_settings,
+        transfer=transfer_settings.model_copy(update={"markers": markers}),
         train=train_settings,
         facts=vector_init.add_vector_words(facts, settings),
         columns=column_names,

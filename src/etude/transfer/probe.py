@@ -254,7 +254,7 @@ class Probe:
         """Write the run of a solved head; `train` is the file of examples it was solved on. `dev` is scored."""
         representation = head.representation
         train_settings = task_plan.resolve_settings(
-            self.kind, {"transfer.probe": True, "train.seed": seed}, self.model
+            self.kind, {"transfer.probe": True, "train.seed": seed}, self.model, self.start.recipe
         )[2]
         plan = Plan(
             kind=self.kind,

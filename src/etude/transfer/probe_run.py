@@ -28,7 +28,7 @@ def solve_probe(
     values = parse_overrides(overrides).values
     if values.get("distill"):
         raise UserError("A linear probe learns from labels, not from a teacher: drop --teacher or transfer.probe.")
-    settings, transfer, train_settings = plans.resolve_settings(kind, overrides, start.model)
+    settings, transfer, train_settings = plans.resolve_settings(kind, overrides, start.model, start.recipe)
     module, column_names = plans.task_module(kind), plans.check_columns(kind, columns)
     examples = module.read(train, column_names, skip_bad)
     facts = module.learn(examples, settings)

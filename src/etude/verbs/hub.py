@@ -90,6 +90,7 @@ def export(
     from etude.baselines.base import is_baseline
     from etude.hub.exporter import export_run
     from etude.hub.families import match_recipe
+    from etude.hub.readout import NoPublishedClass
     from etude.runs.run import Run
 
     path = Path(out)
@@ -108,5 +109,8 @@ def export(
         from etude.hub.vector_runs import export_vectors
 
         return ModelExport(path, (path,), form=export_vectors(run, path, form))
-    published = export_run(run, path)
+    try:
+        published = export_run(run, path)
+    except NoPublishedClass:
+        return _export_own_class(opened, path, form)
     return ModelExport(path, tuple(sorted(file for file in path.rglob("*") if file.is_file())), published)

@@ -103,6 +103,7 @@ GPT1 = Family(
     read_extra=lambda config, source: {"feedforward": 4 * config.get("n_embd", 768)},
     check_extra=_check_feedforward,
     architectures=(((), "OpenAIGPTLMHeadModel"),),
+    finetune={"markers": "new", "language_model": 0.5},
 )
 
 GPT2 = Family(

@@ -17,6 +17,10 @@ ROLES = {
 }
 
 
+# The markers that GPT-1's fine-tuning adds (Radford et al. 2018, section 3.3), under the names of its released code.
+TASK_MARKERS = {"task_start": "_start_", "task_delimiter": "_delimiter_", "extract": "_classify_"}
+
+
 @dataclass(frozen=True)
 class Specials:
     """The ids of special tokens by role; None where the tokenizer has no such token."""
@@ -27,8 +31,10 @@ class Specials:
     separator: int | None = None
     mask: int | None = None
     end: int | None = None
+    task_start: int | None = None  # these three where a fine-tuning added them, all or none
+    task_delimiter: int | None = None
+    extract: int | None = None
 
     def ids(self) -> list[int]:
         """The distinct ids, ascending."""
-        roles = (self.pad, self.unknown, self.start, self.separator, self.mask, self.end)
-        return sorted({role for role in roles if role is not None})
+        return sorted({role for role in vars(self).values() if role is not None})

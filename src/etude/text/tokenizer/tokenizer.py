@@ -25,6 +25,7 @@ from etude.text.tokenizer import characters
 from etude.text.tokenizer.expansion import MAX_EXPANSION, compute_expansion
 from etude.text.tokenizer.normalization import normalize_nfc
 from etude.text.tokenizer.special_tokens import ROLES, Specials
+from etude.text.tokenizer.task_markers import find_task_markers
 from etude.text.tokenizer.training import LARGEST_VOCAB, train_tokenizer_json
 from etude.text.tokenizer.vocabulary_files import read_tokenizer_json
 
@@ -79,7 +80,9 @@ class Tokenizer:
             raise UserError(
                 f"{origin} holds ids up to {self.vocab - 1}, more than the {LARGEST_VOCAB} a corpus can store."
             )
-        self.special = Specials(**{role: self._find_id(names) for role, names in ROLES.items()})
+        self.special = Specials(
+            **{role: self._find_id(names) for role, names in ROLES.items()}, **find_task_markers(self.components)
+        )
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
