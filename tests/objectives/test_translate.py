@@ -211,8 +211,10 @@ def test_recorded_steps_of_static_shapes_learn_what_packed_pairs_do(tmp_path: Pa
     sides = [[draw.integers(10, 100, size).tolist() for size in draw.integers(3, 20, 2)] for _ in range(600)]
     corpus = Corpus.from_documents(sides, tokenizer(200))
     losses = {}
+    # in float32, attention groups sequences by their lengths, on the host
+    precision, tolerance = ("bf16", 1e-2) if name == "transformer-toy" else ("float32", 2e-3)
     for kind, compiled in ((UnrecordedLoop, False), (Loop, None)):
-        changes = {"train.precision": "float32", "train.batch_tokens": 1024, "objective.row_tokens": 1024}
+        changes = {"train.precision": precision, "train.batch_tokens": 1024, "objective.row_tokens": 1024}
         changes |= {"model.dropout": 0.0, "train.compile": compiled, "train.lr": 1e-3, "train.workers": 0}
         changes |= {"objective.length": 24, "train.log_every": 1}
         recipe = Recipe.load(name, changes).resolve(vocab=200)
@@ -229,4 +231,4 @@ def test_recorded_steps_of_static_shapes_learn_what_packed_pairs_do(tmp_path: Pa
         losses[kind] = [line["loss"] for line in lines]
     assert loop.recorder is not None and not loop.recorder.has_obstacle(), loop.recorder and loop.recorder.obstacle
     assert sum(recording.is_recorded for recording in loop.recorder.recordings.values()) >= 1
-    assert len(losses[Loop]) == 80 and losses[Loop] == pytest.approx(losses[UnrecordedLoop], rel=2e-3)
+    assert len(losses[Loop]) == 80 and losses[Loop] == pytest.approx(losses[UnrecordedLoop], rel=tolerance)

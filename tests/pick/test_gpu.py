@@ -18,7 +18,7 @@ def test_a_pick_on_a_gpu(tmp_path: Path) -> None:
     (tmp_path / "town.txt").write_text("\n\n".join(town.text(1.0)) + "\n", encoding="utf-8")
     labels = tmp_path / "labels.jsonl"
     labels.write_text("".join(json.dumps(record) + "\n" for record in town.task("topic", "train", 100)))
-    start, minutes = time.monotonic(), 1.75
+    start, minutes = time.monotonic(), 2.5  # with five other tests beside it
     result = etude.pick(
         [str(tmp_path / "town.txt")], task="classify", train=labels, out=tmp_path / "out", minutes=minutes,
         device="cuda", on_progress=lines.append,
