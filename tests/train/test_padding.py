@@ -12,10 +12,12 @@ import torch
 from etude.chance import Chance
 from etude.models import transformer
 from etude.objectives.base import Batch
-from etude.tasks import classify, similarity
+from etude.tasks import classify, similarity, span, tag
 from etude.tasks.classify import LabelledText
 from etude.tasks.data.examples import Examples
 from etude.tasks.similarity import RatedPair
+from etude.tasks.span.questions import Question
+from etude.tasks.tag.sentences import TaggedSentence
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train.loop import Loop
 from etude.train.padding import grain_of, pad_batch
@@ -72,9 +74,13 @@ def test_shapes_are_few_and_every_sequence_has_a_token(tokenizer: Tokenizer, num
 )
 def test_padding_changes_no_loss_and_no_gradient(tokenizer: Tokenizer, direction: str, settings: dict) -> None:
     task, model, rows = task_and_model(tokenizer, direction, **settings)
-    plain = task.batch([rows[number] for number in range(16)], Chance(0, 0))
+    check_padding(task, model, task.batch([rows[number] for number in range(16)], Chance(0, 0)))
+
+
+def check_padding(task: Any, model: Any, plain: Any) -> None:
+    """Assert that a batch has the same losses, counts, gradients and FLOPs with padding as without."""
     padded = pad_batch(plain)
-    assert padded.padding
+    assert padded.padding and task.pads_batches
     results = []
     for batch in (plain, padded):
         terms = task.loss(model, batch)
@@ -87,6 +93,34 @@ def test_padding_changes_no_loss_and_no_gradient(tokenizer: Tokenizer, direction
     assert results[0][1] == results[1][1]
     torch.testing.assert_close(results[0][2], results[1][2], rtol=1e-4, atol=1e-5)
     assert task.flops(model, padded) == task.flops(model, plain)
+
+
+def test_tags_of_words_too(tokenizer: Tokenizer) -> None:
+    _, model, _ = task_and_model(tokenizer)
+    facts = {"labels": ["X", "Y"], "scheme": None, "encoding": None, "usual": "X", "characters": False}
+    task: Any = tag.build(tag.Settings(dropout=0.0), model, tokenizer, facts)
+    lines = [line.split() for line in texts(16, longest=80)]  # the longest are read in two windows
+    items = [TaggedSentence(words, ["XY"[len(words) % 2]] * len(words), False) for words in lines]
+    rows = task.rows(Examples(items, "made", [f"made:{n}" for n in range(len(items))]))
+    plain = task.batch([rows[number] for number in range(16)], Chance(0, 0))
+    assert plain.sequences > 16
+    check_padding(task, model, plain)
+    assert signature(pad_batch(plain)) == signature(pad_batch(task.batch([rows[n] for n in range(16)], Chance(1, 1))))
+    crf: Any = tag.build(tag.Settings(head="crf"), model, tokenizer, facts)
+    assert not crf.pads_batches, "it reads one word after the other"
+
+
+@pytest.mark.parametrize("null", ["span", "head"])
+def test_answers_in_texts_too(tokenizer: Tokenizer, null: Any) -> None:
+    _, model, _ = task_and_model(tokenizer)
+    task: Any = span.build(span.Settings(dropout=0.0, null=null), model, tokenizer, {"null": True, "threshold": 0.0})
+    lines = texts(32, longest=20)
+    items = [
+        Question(f"q{n}", ask, text, ((text.split()[0], 0),) if n % 3 else ())
+        for n, (ask, text) in enumerate(zip(lines[:16], lines[16:], strict=True))
+    ]
+    rows = task.rows(Examples(items, "made", [f"made:{n}" for n in range(len(items))]))
+    check_padding(task, model, task.batch([rows[number] for number in range(16)], Chance(0, 0)))
 
 
 def test_values_of_pairs_too(tokenizer: Tokenizer) -> None:

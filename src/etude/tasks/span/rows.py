@@ -93,8 +93,8 @@ class WindowBatch(Batch):
 
 
 def by_sequence(scores: Tensor, batch: Batch) -> Tensor:
-    """(N, 2) -> (S, longest, 2), -inf behind the end of a sequence."""
-    lengths = batch.layout.lengths
-    padded = scores.new_full((len(lengths), int(lengths.max()), 2), float("-inf"))
-    filled = torch.from_numpy(np.arange(padded.shape[1]) < lengths[:, None]).to(scores.device)
-    return padded.masked_scatter(filled[..., None], scores)
+    """(N, 2) -> (S, longest, 2), -inf behind the end of a sequence; sequences of padding are left out."""
+    bounds = batch.layout.bounds[: batch.sequences + 1].long()  # (S+1,)
+    places = torch.arange(batch.layout.longest, device=scores.device)  # (L,)
+    tokens = bounds[:-1, None] + places  # (S, L)
+    return scores[tokens.clamp(max=len(scores) - 1)].masked_fill((tokens >= bounds[1:, None])[..., None], -torch.inf)

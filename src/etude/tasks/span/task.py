@@ -88,6 +88,7 @@ def build(settings: Settings, model: Model, tokenizer: Tokenizer, facts: Facts) 
 
 
 class Span(LinearTask[Question, WindowRow, WindowBatch]):
+    pads_batches = True
     gives_probabilities = False  # of a label
     has_token_units = True
     scoring: SpanScoring
@@ -184,7 +185,7 @@ class Span(LinearTask[Question, WindowRow, WindowBatch]):
         absent = None
         if self.absent is not None:
             assert batch.nulls is not None
-            absent = upcast(self.absent(last[batch.layout.bounds[:-1].long() + batch.nulls]))[:, 0]
+            absent = upcast(self.absent(last[batch.layout.bounds[: batch.sequences].long() + batch.nulls]))[:, 0]
         return upcast(self.head(last)), absent
 
     def loss(self, model: Model, batch: WindowBatch) -> dict[str, Term]:
@@ -202,7 +203,7 @@ class Span(LinearTask[Question, WindowRow, WindowBatch]):
         return terms
 
     def flops(self, model: Model, batch: WindowBatch) -> int:
-        lengths = batch.layout.lengths
+        lengths = batch.lengths
         head = 2 * int(lengths.sum()) * model.width * 2 + (2 * len(lengths) * model.width if self.absent else 0)
         return training_flops(model, lengths) + 3 * head
 

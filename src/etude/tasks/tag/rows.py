@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from etude.nn.losses import IGNORE
 from etude.nn.packed import Layout
 from etude.objectives.base import Batch, Row
 from etude.tasks.tag.word_pieces import FramedSentence, Pieces
@@ -73,3 +77,14 @@ class TagBatch(Batch):
     features: Tensor | None = None  # (W, F) int64
     char_ids: Tensor | None = None  # (U, length) of the different units
     char_rows: Tensor | None = None  # (W,) which of them each unit is
+
+    def pad(self, sizes: Sequence[int], longest: int) -> Self:
+        """As many units as tokens, those of padding without a tag; their layout stays that of the real ones."""
+        padded = super().pad(sizes, longest)
+        assert self.units is not None and self.words is not None
+        free = torch.arange(len(self.units), len(padded.tokens))  # a token each: none is read by two of them
+        padded.units = torch.cat([self.units, free])
+        padded.words = replace(self.words, longest=longest)
+        if self.tags is not None:
+            padded.tags = F.pad(self.tags, (0, len(free)), value=IGNORE)
+        return padded

@@ -168,6 +168,7 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
             dropout=settings.dropout, deviation=settings.deviation, cells=settings.cells,
             layers=settings.lstm_layers, projection=settings.projection,
         )  # fmt: skip
+        self.pads_batches = settings.head == "linear" and own is None  # others read sentences one word after the other
 
     @staticmethod
     def _free(settings: Settings) -> Constraints:
@@ -289,7 +290,7 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
 
     def flops(self, model: Model, batch: TagBatch) -> int:
         assert batch.words is not None
-        below = training_flops(model, batch.layout.lengths) if self.own is None else self.own.flops(model, batch)
+        below = training_flops(model, batch.lengths) if self.own is None else self.own.flops(model, batch)
         return below + 3 * self.head.flops(batch.words.total)
 
     # --- use ----------------------------------------------------------------------------------------
