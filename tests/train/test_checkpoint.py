@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,22 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
         path.unlink()
     else:
         path.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"weights\.safetensors is damaged"):
+        checkpoint.load(tmp_path, 3)
+
+
+def test_checkpoints_of_the_first_format_are_read_and_checked(tmp_path: Path) -> None:
+    target = write(tmp_path, 3)
+    content = json.loads((target / "state.json").read_text())
+    path = target / "weights.safetensors"
+    content["format"] = 1
+    content["files"][path.name] = {"bytes": path.stat().st_size, "blake2b": checkpoint.hash_file(path)}
+    del content["blake2b"]
+    content["blake2b"] = checkpoint._hash_content(content)
+    (target / "state.json").write_text(json.dumps(content))
+    assert checkpoint.load(tmp_path, 3)[1]["note"] == 3
+    damaged = path.read_bytes()
+    path.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
     with pytest.raises(UserError, match=r"weights\.safetensors is damaged"):
         checkpoint.load(tmp_path, 3)
 

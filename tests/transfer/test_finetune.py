@@ -19,6 +19,7 @@ from etude.hub.run_weights import load_learner
 from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
+from etude.train import saver
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
 from etude.transfer.finetune import finetune
@@ -139,6 +140,40 @@ def test_a_stop_changes_nothing(
     times = ("seconds",)
     lines = [[{k: v for k, v in line.items() if k not in times} for line in r.metrics()] for r in (run, tuned)]
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_a_kill_changes_nothing(
+    base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Whether all steps before it were saved or none, and though the best weights were in memory only."""
+    scores = {8: 0.3, 16: 0.9, 24: 0.5, 32: 0.4, 40: 0.3, 45: 0.2}  # the second epoch is the best
+    advance, update_best = Loop.advance, Loop._update_best
+
+    def score(self: Loop) -> None:
+        self.valid["accuracy"] = scores[self.state.step]
+        update_best(self)
+
+    def die(self: Loop, item: Any) -> None:
+        advance(self, item)
+        if self.state.step == 27:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_update_best", score)
+    monkeypatch.setattr(saver.SaveTimer.__init__, "__defaults__", (seconds, time.monotonic))
+    monkeypatch.setattr(saver, "COST_SHARE", 1e9)  # each step may be saved
+    start = base("bert")
+    whole = finetune(start, "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=QUICK, quiet=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Loop, "advance", die)
+        finetune(start, "classify", reviews[0], tmp_path / "y", dev=reviews[1], overrides=QUICK, quiet=True)
+    assert Run(tmp_path / "y").steps == ([] if seconds else [26])
+    killed = transfer.resume(tmp_path / "y", quiet=True)
+    expected, weights = (load_file(run.folder / "model.safetensors") for run in (whole, killed))
+    assert expected.keys() == weights.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
+    for run in (whole, killed):
+        assert "| best | step 16 |" in (run.folder / "README.md").read_text(encoding="utf-8")
+        assert not (run.folder / "checkpoints").exists()
 
 
 def test_a_deadline_stops_like_a_signal(

@@ -177,9 +177,6 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
             steps = math.ceil(settings.get("train.epochs", defaults["epochs"]) * examples / batch)
         if steps is not None:
             settings["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
-    # by default a checkpoint is saved every epoch, and with few labels that is every third step
-    if "train.eval_every" in settings:
-        settings.setdefault("train.save_every", settings["train.eval_every"])
     return settings
 
 

@@ -3,6 +3,8 @@
 A checkpoint is written to a hidden folder, flushed to disk, and renamed into place: whenever the process dies, a folder
 named `step-000…` is complete. `state.json` is written last and lists every file with its length and hash; loading
 checks both. No pickle is involved.
+
+Format 1 had BLAKE2b hashes of whole files, format 2 has hashes by pieces (train/piece_hash.py); both are read.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from etude.errors import UserError, explain_write_failure
+from etude.train.piece_hash import PieceHash, hash_pieces
 
-FORMAT = 1
+FORMAT = 2
+PIECES, WHOLE = "sha256_pieces", "blake2b"  # the names of a file's hash in formats 2 and 1
 
 
 def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
@@ -53,10 +57,11 @@ def _write_checkpoint(
     for name, tensors in groups.items():
         path = writing / f"{name}.safetensors"
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
+        hashing = PieceHash(path)  # from the page cache, while the disk writes
         flush(path)
-        files[path.name] = {"bytes": path.stat().st_size, "blake2b": hash_file(path)}
+        files[path.name] = {"bytes": hashing.size, PIECES: hashing.result()}
     content: dict[str, Any] = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
-    content["blake2b"] = _hash_content(content)  # of everything else in this file
+    content[WHOLE] = _hash_content(content)  # of everything else in this file
     write_text(writing / "state.json", json.dumps(content, indent=1))
     flush(writing)
 
@@ -98,22 +103,29 @@ def verify(folder: Path, step: int) -> dict[str, Any]:
     advice = f"Remove {target} to resume from the checkpoint before it."
     try:
         content: dict[str, Any] = json.loads((target / "state.json").read_text(encoding="utf-8"))
-        files = {str(name): (int(entry["bytes"]), str(entry["blake2b"])) for name, entry in content["files"].items()}
+        files = {str(name): (int(entry["bytes"]), _read_hash(entry)) for name, entry in content["files"].items()}
         state = content["state"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"The checkpoint {target} cannot be read: {error!r}. {advice}") from error
-    digest = content.pop("blake2b", None)  # checkpoints of earlier versions have none
+    digest = content.pop(WHOLE, None)  # checkpoints of earlier versions have none
     is_altered = not content.keys() <= {"format", "step", "files", "state"}  # a changed name of the hash is none, too
     is_altered = is_altered or (digest is not None and digest != _hash_content(content))
     if is_altered or not isinstance(state, dict) or any(Path(name).name != name for name in files):
         raise UserError(f"{target / 'state.json'} is damaged: its hash differs from what was written. {advice}")
-    for name, (length, expected) in files.items():
+    for name, (length, (kind, expected)) in files.items():
         path = target / name
-        if not path.is_file() or path.stat().st_size != length or hash_file(path) != expected:
+        compute = hash_pieces if kind == PIECES else hash_file
+        if not path.is_file() or path.stat().st_size != length or compute(path) != expected:
             raise UserError(
                 f"The checkpoint file {path} is damaged: its length or hash differs from what was written. {advice}"
             )
     return content
+
+
+def _read_hash(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the value of a file's hash; KeyError where there is none."""
+    kind = PIECES if PIECES in entry else WHOLE
+    return kind, str(entry[kind])
 
 
 def _hash_content(content: Mapping[str, Any]) -> str:
@@ -187,6 +199,6 @@ def flush(path: Path) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """Return the BLAKE2b hash of a file."""
+    """Return the BLAKE2b hash of a whole file, as checkpoints of format 1 have it."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

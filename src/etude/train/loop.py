@@ -40,6 +40,7 @@ from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.recorded_step import CudaGraphs, StepRecorder
 from etude.train.run_state import SelectionMetric, TrainResult, TrainState
+from etude.train.saver import Saver
 from etude.train.settings import Settings
 from etude.train.workers import default_workers
 
@@ -123,7 +124,7 @@ class Loop:
         self.interrupted = False
         self.deadline: float | None = None  # of time.monotonic: training stops then as on SIGTERM
         self.pace: Pace | None = None  # shortens a run that would not end in time, and its schedule with it
-        self.saved_step: int | None = None
+        self.saver = Saver(folder / "checkpoints", settings.save_every, settings.keep)
         self.started = time.perf_counter()
 
     def _can_use_cuda_graphs(self) -> bool:
@@ -198,7 +199,7 @@ class Loop:
         return default_workers(self.ranks.local_size) if self.device.type == "cuda" else 1
 
     def run(self) -> TrainResult:
-        """Train to the last step, or until a signal or the deadline; always leave a checkpoint behind."""
+        """Train to the last step, or until a signal or the deadline, which leave a checkpoint behind."""
         self.restore()
         self.progress.set_phase("compiling…" if self.compiled else "first step…", step=self.state.step)
         self.started = time.perf_counter() - self.state.seconds
@@ -217,7 +218,7 @@ class Loop:
                     self.evaluate()
                     stop = self.ranks.any(self._must_stop())
                 done = self.state.step >= self.total or self._is_stale()
-                if stop or done or self._is_due(self.settings.save_every) or self.state.best_step == self.state.step:
+                if stop or self._must_save(done):
                     self.save()
                 if stop or done:
                     return TrainResult(self.state, not stop, self.valid)
@@ -226,6 +227,11 @@ class Loop:
     def _is_due(self, every: int | None) -> bool:
         step = self.state.step
         return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
+
+    def _must_save(self, finished: bool) -> bool:
+        """Whether a checkpoint is due; all ranks agree, whose clocks do not."""
+        due = self.saver.is_due(self.state, finished)
+        return due if self.saver.timer is None else self.ranks.any(due)
 
     def _must_stop(self) -> bool:
         """Whether a signal arrived, or the deadline has passed while steps are left."""
@@ -420,6 +426,7 @@ class Loop:
         value = self.valid["loss"] if self.selection_metric is None else -self.valid[self.selection_metric.name]
         if value < state.best:
             state.best, state.best_step, state.stale = value, state.step, 0
+            self.saver.hold_best(state.step, self.learner.state_dict())
         else:
             state.stale += 1
         state.seconds = time.perf_counter() - self.started
@@ -458,7 +465,7 @@ class Loop:
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one."""
-        if self.saved_step == self.state.step and self.state.step > 0:
+        if self.saver.saved_step == self.state.step and self.state.step > 0:
             return
         self._raise_if_nonfinite()
         self.state.sums = self._sums()
@@ -471,10 +478,8 @@ class Loop:
             if carried:
                 groups["carried"] = carried
             state = vars(self.state) | {"metrics_bytes": self.log.position(), "valid": self.valid}
-            folder = self.folder / "checkpoints"
-            checkpoint.save(folder, self.state.step, groups, state)
-            checkpoint.prune(folder, self.settings.keep, self.state.best_step)
-        self.saved_step = self.state.step
+            self.saver.write(groups, state)
+        self.saver.saved_step = self.state.step
         self.ranks.barrier()
 
     def _gather_carried(self) -> dict[str, Tensor] | None:
@@ -489,14 +494,14 @@ class Loop:
     def restore(self) -> None:
         """Load the last complete checkpoint, if there is one, and truncate the log to its length."""
         if self.ranks.is_first:
-            checkpoint.remove_leftovers(self.folder / "checkpoints")
-        steps = checkpoint.list_steps(self.folder / "checkpoints")
-        if not steps:
+            checkpoint.remove_leftovers(self.saver.folder)
+        last = self.saver.read()
+        if last is None:
             if self.log:
                 self.log.truncate(0)
             return
-        groups, state = checkpoint.load(self.folder / "checkpoints", steps[-1])
-        checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {steps[-1]}")
+        groups, state = last
+        checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {state['step']}")
         if self.optimizer:
             optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"])
         if "carried" in groups:
@@ -506,7 +511,6 @@ class Loop:
         # the sums of all ranks were saved: the first rank continues them, the others start at 0
         sums = {name: value if self.ranks.is_first else 0.0 for name, value in self.state.sums.items()}
         self.running = {n: torch.tensor(v, dtype=torch.float64, device=self.device) for n, v in sums.items()}
-        self.saved_step = self.state.step
         if self.log:
             self.log.truncate(position)
 

@@ -84,7 +84,7 @@ class Settings(Strict):
     clip: Annotated[float, Field(gt=0)] | None = 1.0  # global norm of the gradient
 
     # Checkpoints, evaluation and logging, in steps; 0 turns it off.
-    save_every: Annotated[Whole, Field(ge=0)] = 1_000
+    save_every: Annotated[Whole, Field(ge=0)] = 1_000  # a transfer with 0 saves by the clock (train/saver.py)
     eval_every: Annotated[Whole, Field(ge=0)] = 1_000
     log_every: Positive = 10
     eval_tokens: Positive = 262_144  # of the held-out part: gives the loss to about 0.005 nats, in seconds

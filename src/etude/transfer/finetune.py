@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from etude.chance import Chance
 from etude.errors import UserError
@@ -39,6 +38,7 @@ from etude.tasks.example_filter import admit_examples, warn_bad, warn_once
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, schedule
 from etude.train.device import make_deterministic, resolve_device
+from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.train.run_state import SelectionMetric, TrainResult
@@ -185,11 +185,9 @@ def plan_transfer(
     transfer = Transfer(plan, model, task, objective, examples, rows)
     if dev is not None:
         _add_dev(transfer, module.read(dev, column_names, skip_bad))
-    epoch = transfer.epoch_steps
     transfer.plan = plan.with_train(
         **_only_budget(steps=_total_steps(train_settings, rows, model, objective)),
-        eval_every=train_settings.eval_every or epoch,
-        save_every=train_settings.save_every or epoch,
+        eval_every=train_settings.eval_every or transfer.epoch_steps,
     )
     return transfer
 
@@ -267,11 +265,12 @@ def _train(
         )
         if plan.transfer.gradual:
             loop.thaw(max(1, round(plan.transfer.gradual * transfer.epoch_steps)))
+        loop.saver.end_with_best()
         return loop
 
     loop, outcome = train_loop(build_loop, settings, device, ranks, quiet, deadline)
     if outcome.finished:
-        _load_best(run, loop.learner, outcome)
+        _load_best(loop, outcome)
         if ranks.is_first:
             finish(run, transfer, outcome)
     ranks.barrier()
@@ -282,11 +281,11 @@ def _score_values(task: Task, model: Model, dev: Examples[Any]) -> dict[str, flo
     return {name: score.value for name, score in task.evaluate(model, dev, intervals=False).items()}
 
 
-def _load_best(run: Run, learner: nn.Module, outcome: TrainResult) -> None:
+def _load_best(loop: Loop, outcome: TrainResult) -> None:
     best = outcome.state.best_step
     if best is not None and best != outcome.state.step:
-        groups, _ = checkpoint.load(run.checkpoints, best)
-        checkpoint.load_strictly(learner, groups["weights"], f"checkpoint {best} of {run.folder}")
+        weights, source = loop.saver.read_weights(best)
+        checkpoint.load_strictly(loop.learner, weights, source)
 
 
 def finish(run: Run, transfer: Transfer, outcome: TrainResult) -> None:
