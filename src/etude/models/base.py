@@ -24,6 +24,7 @@ from etude.models.transfer_settings import TransferSettings
 from etude.nn.block import pool_first
 from etude.nn.layer_mix import LayerMix
 from etude.nn.packed import Layout, Packed
+from etude.nn.recompute import Recomputable
 from etude.nn.states import States
 from etude.settings import Strict
 from etude.text.tokenizer.special_tokens import Specials
@@ -162,6 +163,14 @@ class Model(nn.Module, ABC):
     def mix(self) -> LayerMix | None:
         """The learned mix of its layers that a task trains as part of its head, where there is one."""
         return None
+
+    def layer_modules(self) -> list[list[Recomputable]]:
+        """The modules of each layer in the order of their use; a shared one stands in every layer that uses it.
+
+        Their weights may be gathered for one layer at a time and their activations computed again, so each is used by
+        calling it alone. [] where a model does not divide into such layers.
+        """
+        return []
 
     def activation_bytes(self, tokens: int, element_size: int, device: str) -> int | None:
         """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known."""

@@ -34,6 +34,7 @@ from etude.nn.initialization import draw_key, fill_normal
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
+from etude.nn.recompute import Recomputable
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 
@@ -195,7 +196,12 @@ class EncoderDecoder(Seq2Seq):
         assert weights is not None
         return weights
 
-    # --- cost ---------------------------------------------------------------------------------------
+    # --- layers and their cost ----------------------------------------------------------------------
+
+    def layer_modules(self) -> list[list[Recomputable]]:
+        encoder = zip(self.encoder_attention, self.encoder_feedforward, strict=True)
+        decoder = zip(self.decoder_attention, self.cross_attention, self.decoder_feedforward, strict=True)
+        return [[part for part in parts if isinstance(part, Recomputable)] for parts in (*encoder, *decoder)]
 
     def flops(self, lengths: np.ndarray) -> int:
         """Of the encoder."""

@@ -39,6 +39,7 @@ from etude.nn.entity_stream import first_tokens
 from etude.nn.norm import Norm
 from etude.nn.packed import EntityStream, Packed
 from etude.nn.precision import to_autocast_dtype
+from etude.nn.recompute import Recomputable
 from etude.nn.states import States
 from etude.settings import ReadsEntities
 
@@ -228,6 +229,10 @@ class Ernie(Transformer):
             if branch.entity_down is not None:
                 total += 2 * entries * width * self.inner
         return total
+
+    def layer_modules(self) -> list[list[Recomputable]]:
+        """Without what joins tokens and entities, which is not called alone."""
+        return [[part for part in parts if not isinstance(part, FusionBranch)] for parts in super().layer_modules()]
 
     def parameter_depth(self, name: str) -> int:
         part, *words = name.split(".")

@@ -29,6 +29,7 @@ from etude.nn.char_embedding import CharEmbedding, share_speller
 from etude.nn.embedding import Embedding
 from etude.nn.lstm import LSTM, LSTMState
 from etude.nn.packed import Packed
+from etude.nn.recompute import Recomputable
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -175,6 +176,9 @@ class Recurrent(Model):
     @property
     def layers(self) -> int:
         return self.settings.layers
+
+    def layer_modules(self) -> list[list[Recomputable]]:
+        return [[lstm] for lstm in (*self.forwards, *self.backwards) if isinstance(lstm, Recomputable)]
 
     def frame(self, special: Specials) -> Framing:
         """A marker on each side and between two texts, as in pre-training; <S> and </S> where it reads letters."""

@@ -34,6 +34,7 @@ from etude.nn.initialization import Scaling, draw_key, fill_normal, init_weights
 from etude.nn.norm import Norm, NormKind
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
+from etude.nn.recompute import Recomputable
 from etude.nn.rotary import Rotation, compute_rotation
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
@@ -333,6 +334,16 @@ class Transformer(Model):
     @property
     def causal(self) -> bool:
         return self.settings.direction == "causal"
+
+    def layer_modules(self) -> list[list[Recomputable]]:
+        attention, feedforward = list(self.attention), list(self.feedforward)
+        return [
+            [part for part in parts if isinstance(part, Recomputable)]
+            for parts in (
+                (attention[layer % len(attention)], feedforward[layer % len(feedforward)])
+                for layer in range(self.layers)
+            )
+        ]
 
     @property
     def shares_layers(self) -> bool:

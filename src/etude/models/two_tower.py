@@ -43,6 +43,7 @@ from etude.nn.initialization import draw_key, init_weights
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
+from etude.nn.recompute import Recomputable
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -127,17 +128,14 @@ class TowerAttention(AttentionBranch):
         )
         self.slot = None if settings.slot == "none" else NullSlot(self.heads, self.size, settings.slot)
 
-    def read(self, x: Tensor, layout: Layout, path: str | None) -> Tensor:
-        """(N, D) -> (N, D)"""
+    def mix(
+        self, qkv: Tensor, layout: Layout, *, causal: bool, window: int | None, dropout: float, path: str | None
+    ) -> Tensor:
         if self.slot is None:
-            return self(x, layout, causal=True, path=path)
-        query, key, value = self.project_qkv(self.norm(x), None)
-        dropout = self.attention_dropout if self.training else 0.0
+            return super().mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
+        query, key, value = qkv.unbind(1)
         parts = [KeySet(key, value, "past")]
-        mixed = attend_multi_set(query, parts, layout, slot=self.slot(), dropout=dropout, path=path)
-        result = self.project_output(x, mixed)
-        assert isinstance(result, Tensor)
-        return result
+        return attend_multi_set(query, parts, layout, slot=self.slot(), dropout=dropout, path=path)
 
 
 class Tower(nn.Module):
@@ -161,12 +159,17 @@ class Tower(nn.Module):
             for _ in range(settings.layers)
         )
 
+    def layer_modules(self) -> list[list[Recomputable]]:
+        return [
+            [part for part in parts if isinstance(part, Recomputable)]
+            for parts in zip(self.attention, self.feedforward, strict=True)
+        ]
+
     def forward(self, x: Tensor, layout: Layout, path: str | None) -> list[Tensor]:
         """The states of every layer, (N, D) each."""
         states = []
         for attention, feedforward in zip(self.attention, self.feedforward, strict=True):
-            assert isinstance(attention, TowerAttention)
-            x = feedforward(attention.read(x, layout, path))
+            x = feedforward(attention(x, layout, causal=True, path=path))
             states.append(x)
         return states
 
@@ -287,6 +290,10 @@ class TwoTower(Model):
     @property
     def layers(self) -> int:
         return self.settings.layers
+
+    def layer_modules(self) -> list[list[Recomputable]]:
+        first = self.forwards.layer_modules()
+        return first + (first if self.backwards is None else self.backwards.layer_modules())
 
     @property
     def state_count(self) -> int:

@@ -18,11 +18,12 @@ from etude.nn.attention.dispatch import attend, attend_packed, attend_reference
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.feedforward import feedforward, linear_activation
 from etude.nn.packed import Layout
+from etude.nn.recompute import Recomputable, recomputable
 from etude.nn.residual import Placement, Stream
 from etude.nn.rotary import Rotation, rotate
 
 
-class AttentionBranch(nn.Module):
+class AttentionBranch(Recomputable):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with its norm and residual connection."""
 
     def __init__(
@@ -43,6 +44,7 @@ class AttentionBranch(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=bias)  # rows in the order query, key, value
         self.out = nn.Linear(width, width, bias=bias)
 
+    @recomputable
     def forward(
         self,
         x: Stream,
@@ -75,7 +77,7 @@ class AttentionBranch(nn.Module):
             qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
             if record_query_key is not None:
                 record_query_key.append(qkv[:, :2])
-            mixed = attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
+            mixed = self.mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
             return self.project_output(x, mixed, only)
         query, key, value = self.project_qkv(normed, rotation)
         if record_query_key is not None:
@@ -90,6 +92,12 @@ class AttentionBranch(nn.Module):
             )
             record_weights.append(maps or [])
         return self.project_output(x, mixed, only)
+
+    def mix(
+        self, qkv: Tensor, layout: Layout, *, causal: bool, window: int | None, dropout: float, path: str | None
+    ) -> Tensor:
+        """Attend with queries, keys and values of all tokens: (N, 3, H, d) -> (N, H, d)."""
+        return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
 
     def attend_query_subset(
         self, x: Tensor, layout: Layout, only: Tensor, *, causal: bool, window: int | None, dropout: float
@@ -122,7 +130,7 @@ class AttentionBranch(nn.Module):
         return residual.add(x, branch, self.out.bias, dropout, self.norm, self.placement)
 
 
-class FeedForwardBranch(nn.Module):
+class FeedForwardBranch(Recomputable):
     """down(activation(up(x))), or gated: down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
 
     def __init__(
@@ -146,6 +154,7 @@ class FeedForwardBranch(nn.Module):
         self.gate = nn.Linear(width, inner, bias=bias) if gated else None
         self.down = nn.Linear(inner, width, bias=bias)
 
+    @recomputable
     def forward(self, x: Stream) -> Stream:
         """(N, D) -> (N, D)."""
         x, normed = residual.branch_input(x, self.norm, self.placement)

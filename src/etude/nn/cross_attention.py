@@ -14,6 +14,7 @@ from etude.nn import residual
 from etude.nn.alignment import pad_sources
 from etude.nn.attention.cross import attend_cross, attend_cross_reference
 from etude.nn.packed import Layout
+from etude.nn.recompute import Recomputable, recomputable
 from etude.nn.residual import Placement, Stream
 
 
@@ -72,7 +73,7 @@ class EncodedSource:
         return (shares @ value).transpose(1, 2).flatten(0, 1), shares.transpose(1, 2).flatten(0, 1)
 
 
-class CrossAttentionBranch(nn.Module):
+class CrossAttentionBranch(Recomputable):
     """Multi-head attention from target to source, with its norm and residual connection."""
 
     def __init__(
@@ -99,6 +100,7 @@ class CrossAttentionBranch(nn.Module):
         key, value = self.key_value(states).view(-1, 2, self.heads, self.size).unbind(1)
         return key, value
 
+    @recomputable
     def forward(
         self,
         x: Stream,

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from etude.nn.packed import Layout
+from etude.nn.recompute import Recomputable, recomputable
 
 Path = Literal["scan", "torch"]
 CUDNN_RNN: Any = torch.backends.cudnn.rnn  # has `fp32_precision` of cuDNN's recurrent networks; untyped in torch
@@ -104,7 +105,7 @@ class Schedule:
         )
 
 
-class LSTM(nn.Module):
+class LSTM(Recomputable):
     """One LSTM layer in one direction."""
 
     def __init__(
@@ -136,6 +137,7 @@ class LSTM(nn.Module):
         hidden = torch.zeros(sequences, self.width, dtype=dtype, device=device)
         return LSTMState(hidden, torch.zeros(sequences, self.cells, dtype=dtype, device=device))
 
+    @recomputable
     def forward(
         self,
         inputs: Tensor,

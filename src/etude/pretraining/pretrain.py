@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from etude.errors import UserError
 from etude.graph.graph import Graph
@@ -113,7 +114,7 @@ def start_run(
 ) -> Run:
     """Train a resolved recipe into a new folder; `build` gives model, objective and further files of the run."""
     device = resolve_device(recipe.train.device)
-    with connect(device.type == "cuda") as ranks:
+    with connect(device.type == "cuda", alone=recipe.train.parallel in ("fsdp", "hybrid")) as ranks:
         learner, files = build()
         recipe = fix_budget(recipe, corpus, learner[1], device)
         run = _create(Path(out), recipe, corpus, files, ranks)
@@ -140,7 +141,8 @@ def resume(
     if run.finished:
         return run
     device = resolve_device(run.recipe.train.device)
-    with connect(device.type == "cuda") as ranks, lock_run(run, ranks):
+    alone = run.recipe.train.parallel in ("fsdp", "hybrid")
+    with connect(device.type == "cuda", alone=alone) as ranks, lock_run(run, ranks):
         source = run.source(corpus)
         return _train(run, source, _rebuild(run, source), device, ranks, quiet, deadline, shorten)
 
@@ -173,10 +175,14 @@ def _train(
         return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress)
 
     loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline, shorten)
-    model, objective = learner
     if outcome.finished and ranks.is_first:
-        if settings.average > 1:
-            load_average(loop.learner, run.checkpoints, settings.average)
+        whole: nn.Module = loop.learner
+        if loop.strategy.is_sharded:  # its weights are in shards: those of the last checkpoint are whole
+            learner = _rebuild(run, corpus)
+            whole = nn.ModuleDict({"model": learner[0], "objective": learner[1]})
+        if settings.average > 1 or loop.strategy.is_sharded:
+            load_average(whole, run.checkpoints, settings.average)
+        model, objective = learner
         model.finish_training()
         card = format_model_card(run, corpus, outcome, describe_teacher(run), describe_start(run))
         save_final(run, model.cpu(), objective.cpu(), card)

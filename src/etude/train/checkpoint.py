@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any  # the values of JSON
 
@@ -151,8 +151,16 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Copy tensors into a module; a missing, unexpected or misshapen one is an error that names it."""
+def load_strictly(
+    module: torch.nn.Module,
+    tensors: Mapping[str, Tensor],
+    source: str,
+    place: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> None:
+    """Copy tensors into a module; a missing, unexpected or misshapen one is an error that names it.
+
+    `place` makes a tensor one that can be copied into the module's own, where that is in shards.
+    """
     own = dict(module.state_dict())
     missing = sorted(set(own) - set(tensors))
     unexpected = sorted(set(tensors) - set(own))
@@ -172,7 +180,7 @@ def load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], source
         )
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(tensors[name] if place is None else place(tensors[name], tensor))
 
 
 def write_text(path: Path, text: str) -> None:

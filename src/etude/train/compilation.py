@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from etude.train.progress import Progress
 
@@ -65,6 +66,14 @@ def raise_version_limit() -> None:
 
     config.recompile_limit = max(config.recompile_limit, MAX_VERSIONS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * MAX_VERSIONS)
+
+
+def compile_forwards(modules: Iterable[nn.Module], device: torch.device) -> None:
+    """Compile what each module computes, but not its hooks, which gather and free weights in shards."""
+    options = compile_options(device, cuda_graphs=False)
+    for module in modules:
+        if "forward" not in vars(module):  # a shared one is listed several times
+            module.forward = torch.compile(module.forward, dynamic=False, options=options)  # type: ignore[arg-type]
 
 
 def compile_options(device: torch.device, cuda_graphs: bool) -> dict[str, object]:

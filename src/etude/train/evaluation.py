@@ -35,6 +35,21 @@ def build_batches(objective: Objective, rows: Rows, settings: Settings, ranks: R
         yield objective.batch(group, chance)
 
 
+def in_lockstep(
+    batches: Iterator[Batch], objective: Objective, rows: Rows, settings: Settings, ranks: Ranks
+) -> Iterator[tuple[Batch, bool]]:
+    """Yield as many batches on every rank, and whether each counts: weights in shards are gathered by all together.
+
+    A rank that has no batch left is given the first row, which does not count.
+    """
+    while True:
+        batch = next(batches, None)
+        if not ranks.any(batch is not None):
+            return
+        spare = batch or objective.batch([rows[0]], Chance(settings.seed, STEP))
+        yield spare, batch is not None
+
+
 def _build_lane_batches(objective: Objective, rows: Rows, settings: Settings, lanes: int) -> Iterator[Batch]:
     """Yield the steps of fixed lanes, whose states are carried over the held-out text from its start."""
     length, tokens = len(rows) // lanes, lanes * (rows.row_tokens or 1)

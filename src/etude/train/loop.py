@@ -30,7 +30,18 @@ from etude.models.base import Model
 from etude.nn.attention.dispatch import load_kernels
 from etude.nn.fusion import disable_fusion
 from etude.objectives.base import Batch, Objective, Rows, Stat, Term
-from etude.train import checkpoint, compilation, evaluation, failures, malloc, memory, optim, schedule
+from etude.train import (
+    checkpoint,
+    compilation,
+    evaluation,
+    failures,
+    malloc,
+    memory,
+    optim,
+    peak,
+    recomputation,
+    schedule,
+)
 from etude.train.cpu_state import onednn_enabled
 from etude.train.loader import Loader, Step
 from etude.train.metrics_log import MetricsLog, Value
@@ -42,6 +53,7 @@ from etude.train.recorded_step import CudaGraphs, StepRecorder
 from etude.train.run_state import SelectionMetric, TrainResult, TrainState
 from etude.train.saver import Saver
 from etude.train.settings import Settings
+from etude.train.strategy import Strategy, available_memory, choose_strategy, refuse_sharding
 from etude.train.workers import default_workers
 
 
@@ -55,10 +67,14 @@ class Learner(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Term]:
         return self.objective.loss(self.model, batch)
 
+    def metrics(self, batch: Batch) -> dict[str, Stat]:
+        return self.objective.metrics(self.model, batch)
+
 
 class Loop:
     """Trains a model on an objective's rows, evaluates, logs and saves; `total` is the number of steps."""
 
+    shards_weights = True  # whether several processes may hold shards of the model (train/sharding.py)
     records_steps = True  # whether whole steps become CUDA graphs on a GPU, where that is possible
 
     def __init__(
@@ -86,9 +102,18 @@ class Loop:
         self.progress = progress or Progress(total, quiet=True)
         self.objective, self.model = objective, model
         self.rows, self.valid_rows, self.tokens_per_byte = rows, valid_rows, tokens_per_byte
-        self.learner = Learner(model, objective).to(self.device)
+        if self.ranks.size > 1 and objective.updates_itself:
+            raise UserError(f"{type(objective).__name__} updates its model in place: run it in one process.")
+        self.learner = Learner(model, objective)
+        self.layers = recomputation.list_layers([model, *objective.trunks()])
+        recomputation.set_recompute([model, *objective.trunks()], settings.recompute)
+        self.strategy = self._choose_strategy()
+        if self.strategy.is_sharded:
+            self._shard()
+        else:
+            self.learner.to(self.device)
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
-        self.optimizer = None if objective.updates_itself else optim.build(settings, self.named, depth_of)
+        self.optimizer = None if objective.updates_itself else self._build_optimizer(depth_of)
         default = self.device.type == "cuda" and not model.is_stepwise
         self.compiled = default if settings.compile is None else settings.compile
         self.recorder = self._build_recorder()
@@ -96,9 +121,7 @@ class Loop:
             load_kernels(self.device)
             self._compile_trunks(cuda_graphs=self.recorder is None and self._can_use_cuda_graphs())
         self.parallel: nn.Module = self.learner
-        if self.ranks.size > 1:
-            if objective.updates_itself:
-                raise UserError(f"{type(objective).__name__} updates its model in place: run it in one process.")
+        if self.strategy.mode == "ddp":
             self.parallel = DistributedDataParallel(self.learner, find_unused_parameters=True)
         self.loader = Loader(
             objective,
@@ -127,6 +150,41 @@ class Loop:
         self.saver = Saver(folder / "checkpoints", settings.save_every, settings.keep)
         self.started = time.perf_counter()
 
+    def _choose_strategy(self) -> Strategy:
+        """Choose how processes share memory, and report the reason."""
+        settings = self.settings
+        if not self.shards_weights:
+            refuse_sharding(settings, "this training")
+            return Strategy("ddp" if self.ranks.size > 1 else "single")
+        needs = memory.estimate(
+            settings,
+            self.learner.named_parameters(),
+            micro_tokens=settings.micro_tokens or settings.batch_tokens // self.ranks.size,
+            precision=peak.resolve_precision(settings.precision, self.device),
+            model=self.model,
+            other_models=self.objective.trunks(),
+            device=self.device.type,
+        )
+        available = available_memory(self.device, self.ranks) if self.ranks.size > 1 else None
+        strategy = choose_strategy(settings, self.ranks, needs, available)
+        if strategy.reason:
+            self.progress.print(f"train.parallel={strategy.mode}: {strategy.reason}")
+        return strategy
+
+    def _shard(self) -> None:
+        from etude.train import sharding  # torch's machinery takes a second to load
+
+        is_hybrid = self.strategy.mode == "hybrid"
+        self.mesh = sharding.build_mesh(self.ranks, self.device, is_hybrid, self.settings.shard_ranks)
+        sharding.shard(self.learner, self.layers, self.mesh, self.settings, methods=["metrics"])
+
+    def _build_optimizer(self, depth_of: Callable[[str], int | None] | None) -> torch.optim.Optimizer:
+        if not self.strategy.is_sharded:
+            return optim.build(self.settings, self.named, depth_of)
+        from etude.train.sharding import MatrixExchange
+
+        return optim.build(self.settings, self.named, depth_of, MatrixExchange(self.mesh))
+
     def _can_use_cuda_graphs(self) -> bool:
         """Whether kernels can be recorded once and replayed (CUDA graphs).
 
@@ -136,7 +194,8 @@ class Loop:
         if (
             self.device.type != "cuda"
             or self.rows.row_tokens is None
-            or self.ranks.size > 1
+            or self.strategy.mode != "single"
+            or self.settings.recompute != "none"
             or self.objective.state() is not None
         ):
             return False
@@ -164,8 +223,10 @@ class Loop:
         if not self.compiled and self.rows.row_tokens is not None and not self.model.is_stepwise:
             return None
         obstacle = None
-        if self.ranks.size > 1:
+        if self.strategy.mode != "single":
             obstacle = "several processes exchange gradients"
+        elif self.settings.recompute != "none":
+            obstacle = "activations are computed again (train.recompute)"
         elif self.objective.state() is not None:
             obstacle = "the objective carries states from step to step"
         elif self.rows.row_tokens is None and not self.objective.pads_batches:
@@ -189,6 +250,9 @@ class Loop:
     def _compile_trunks(self, cuda_graphs: bool) -> None:
         """Compile the models; shapes are static, so each is compiled once."""
         compilation.raise_version_limit()
+        if self.strategy.is_sharded:  # layer by layer: weights are gathered between the graphs
+            compilation.compile_forwards((m for layer in self.layers for m in layer), self.device)
+            return
         for trunk in (self.model, *self.objective.trunks()):
             trunk.compile(dynamic=False, options=compilation.compile_options(self.device, cuda_graphs))
 
@@ -391,10 +455,17 @@ class Loop:
         self.learner.eval()
         with torch.no_grad(), self.autocast():
             lanes = min(self.loader.batch_rows(0), len(self.valid_rows))
-            for batch in evaluation.build_batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes):
+            batches = evaluation.build_batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes)
+            counted = (
+                evaluation.in_lockstep(batches, self.objective, self.valid_rows, self.settings, self.ranks)
+                if self.strategy.is_sharded
+                else ((batch, True) for batch in batches)
+            )
+            for batch, counts in counted:
                 if self.compiled and self.objective.pads_batches:  # each other shape would be compiled
                     batch = pad_batch(batch)
-                for name, stat in self.objective.metrics(self.model, batch.to(self.device)).items():
+                for name, stat in self.learner.metrics(batch.to(self.device)).items():
+                    stat = stat if counts else Stat(0.0, 0, stat.weight)
                     stats[name] = stats[name] + stat if name in stats else stat
                 if self._must_stop() and self.ranks.size == 1:
                     break
@@ -469,18 +540,29 @@ class Loop:
             return
         self._raise_if_nonfinite()
         self.state.sums = self._sums()
-        carried = self._gather_carried()
+        carried, groups = self._gather_carried(), self._gather_tensors()
         if self.ranks.is_first:
             assert self.log is not None
-            groups = {"weights": dict(self.learner.state_dict())}
-            if self.optimizer:
-                groups["optimizer"] = optim.state_tensors(self.optimizer, self.named)
             if carried:
                 groups["carried"] = carried
             state = vars(self.state) | {"metrics_bytes": self.log.position(), "valid": self.valid}
             self.saver.write(groups, state)
         self.saver.saved_step = self.state.step
         self.ranks.barrier()
+
+    def _gather_tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return weights and optimiser state; those in shards as a whole."""
+        groups = {"weights": dict(self.learner.state_dict())}
+        if self.optimizer:
+            groups["optimizer"] = optim.state_tensors(self.optimizer, self.named)
+        if not self.strategy.is_sharded:
+            return groups
+        from etude.train import sharding
+
+        return {
+            group: {name: sharding.gather_tensor(tensor).cpu() for name, tensor in tensors.items()}
+            for group, tensors in groups.items()
+        }
 
     def _gather_carried(self) -> dict[str, Tensor] | None:
         """Return the states that the objective carries from step to step, those of all ranks' lanes."""
@@ -501,9 +583,7 @@ class Loop:
                 self.log.truncate(0)
             return
         groups, state = last
-        checkpoint.load_strictly(self.learner, groups["weights"], f"checkpoint {state['step']}")
-        if self.optimizer:
-            optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"])
+        self._load_tensors(groups, f"checkpoint {state['step']}")
         if "carried" in groups:
             self.objective.restore({name: tensor.to(self.device) for name, tensor in groups["carried"].items()})
         position, self.valid = state.pop("metrics_bytes"), state.pop("valid")
@@ -513,6 +593,15 @@ class Loop:
         self.running = {n: torch.tensor(v, dtype=torch.float64, device=self.device) for n, v in sums.items()}
         if self.log:
             self.log.truncate(position)
+
+    def _load_tensors(self, groups: dict[str, dict[str, Tensor]], source: str) -> None:
+        """Load weights and optimiser state, into shards where the learner has them."""
+        place: Callable[[Tensor, Tensor], Tensor] | None = None
+        if self.strategy.is_sharded:
+            from etude.train.sharding import distribute_like as place
+        checkpoint.load_strictly(self.learner, groups["weights"], source, place)
+        if self.optimizer:
+            optim.load_state_tensors(self.optimizer, self.named, groups["optimizer"], place)
 
     # --- contexts -----------------------------------------------------------------------------------
 
@@ -526,6 +615,10 @@ class Loop:
         """Leave the all-reduce of gradients to the last micro-batch."""
         if isinstance(self.parallel, DistributedDataParallel) and not is_last:
             return self.parallel.no_sync()
+        if self.strategy.mode == "hybrid":
+            from etude.train import sharding
+
+            sharding.reduce_copies(self.learner, is_last)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager

@@ -11,8 +11,8 @@ of AdamW's steps (Liu et al. 2025, "Muon is scalable", section 2.2), so that one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, overload
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -27,6 +27,21 @@ EPSILON = 1e-7  # a norm is at least this
 BATCH_ELEMENTS = 2**26  # of one batch of matrices, which exists in four copies: 1 GB in float32
 
 
+class Exchange(Protocol):
+    """Matrices in shards: each of `shards` ranks gets some of them as a whole, for a function of whole matrices."""
+
+    shards: int
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """Return this rank's share of a tensor, by reference."""
+
+    def __call__(self, shares: Tensor, like: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a function (B, R, C) -> (B, R, C) to whole matrices, of which `shares` are this rank's rows.
+
+        `like` is one of the parameters.
+        """
+
+
 class Muon(torch.optim.Optimizer):
     """Muon for matrices; state from the start, nothing waits for the device.
 
@@ -37,10 +52,17 @@ class Muon(torch.optim.Optimizer):
     found_inf: Tensor | None = None
 
     def __init__(
-        self, groups: Groups, lr: float, momentum: float, nesterov: bool, product_dtype: torch.dtype = torch.bfloat16
+        self,
+        groups: Groups,
+        lr: float,
+        momentum: float,
+        nesterov: bool,
+        product_dtype: torch.dtype = torch.bfloat16,
+        exchange: Exchange | None = None,
     ) -> None:
+        """`exchange`: where matrices are in shards, what hands each rank some of them as a whole."""
         super().__init__(groups, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": 0.1})
-        self.product_dtype = product_dtype
+        self.product_dtype, self.exchange = product_dtype, exchange
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.dim() != 2:
@@ -58,19 +80,27 @@ class Muon(torch.optim.Optimizer):
         """Take one step."""
         loss = evaluate_closure(closure)
         for group in self.param_groups:
-            for parameters in _batches([p for p in group["params"] if p.grad is not None]):
+            shards = 1 if self.exchange is None else self.exchange.shards
+            for parameters in _batches([p for p in group["params"] if p.grad is not None], shards):
                 self._update(parameters, group)
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """Update B matrices of one shape."""
-        lr, momentum = group["lr"], group["momentum"]
+        lr, momentum, first = group["lr"], group["momentum"], parameters[0]
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        grads = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])  # (B, R, C)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.exchange is not None:
+            lists = (parameters, buffers, gradients)
+            parameters, buffers, gradients = ([self.exchange.local(tensor) for tensor in part] for part in lists)
+        grads = torch.stack(gradients)  # (B, R, C)
         averages = torch.stack(buffers).lerp_(grads, 1.0 - momentum)
         updates = grads.lerp_(averages, momentum) if group["nesterov"] else averages
-        rows, columns = parameters[0].shape
-        directions = orthogonalize(updates, self.product_dtype).float()
+        rows, columns = first.shape
+        if self.exchange is None:
+            directions = orthogonalize(updates, self.product_dtype).float()
+        else:
+            directions = self.exchange(updates, first, lambda whole: orthogonalize(whole, self.product_dtype).float())
         directions *= -0.2 * math.sqrt(max(rows, columns)) * lr
         decay = 1.0 - lr * group["weight_decay"]
         if self.found_inf is not None:
@@ -85,13 +115,13 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_add_(parameters, list(directions.unbind()))
 
 
-def _batches(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the matrices of each shape together, as many as BATCH_ELEMENTS allows."""
+def _batches(parameters: list[Tensor], shards: int) -> Iterator[list[Tensor]]:
+    """Yield the matrices of each shape together, as many as BATCH_ELEMENTS allows on each of so many ranks."""
     shapes: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         shapes.setdefault((parameter.shape, parameter.dtype), []).append(parameter)
     for members in shapes.values():
-        size = max(1, BATCH_ELEMENTS // max(1, members[0].numel()))
+        size = max(1, BATCH_ELEMENTS // max(1, members[0].numel())) * shards
         for start in range(0, len(members), size):
             yield members[start : start + size]
 
@@ -100,6 +130,8 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tens
     """(B, R, C) -> (B, R, C) with singular values near 1, by Newton-Schulz iterations in `dtype`."""
     if matrices.is_cuda:
         return _iterate(matrices.to(dtype))
+    if not len(matrices):
+        return matrices
     # one matrix occupies a CPU, and torch has no batched products in bfloat16 for some
     return torch.stack([_iterate(matrix) for matrix in matrices.to(dtype)])
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
-from etude.train.muon import Groups
+from etude.train.muon import Exchange, Groups
 from etude.train.optimizers import Adam, AdamW, Lamb, MuonAdamW, compute_total_norm
 from etude.train.settings import Settings
 
@@ -70,13 +70,16 @@ def _lr_scales(settings: Settings, names: list[str], depth_of: Callable[[str], i
 
 
 def build(
-    settings: Settings, named_parameters: NamedParameters, depth_of: Callable[[str], int | None] | None = None
+    settings: Settings,
+    named_parameters: NamedParameters,
+    depth_of: Callable[[str], int | None] | None = None,
+    exchange: Exchange | None = None,
 ) -> torch.optim.Optimizer:
     """Build the optimiser of a run over all trainable parameters.
 
     `depth_of` gives the depth of a parameter for layer-wise lr decay: 0 for embeddings, rising upwards. The largest
     depth has scale 1, each one below it layer_decay times that above. Heads at n+1 over n layers are ELECTRA's paper,
-    at n+2 its code. None means scale 1.
+    at n+2 its code. None means scale 1. `exchange` is how Muon sees whole matrices where parameters are in shards.
     """
     named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     _check_parameters(named)
@@ -105,6 +108,7 @@ def build(
             betas=settings.betas,
             eps=settings.epsilon,
             fused=_fused(named),
+            exchange=exchange,
         )
     if settings.optimizer == "lamb":
         for (_, _, has_decay), group in groups.items():
@@ -182,9 +186,15 @@ def state_tensors(optimizer: torch.optim.Optimizer, named_parameters: NamedParam
 
 
 def load_state_tensors(
-    optimizer: torch.optim.Optimizer, named_parameters: NamedParameters, tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer,
+    named_parameters: NamedParameters,
+    tensors: dict[str, Tensor],
+    place: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> None:
-    """Copy saved state into an optimiser; a missing, unexpected or misshapen tensor is an error that names it."""
+    """Copy saved state into an optimiser; a missing, unexpected or misshapen tensor is an error that names it.
+
+    `place` makes a tensor one that can be copied into the optimiser's own, where that is in shards.
+    """
     own = state_tensors(optimizer, named_parameters)
     problems = [
         *(f"{name} is missing" for name in sorted(own.keys() - tensors.keys())),
@@ -203,7 +213,7 @@ def load_state_tensors(
         )
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(tensors[name] if place is None else place(tensors[name], tensor))
 
 
 def _dtype_and_shape(tensor: Tensor) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from etude.nn.triton import availability
 from etude.train.closures import Closure, evaluate_closure
-from etude.train.muon import Groups, Muon
+from etude.train.muon import Exchange, Groups, Muon
 from etude.train.tensor_lists import copy_to_device
 
 # Adam's two bias corrections, 1 - beta^t, are exactly 1 at this step; and a float32 counter stays there, as 2^24 + 1 is
@@ -252,11 +252,12 @@ class MuonAdamW(torch.optim.Optimizer):
         betas: tuple[float, float],
         eps: float,
         fused: bool | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self._parts: list[Muon | AdamW] = []
         self.found_inf: Tensor | None = None
         if matrices:
-            self._parts.append(Muon(matrices, lr=lr, momentum=momentum, nesterov=nesterov))
+            self._parts.append(Muon(matrices, lr=lr, momentum=momentum, nesterov=nesterov, exchange=exchange))
         if others:
             self._parts.append(AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused))
         super().__init__([group for part in self._parts for group in part.param_groups], {})

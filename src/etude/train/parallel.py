@@ -63,10 +63,13 @@ class Ranks:
 
 
 @contextmanager
-def connect(cuda: bool) -> Iterator[Ranks]:
-    """Initialise the process group that torchrun describes, and destroy it at the end."""
+def connect(cuda: bool, alone: bool = False) -> Iterator[Ranks]:
+    """Initialise the process group that torchrun describes, and destroy it at the end.
+
+    With `alone`, also where torchrun started this process alone: shards then have one rank.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1 or dist.is_initialized():
+    if (size == 1 and not (alone and dist.is_torchelastic_launched())) or dist.is_initialized():
         yield (
             Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
             if dist.is_initialized()

@@ -101,6 +101,11 @@ class Settings(Strict):
     workers: Annotated[int, Field(ge=0)] | None = None
     compile: bool | None = None  # None: on a GPU yes, on a CPU no (no compiler is assumed there)
     device: str | None = None  # None: a GPU if there is one
+    # Several processes (torchrun). ddp: each holds everything; fsdp: weights, gradients and optimiser state in shards
+    # over all; hybrid: shards over `shard_ranks` of them, copies between; auto: the first of these that fits
+    parallel: Literal["auto", "ddp", "fsdp", "hybrid"] = "auto"
+    shard_ranks: Positive | None = None  # hybrid: processes that share one copy; None: those of a machine
+    recompute: Literal["none", "attention", "all"] = "none"  # activations that the backward pass computes again
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -136,6 +141,10 @@ class Settings(Strict):
             )
         if self.optimizer == "sgd" and self.nesterov and not self.momentum:
             raise ValueError("train.nesterov=true looks ahead along the momentum, which is 0: set train.nesterov=false")
+        if self.shard_ranks is not None and self.parallel != "hybrid":
+            raise ValueError(
+                f"train.shard_ranks={self.shard_ranks} is a setting of train.parallel=hybrid: set both, or neither"
+            )
         if self.batch_ramp and self.batch_examples:
             raise ValueError("train.batch_ramp counts tokens and does not go with train.batch_examples: remove one")
         if self.batch_ramp and self.batch_ramp.from_tokens > self.batch_tokens:

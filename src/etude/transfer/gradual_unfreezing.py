@@ -12,6 +12,7 @@ class ThawingLoop(Loop):
     """A training loop whose layers are unfrozen from the top; which are frozen is a function of the step alone."""
 
     model: Model
+    shards_weights = False  # a task scores itself outside of the loop, and layers are frozen in turn
     thaw_every = 0  # steps from one layer to the next; 0: all learn from the start
 
     def advance(self, step: Step) -> None:

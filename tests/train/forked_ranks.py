@@ -1,0 +1,119 @@
+"""Runs of several processes for tests: a server that has torch in memory forks the ranks of each run.
+
+    python forked_ranks.py      each line of the input is a JSON object {"ranks": 2, "words": [...]}; the answer is a
+                                line with the exit codes of all ranks. `words` are those of dying.py.
+
+A rank writes what it prints to the folder of ETUDE_RANK_LOGS, one file each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parent
+OUTPUT = os.environ.get("ETUDE_RANK_LOGS", "/tmp")
+
+
+class RankServer:
+    """The server's other end, in the process of the tests."""
+
+    def __init__(self, process: subprocess.Popen[str], logs: Path) -> None:
+        self.process, self.logs = process, logs
+
+    def run(self, ranks: int, *words: object) -> list[int]:
+        """Return the exit codes of a run of so many ranks."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"ranks": ranks, "words": [str(word) for word in words]}) + "\n")
+        self.process.stdin.flush()
+        codes: list[int] = json.loads(self.process.stdout.readline())
+        return codes
+
+    def output(self) -> str:
+        """Return what the ranks of the last run printed."""
+        return "\n".join(path.read_text(encoding="utf-8") for path in sorted(self.logs.glob("rank-*.log")))
+
+
+@contextmanager
+def serve_ranks(logs: Path) -> Iterator[RankServer]:
+    """Start a server; it ends with the context."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ETUDE_RANK_LOGS": str(logs)}
+    command = [sys.executable, str(HERE / "forked_ranks.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        yield RankServer(server, logs)
+        server.terminate()
+
+
+@contextmanager
+def use_exact_muon() -> Iterator[None]:
+    """Let Muon's products be of float32: in bfloat16 a last bit of a gradient becomes one of 8 bits."""
+    import torch
+
+    from etude.train import muon
+
+    before = muon.orthogonalize
+    muon.orthogonalize = lambda matrices, dtype=torch.float32: before(matrices, torch.float32)
+    try:
+        yield
+    finally:
+        muon.orthogonalize = before
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def be_rank(rank: int, size: int, port: int, words: list[str]) -> None:
+    """Do the words as one rank, in a fork; never returns."""
+    log = os.open(f"{OUTPUT}/rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test",
+    }  # fmt: skip
+    from tests.train.dying import work
+
+    try:
+        with use_exact_muon():
+            code = work(words)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException as error:
+        traceback.print_exc()
+        code = 2 if type(error).__name__ == "UserError" else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    sys.path.insert(0, str(HERE.parents[1]))
+    import torch
+
+    import tests.train.dying  # noqa: F401
+
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        port, children = free_port(), []
+        for rank in range(request["ranks"]):
+            child = os.fork()
+            if not child:
+                be_rank(rank, request["ranks"], port, request["words"])
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
+
+
+if __name__ == "__main__":
+    main()
