@@ -31,7 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = {
     "mask-tokens": 6, "head-rate": 11, "tag-heads": 20, "mask-rate": 5, "bidirectional": 8, "batch-size": 9,
     "pretraining-pays": 1, "model-size": 10, "sentence-objectives": 7, "electra-ablations": 17, "residual-init": 14,
-    "norm-and-warmup": 13, "layer-mix": 4, "bilm-states": 3, "contextual-vs-static": 2,
+    "norm-and-warmup": 13, "layer-mix": 4, "bilm-states": 3, "contextual-vs-static": 2, "distillation": 18,
+    "few-shot": 19,
 }  # fmt: skip
 LARGE = {"mlm-vs-electra": 16, "cloze-vs-mlm": 12, "albert-sharing": 15, "embedding-width": 15, "pooling": None}
 REPORT_FILES = ("results.json", "report.html", "table.md", "study.yaml", "registered.json")

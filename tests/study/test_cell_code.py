@@ -21,17 +21,20 @@ CELLS: dict[str, Callable[[], str]] = {
     "bert.tag": lambda: cell_code.transfer("transformer", "masked", "tag"),
     "bert.classify": lambda: cell_code.transfer("transformer", "masked", "classify"),
     "word2vec.classify": lambda: cell_code.transfer("static", "skipgram", "classify"),
+    "distilled": lambda: cell_code.distillation(("transformer", "distill"), ("transformer", "masked")),
+    "gpt.prompt": lambda: cell_code.prompt("transformer", "causal", "classify"),
     "majority.tag": lambda: cell_code.majority("tag"),
     "majority.classify": lambda: cell_code.majority("classify"),
 }
 TRANSFERS = {"bert.tag", "bert.classify", "word2vec.classify"}
 PRETRAININGS = {"bert", "gpt", "word2vec"}
+OPENED = {"distilled", "gpt.prompt"}  # open a finished run: a teacher, what is asked
 MAJORITIES = {"majority.tag", "majority.classify"}
 
 # an edited module -> the cells whose results are made again
 EDITS: dict[str, set[str]] = {
-    "inference/beam_search.py": set(),
-    "inference/generation.py": set(),
+    "inference/beam_search.py": {"gpt.prompt"},  # writes the answers of some prompts
+    "inference/generation.py": {"gpt.prompt"},
     "hub/exporter.py": set(),
     "train/progress.py": set(),
     "study/report/page.py": set(),
@@ -39,14 +42,14 @@ EDITS: dict[str, set[str]] = {
     "world/world.py": {"world"},
     "text/prepare/sentences.py": {"corpus"},
     "study/altered_corpus.py": {"altered"},
-    "hub/run_weights.py": TRANSFERS | {"initial"},
-    "hub/families/bert.py": TRANSFERS | {"initial"},
-    "tasks/outcomes.py": TRANSFERS | MAJORITIES,
+    "hub/run_weights.py": TRANSFERS | OPENED | {"initial"},
+    "hub/families/bert.py": TRANSFERS | OPENED | {"initial"},
+    "tasks/outcomes.py": TRANSFERS | MAJORITIES | OPENED,
     "transfer/finetune.py": TRANSFERS,
     "tasks/tag/task.py": {"bert.tag", "majority.tag"},
     "objectives/skipgram.py": {"word2vec", "word2vec.classify"},
-    "models/transformer.py": TRANSFERS | {"initial", "bert", "gpt", "majority.classify"},  # its heads name it
-    "train/loop.py": PRETRAININGS | TRANSFERS,
+    "models/transformer.py": TRANSFERS | OPENED | {"initial", "bert", "gpt", "majority.classify"},  # its heads name it
+    "train/loop.py": PRETRAININGS | TRANSFERS | {"distilled"},
 }
 
 

@@ -28,6 +28,7 @@ from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus
 from etude.settings import read_json
+from etude.study.teachers import attach_weightless_teacher
 from etude.study.text_source import hash_json
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
@@ -55,22 +56,29 @@ class Cost:
     updates_itself: bool  # word vectors: no gradients, hardly any FLOPs
 
 
-def compute_cost(recipe: Recipe, corpus: Corpus) -> Cost:
-    """Compute the cost of a resolved recipe on a corpus; deterministic, so that replanning gives the same plan."""
+def compute_cost(recipe: Recipe, corpus: Corpus, teacher: Recipe | None = None) -> Cost:
+    """Compute the cost of a resolved recipe on a corpus, of a student with what its teacher reads.
+
+    Deterministic, so that replanning gives the same plan.
+    """
     parts = [
         recipe.model_kind, recipe.model.model_dump(mode="json"), recipe.objective_kind,
         recipe.objective.model_dump(mode="json"), recipe.train.model_dump(mode="json", exclude=FREE),
     ]  # fmt: skip
+    if teacher is not None:
+        parts += [teacher.model_kind, teacher.model.model_dump(mode="json"), teacher.objective_kind]
     key = hash_json([corpus.fingerprint, parts])
     if key not in _COSTS:
-        _COSTS[key] = _count_cost(recipe, corpus)
+        _COSTS[key] = _count_cost(recipe, corpus, teacher)
     return _COSTS[key]
 
 
-def _count_cost(recipe: Recipe, corpus: Corpus) -> Cost:
+def _count_cost(recipe: Recipe, corpus: Corpus, teacher: Recipe | None) -> Cost:
     with torch.device("meta"):
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
+        if teacher is not None:
+            attach_weightless_teacher(model, objective, teacher, corpus.tokenizer.special)
     settings = recipe.train
     rows = build_rows(recipe, corpus, objective)
     rows_per_step = schedule.full_rows(settings, rows.row_tokens)

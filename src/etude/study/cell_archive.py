@@ -26,7 +26,7 @@ from typing import Any, get_args
 import numpy as np
 
 from etude.errors import UserError
-from etude.study.cells import ERROR, RESULT, CellStore, Kind
+from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind
 from etude.study.execute import OUTCOME
 from etude.tasks.outcomes import STATISTICS
 from etude.train import checkpoint
@@ -203,7 +203,7 @@ def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
         return
     name = f"cells/{key}/{RESULT}"
     result = _parse_json(path, name, contents[RESULT])
-    is_scored = result.get("kind") in ("transfer", "direct", "majority")
+    is_scored = result.get("kind") in SCORED
     numbers = ("step", "tokens", "flops", "seconds", *(("value", "dev", "examples") if is_scored else ()))
     if result.get("kind") not in get_args(Kind) or not all(
         isinstance(result.get(one), (int, float)) for one in numbers

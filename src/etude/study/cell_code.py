@@ -43,6 +43,17 @@ def pretraining(model: str, objective: str) -> str:
     )
 
 
+def distillation(student: tuple[str, str], teacher: tuple[str, str]) -> str:
+    """A pre-training with a teacher; of both, the kinds of model and objective."""
+    return fingerprint(
+        "etude.recipes.learner",
+        "etude.pretraining.loop",
+        "etude.pretraining.student",
+        *_learner(*student),
+        *_learner(*teacher),
+    )
+
+
 def first_weights() -> str:
     """What a pre-training begins with, where that is another model's weights or a graph's vectors."""
     return fingerprint("etude.pretraining.first_weights")
@@ -58,6 +69,13 @@ def direct(model: str, objective: str, task: str) -> str:
     return fingerprint(
         "etude.inference.translation", "etude.inference.opening", "etude.tasks.outcomes", _task(task),
         *_learner(model, objective),
+    )  # fmt: skip
+
+
+def prompt(model: str, objective: str, task: str) -> str:
+    """A run that answers prompts as it is, scored one by one."""
+    return fingerprint(
+        "etude.study.prompts", "etude.tasks.outcomes", _task(task), *_learner(model, objective)
     )  # fmt: skip
 
 

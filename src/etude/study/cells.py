@@ -23,7 +23,9 @@ from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 from etude.settings import read_json
 from etude.train import checkpoint
 
-Kind = Literal["pretrain", "untrained", "start", "transfer", "direct", "majority"]
+Kind = Literal["pretrain", "distill", "untrained", "start", "transfer", "direct", "prompt", "majority"]
+PRETRAININGS = ("pretrain", "distill")  # cells that learn from text
+SCORED = ("transfer", "direct", "prompt", "majority")  # cells that end in a score
 State = Literal["done", "failed", "begun", "absent"]
 RESULT, ERROR = "result.json", "error.json"
 
@@ -50,6 +52,7 @@ class StoredResult(TypedDict):
     value: NotRequired[float]
     dev: NotRequired[float]
     examples: NotRequired[int]
+    by_shots: NotRequired[dict[str, float]]
     valid: NotRequired[dict[str, Any]]
     curve: NotRequired[list[dict[str, Any]]]
     notes: NotRequired[list[str]]

@@ -22,5 +22,10 @@ def claim_cells(plan: Plan, claim: Claim) -> list[str]:
     names = {rows.get(claim.better, claim.better), rows.get(claim.than, claim.than), MAJORITY}
     columns = {column.name for column in columns_of(plan, claim.on)}
     scored = [key for (row, column, _, _), key in plan.trials.items() if row in names and column in columns]
-    bases = [base for key in scored if (base := plan.cells[key].depends_on) is not None]
-    return list(dict.fromkeys([*bases, *scored]))
+    return list(dict.fromkeys([*(base for key in scored for base in base_cells(plan, key)), *scored]))
+
+
+def base_cells(plan: Plan, key: str) -> list[str]:
+    """List the cells whose runs a cell starts from, the first to run first: a student's teacher, then the student."""
+    base = plan.cells[key].depends_on
+    return [] if base is None else [*base_cells(plan, base), base]

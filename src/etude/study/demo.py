@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from etude.study import planner
+from etude.study.cells import PRETRAININGS
 from etude.study.runner import Report, run
 from etude.study.settings import Study
 from etude.train import checkpoint
@@ -52,7 +53,7 @@ def calibrate_flops(
     folder.mkdir(parents=True, exist_ok=True)
     plan = planner.make_plan(study, folder, device="cpu", on_progress=on_progress)
     seconds = minutes * 60 * workers * SHARED_SPEED - workers * STARTUP_SECONDS
-    seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind != "pretrain")
+    seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind not in PRETRAININGS)
     drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]
     by_gradient = [
         1 / (plan.tokens_per_second(draft) * draft.cost.flops_per_token)

@@ -27,18 +27,20 @@ from etude.inference.model import load as load_model
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import Search, translate
 from etude.pretraining import pretrain as pretraining
+from etude.pretraining.distill import distill
 from etude.pretraining.first_weights import FirstWeights
+from etude.pretraining.student import build_run_learner
 from etude.recipes.document import parse_overrides
-from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
 from etude.study.cells import Cell, CellStore
+from etude.study.prompts import answer_prompts
 from etude.study.starts import copy_start
 from etude.tasks.base import Scoring
 from etude.tasks.data.examples import Examples
-from etude.tasks.outcomes import Outcome
+from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.device import resolve_device
@@ -130,11 +132,15 @@ def _remove_checkpoints(run: Path, keep: bool) -> None:
 
 
 def _run_pretraining(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
-    folder = work / "run"
+    folder, teacher = work / "run", cell.arguments.get("teacher")
+    recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
     if (folder / "recipe.yaml").is_file():
         run = pretraining.resume(folder, corpus=cell.arguments["corpus"], quiet=quiet)
+    elif teacher is not None:
+        run = distill(
+            recipe, cell.arguments["corpus"], folder, teacher=store.result_folder(teacher) / "run", quiet=quiet
+        )
     else:
-        recipe = Recipe.parse(cell.arguments["recipe"], cell.title)
         run = pretraining.pretrain(
             recipe, cell.arguments["corpus"], folder, quiet=quiet, start=cell.arguments.get("start"),
             entities=cell.arguments.get("entities"),
@@ -170,7 +176,7 @@ def check_not_diverged(run: Run, corpus: Corpus) -> None:
 def compute_initial_loss(run: Run, corpus: Corpus, logged: float) -> float:
     """Compute the loss of the initial weights on the first step; self-updating models use the first logged loss."""
     recipe = run.recipe
-    model, objective = build_learner(recipe, corpus.tokenizer)
+    model, objective = build_run_learner(run, corpus)
     if objective.updates_itself:
         return logged
     rows = objective.rows(corpus, recipe.train.seed)
@@ -247,6 +253,14 @@ def _answer_directly(cell: Cell, store: CellStore, work: Path, quiet: bool) -> d
     return {**result, "dev": float(values["dev"].score()), **cost}
 
 
+def _answer_prompts(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+    """Score a causal run by the prompts that it goes on with; nothing is learnt."""
+    run = store.result_folder(cell.arguments["base"]) / "run"
+    answers = answer_prompts(cell.arguments, _task_settings(cell.arguments), run, work)
+    result = _save_outcome(answers.outcome, work, answers.scoring, answers.examples)
+    return {**result, "score": answers.score, **answers.values}
+
+
 def _save_outcome(outcome: Outcome, work: Path, scoring: Scoring[Any], examples: Examples[Any]) -> dict[str, Any]:
     outcome.save(work / OUTCOME)
     values = {"score": scoring.score, "how": outcome.statistic, "examples": len(examples)}
@@ -272,16 +286,20 @@ def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> di
     scoring = module.scoring(settings, module.learn(train, settings))
     on_test = scoring.outcome(test, module.majority(train, test))
     on_dev = scoring.outcome(dev, module.majority(train, dev))
+    if (arguments.get("prompt") or {}).get("over") is not None:  # it answers alike, whatever is shown
+        on_test, on_dev = (mean_outcome([0.0] * len(examples)) for examples in (test, dev))
     no_cost = {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
     return {**_save_outcome(on_test, work, scoring, test), "dev": float(on_dev.score()), **no_cost}
 
 
 CELL_RUNNERS = {
     "pretrain": _run_pretraining,
+    "distill": _run_pretraining,
     "untrained": _write_initial_weights,
     "start": _copy_start,
     "transfer": _run_transfer,
     "direct": _answer_directly,
+    "prompt": _answer_prompts,
     "majority": _score_majority,
 }
 

@@ -45,6 +45,7 @@ class Draft:
     corpus_folder: Path
     start: StartWeights | None = None  # where it comes with its weights
     first: FirstWeights | None = None  # where its pre-training begins with weights from elsewhere
+    teacher: Draft | None = None  # where it learns from another contender
 
     @property
     def fingerprint(self) -> str:
@@ -67,6 +68,7 @@ class Row:
     amount: float | None = None  # of the budget
     recipe: Recipe | None = None  # stretched to it, seed 0
     length: TrainingLength | None = None
+    teacher: Row | None = None  # the contender that it learns from, at its full length
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Tuning:
     chosen: Changes = field(default_factory=dict)
     at_end: list[str] = field(default_factory=list)  # settings whose chosen value is the first or last of its list
     is_pending: bool = False
+    waits: bool = False  # for the trials of its teacher
 
 
 @dataclass
@@ -146,6 +149,9 @@ class Plan:
         """Return tokens per second; of a GPU a guess by FLOPs, since a trial would first compile."""
         if self.machine.device.startswith("cuda"):
             return GPU_FLOPS / draft.cost.flops_per_token if draft.cost.flops_per_token else math.inf
+        if draft.teacher is not None:  # a trial knows no teacher: at the teacher's speed in FLOPs
+            speed = self.tokens_per_second(draft.teacher)
+            return speed * draft.teacher.cost.flops_per_token / draft.cost.flops_per_token
         if draft.entry.name not in self.speeds:
             self.speeds[draft.entry.name] = self.machine.tokens_per_second(draft.recipe, draft.corpus)
         return self.speeds[draft.entry.name]

@@ -16,6 +16,7 @@ from etude.study import cell_code
 from etude.study.cells import Cell
 from etude.study.label_splits import TaskFiles
 from etude.study.plan import Column, Draft, Plan, Row, Unit
+from etude.study.prompts import TaskPrompt
 from etude.study.settings import Changes
 from etude.study.text_source import hash_json
 from etude.text.checked_files import MANIFEST
@@ -56,6 +57,8 @@ def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
             seconds=1.0,
             needs=_cell_needs(plan),
         )
+    if (teacher := teacher_cell(plan, row, seed)) is not None:
+        return _distillation_cell(plan, row, draft, seed, teacher)
     is_trained = row.recipe is not None
     recipe = (row.recipe or draft.recipe.with_settings({"train.steps": 1})).with_settings({"train.seed": seed})
     kind: Literal["pretrain", "untrained"] = "pretrain" if is_trained else "untrained"
@@ -84,6 +87,34 @@ def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     )
 
 
+def teacher_cell(plan: Plan, row: Row, seed: int) -> Cell | None:
+    """Plan the pre-training that a row learns from, with the same seed; None where it has no teacher."""
+    if row.teacher is None:
+        return None
+    assert row.teacher.draft is not None
+    return base_cell(plan, row.teacher, row.teacher.draft, seed)
+
+
+def _distillation_cell(plan: Plan, row: Row, draft: Draft, seed: int, teacher: Cell) -> Cell:
+    assert row.recipe is not None and row.length is not None and draft.teacher is not None
+    recipe, of_teacher = row.recipe.with_settings({"train.seed": seed}), draft.teacher.recipe
+    code = cell_code.distillation(
+        (recipe.model_kind, recipe.objective_kind), (of_teacher.model_kind, of_teacher.objective_kind)
+    )
+    depends = ["distill", _key_settings(recipe), draft.fingerprint, teacher.key, code, torch.__version__]
+    return Cell(
+        key=hash_json(depends),
+        kind="distill",
+        title=f"distillation {row.name}, seed {seed}",
+        arguments={"recipe": recipe.dump(), "corpus": str(draft.corpus_folder), "teacher": teacher.key},
+        position={"row": row.name, "seed": seed},
+        depends_on=teacher.key,
+        flops=row.length.flops,
+        seconds=row.length.tokens / plan.tokens_per_second(draft),
+        needs=_cell_needs(plan),
+    )
+
+
 def _key_settings(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that a result depends on: not names, notes or when checkpoints are saved."""
     train = recipe.train.model_dump(mode="json")
@@ -103,12 +134,12 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     train = files.write_train(column.labels if base is not None else None, unit_number)
     examples = train.read_bytes().count(b"\n")
     settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
-    kind: Literal["majority", "direct", "transfer"] = "majority" if base is None else "transfer"
+    kind: Literal["majority", "direct", "prompt", "transfer"] = "majority" if base is None else "transfer"
     if row.draft is None:
         code = cell_code.majority(task.kind)
     else:
-        kind = "direct" if task.direct else "transfer"
-        make_code = cell_code.direct if task.direct else cell_code.transfer
+        kind = "direct" if task.direct else "transfer" if task.prompt is None else "prompt"
+        make_code = {"direct": cell_code.direct, "prompt": cell_code.prompt, "transfer": cell_code.transfer}[kind]
         code = make_code(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
     data_hashes = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
     key_settings = {
@@ -117,15 +148,20 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
     data_hashes += [_hash_file(path, path.stat().st_mtime_ns) for path in _named_folders(settings)]
-    key = hash_json([kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code])
+    depends = [kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code]
     arguments: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
     }  # fmt: skip
+    if task.prompt is not None:
+        arguments["prompt"] = task.prompt.model_dump(mode="json")
+        depends += [arguments["prompt"], settings["train.seed"] if base else None]  # which examples are shown
     flops, seconds = (0.0, 2.0) if task.direct else _estimate_transfer(plan, row, settings, train, files)
+    if task.prompt is not None and row.draft is not None:
+        flops, seconds = _estimate_prompts(plan, row.draft, task.prompt, train, files)
     suffix = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
     return Cell(
-        key=key,
+        key=hash_json(depends),
         kind=kind,
         title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{suffix}",
         arguments=arguments,
@@ -195,6 +231,18 @@ def _estimate_transfer(plan: Plan, row: Row, settings: Changes, train: Path, fil
     return tokens * row.draft.cost.flops_per_token, (tokens + evaluated) / plan.tokens_per_second(
         row.draft
     ) + TRANSFER_OVERHEAD
+
+
+def _estimate_prompts(
+    plan: Plan, draft: Draft, prompt: TaskPrompt, train: Path, files: TaskFiles
+) -> tuple[float, float]:
+    """Estimate (FLOPs, seconds) of answering prompts: every question is read with its shots, once for each answer."""
+    example = train.stat().st_size / max(1, train.read_bytes().count(b"\n")) / 4
+    asked = sum(path.read_bytes().count(b"\n") for path in (files.dev, files.test))
+    answers = max(2, len(prompt.answers))
+    tokens = asked * answers * sum(1 + shots for shots in prompt.all_shots) * example
+    seconds = tokens / 3 / plan.tokens_per_second(draft) + TRANSFER_OVERHEAD
+    return tokens / 3 * draft.cost.flops_per_token, seconds
 
 
 @cache

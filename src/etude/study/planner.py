@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from etude.errors import UserError
+from etude.pretraining.student import with_teacher, without_teacher
 from etude.study.budget import (
     Machine,
     compute_cost,
@@ -36,9 +38,7 @@ def make_plan(
     machine = Machine(folder / "machine.json", device)
     plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
     entries = study.entries()
-    drafts = [_make_draft(plan, entry, dry, on_progress) for entry in entries if entry.run(study) is None]
-    if study.tune_pretraining is not None:
-        drafts = [_tune(plan, draft, drafts) for draft in drafts]
+    drafts = _tune_drafts(plan, _make_drafts(plan, entries, dry, on_progress))
     amounts = study.budget.amounts
     for amount in amounts:
         for draft in drafts:
@@ -55,6 +55,32 @@ def make_plan(
     for cell in (*plan.tuning_cells.values(), *list_cells(plan)):
         plan.cells.setdefault(cell.key, cell)
     return plan
+
+
+def _make_drafts(plan: Plan, entries: list[Entry], dry: bool, on_progress: Callable[[str], None]) -> list[Draft]:
+    """Draft every contender with a recipe, in the order of the study; a student is drafted after its teacher."""
+    drafts: dict[str, Draft] = {}
+    for entry in _teachers_first(plan.study, entries):
+        teacher = plan.study.contenders[entry.contender].teacher
+        drafts[entry.name] = _make_draft(plan, entry, dry, on_progress, drafts[teacher] if teacher else None)
+    return [drafts[entry.name] for entry in entries if entry.name in drafts]
+
+
+def _tune_drafts(plan: Plan, drafts: list[Draft]) -> list[Draft]:
+    """Return every contender with what its trials chose so far, and every student with its teacher as it was tuned."""
+    tuned: dict[str, Draft] = {}
+    by_name = {draft.entry.name: draft for draft in drafts}
+    for entry in _teachers_first(plan.study, [draft.entry for draft in drafts]):
+        draft = by_name[entry.name]
+        if draft.teacher is not None:
+            draft = replace(draft, teacher=tuned[draft.teacher.entry.name])
+        tuned[entry.name] = draft if plan.study.tune_pretraining is None else _tune(plan, draft, drafts)
+    return [tuned[draft.entry.name] for draft in drafts]
+
+
+def _teachers_first(study: Study, entries: list[Entry]) -> list[Entry]:
+    with_recipe = [entry for entry in entries if entry.run(study) is None]
+    return sorted(with_recipe, key=lambda entry: study.contenders[entry.contender].teacher is not None)
 
 
 def _tune(plan: Plan, draft: Draft, drafts: list[Draft]) -> Draft:
@@ -79,9 +105,12 @@ def _localize_baseline(name: str) -> Localized:
 # --- who trains how long ----------------------------------------------------------------------------
 
 
-def _make_draft(plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str], None]) -> Draft:
+def _make_draft(
+    plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str], None], teacher: Draft | None
+) -> Draft:
     contender = plan.study.contenders[entry.contender]
     recipe, own_text, first = entry.recipe(plan.study), contender.text, open_first(contender.start, contender.entities)
+    recipe = without_teacher(recipe) if teacher is None else with_teacher(recipe)
     source = TextSource(own_text, plan.folder) if own_text is not None else plan.source
     ready = source.is_ready(recipe.tokenizer)
     corpus = source.open_corpus(recipe.tokenizer, on_progress) if ready or not dry else None
@@ -89,16 +118,22 @@ def _make_draft(plan: Plan, entry: Entry, dry: bool, on_progress: Callable[[str]
     recipe = recipe if first is None else first.complete(recipe, corpus)
     resolved = plan.machine.fit_recipe(recipe.resolve(vocab=similar.tokenizer.vocab if similar else None))
     place = source.corpus_folder(recipe.tokenizer)
+    if teacher is not None and place != teacher.corpus_folder:
+        raise UserError(
+            f"The contender {entry.name} and its teacher have different tokenizers ({recipe.tokenizer} and "
+            f"{teacher.recipe.tokenizer}): a token would mean two things. Set both to one."
+        )
+    of_teacher = None if teacher is None else teacher.recipe
     if corpus is not None:
-        return Draft(entry, resolved, corpus, compute_cost(resolved, corpus), place, first=first)
-    if similar is not None:
-        similar_cost = compute_cost(resolved, similar)
+        cost = compute_cost(resolved, corpus, of_teacher)
+    elif similar is not None:
+        similar_cost = compute_cost(resolved, similar, of_teacher)
         cost = replace(similar_cost, epoch_tokens=int(similar_cost.epoch_tokens * source.text.share))
-        return Draft(entry, resolved, None, cost, place, first=first)
-    plan.exact = False
-    cost = compute_cost(resolved, make_placeholder_corpus(resolved))
-    tokens = int(source.size / 4)  # about, for pieces of words
-    return Draft(entry, resolved, None, replace(cost, epoch_tokens=tokens), place, first=first)
+    else:
+        plan.exact = False
+        cost = compute_cost(resolved, make_placeholder_corpus(resolved), of_teacher)
+        cost = replace(cost, epoch_tokens=int(source.size / 4))  # about, for pieces of words
+    return Draft(entry, resolved, corpus, cost, place, first=first, teacher=teacher)
 
 
 def _draft_start(plan: Plan, entry: Entry, run: str) -> Draft:
@@ -109,8 +144,13 @@ def _draft_start(plan: Plan, entry: Entry, run: str) -> Draft:
 
 def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_curve: bool) -> Row:
     study, kind = plan.study, plan.study.budget.kind
-    epochs = study.contenders[draft.entry.contender].epochs
-    if epochs is not None:
+    contender = study.contenders[draft.entry.contender]
+    epochs, rivals = contender.epochs, [other for other in drafts if other.entry.name in contender.flops_of]
+    if rivals:
+        lengths = [_make_row(plan, rival, drafts, amount, has_curve=False).length for rival in rivals]
+        flops = sum(length.flops for length in lengths if length is not None)
+        length = compute_length(draft.recipe, draft.cost, "flops", flops, study.epochs, None)
+    elif epochs is not None:
         tokens = epochs * draft.cost.epoch_tokens
         length = compute_length(draft.recipe, draft.cost, "tokens", tokens, max(epochs, study.epochs), None)
     elif draft.cost.updates_itself or kind == "minutes":
@@ -122,7 +162,12 @@ def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_
         length = compute_length(draft.recipe, draft.cost, kind, amount, study.epochs, None)
     recipe = stretch_schedule(draft.recipe, draft.cost, length, study.curve)
     name = f"{draft.entry.name} @ {format_budget(kind, amount)}" if has_curve else draft.entry.name
-    return Row(name, "contender", draft.entry.label, draft, amount, recipe, length)
+    teacher = None
+    if draft.teacher is not None:
+        # of a trial too: a student is tuned for the teacher that it will have
+        full = amount if amount in study.budget.amounts else study.budget.amounts[-1]
+        teacher = _make_row(plan, draft.teacher, drafts, full, has_curve)
+    return Row(name, "contender", draft.entry.label, draft, amount, recipe, length, teacher)
 
 
 def _gradient_seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:

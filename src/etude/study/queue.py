@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from etude.errors import WriteError
-from etude.study.cells import Cell, CellStore
+from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.execute import Interrupted
 from etude.study.executors import Executor
 from etude.study.visit import Visit, missing_bases
@@ -45,7 +45,7 @@ def run_cells(
         ready = [cell for cell in waiting if cell.depends_on is None or cell.depends_on in finished]
         if executor.slots > 1 and not visit.keeps_order:
             # the longest first, so that nobody waits at the end for one that was begun late
-            ready.sort(key=lambda cell: (cell.kind != "pretrain", -cell.seconds))
+            ready.sort(key=lambda cell: (cell.kind not in PRETRAININGS, -cell.seconds))
         free = max(0, executor.slots - active)
         for cell in [cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__)][:free]:
             waiting.remove(cell)

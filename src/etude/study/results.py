@@ -15,6 +15,7 @@ from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.claims import compare_with_control, judge_claims, leaves_majority
 from etude.study.length_scores import score_by_length
 from etude.study.plan import Column, Draft, Plan, Row
+from etude.study.prompts import PROMPT_FILE, TaskPrompt
 from etude.study.settings import MEAN, Study
 from etude.study.study_outcomes import StudyOutcomes, average_records
 from etude.study.tuning import describe_tuning, read_setting
@@ -154,8 +155,8 @@ def _describe_cell(outcomes: StudyOutcomes, key: str) -> dict[str, Any]:
     }  # fmt: skip
     if values["state"] == "done":
         result = plan.store.result(key)
-        values |= {name: result[name] for name in ("value", "dev", "step", "tokens", "flops", "seconds", "valid")
-                   if name in result}  # fmt: skip
+        names = ("value", "dev", "by_shots", "step", "tokens", "flops", "seconds", "valid")
+        values |= {name: result[name] for name in names if name in result}
     if key in outcomes.errors:
         values["error"] = outcomes.errors[key]
     return values
@@ -168,6 +169,15 @@ def list_commands(plan: Plan, key: str) -> list[str]:
               if cell.arguments.get(name)}  # fmt: skip
     if cell.kind == "pretrain":
         return [f"etude pretrain cells/{key}/run/recipe.yaml {inside['corpus']} -o again/{key[:8]}"]
+    if cell.kind == "distill":
+        teacher = f"--teacher cells/{cell.depends_on}/run"
+        return [f"etude distill cells/{key}/run/recipe.yaml {inside['corpus']} {teacher} -o again/{key[:8]}"]
+    if cell.kind == "prompt":
+        shots = ",".join(map(str, TaskPrompt.model_validate(cell.arguments["prompt"]).all_shots))
+        seed = cell.arguments["settings"]["train.seed"]
+        line = [f"etude prompt cells/{cell.depends_on}/run cells/{key}/{PROMPT_FILE}", f"--train {inside['train']}",
+                f"--test {inside['test']}", f"--shots {shots}", f"--seed {seed}"]  # fmt: skip
+        return [" ".join(line)]
     if cell.kind == "direct":
         columns = [f"-c {role}={name}" for role, name in cell.arguments["columns"].items()]
         return [" ".join([f"etude evaluate cells/{cell.depends_on}/run {inside['test']}", *columns])]

@@ -24,6 +24,7 @@ from etude.settings import read_json
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import Cell, CellStore
+from etude.study.claim_scope import base_cells
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
 from etude.study.leaderboard import render_markdown
 from etude.study.plan import Plan
@@ -132,7 +133,7 @@ def _run_tuned(
 def ends_stage(plan: Plan) -> bool:
     """Whether a contender's trials of one setting are all done or failed, so that its next cells can be planned."""
     return any(
-        tuning.is_pending and not any(is_pending(plan, trial) for trial in tuning.trials)
+        tuning.is_pending and not tuning.waits and not any(is_pending(plan, trial) for trial in tuning.trials)
         for tuning in plan.tunings.values()
     )
 
@@ -259,7 +260,7 @@ def write_results(plan: Plan, errors: dict[str, str], registration: dict[str, An
 
 
 def select_cells(plan: Plan, only: str | None) -> list[Cell]:
-    """Select all cells, or one of them with the cell it depends on."""
+    """Select all cells, or one of them with the cells it depends on."""
     if only is None:
         return list(plan.cells.values())
     matches = [cell for key, cell in plan.cells.items() if key.startswith(only)]
@@ -268,8 +269,7 @@ def select_cells(plan: Plan, only: str | None) -> list[Cell]:
         raise UserError(
             f"--cell {only}: {count} of this study begin{'' if matches[1:] else 's'} like this. --dry-run lists them."
         )
-    dependencies = [plan.cells[matches[0].depends_on]] if matches[0].depends_on else []
-    return [*dependencies, *matches]
+    return [*(plan.cells[base] for base in base_cells(plan, matches[0].key)), *matches]
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from etude.recipes.document import Document, parse_file
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import check_settings, task_module
 from etude.settings import Strict
+from etude.study.prompts import TaskPrompt
 
 Localized = str | dict[str, str]  # one text, or one for each language of the report
 Positive = Annotated[float, Field(gt=0)]
@@ -112,6 +113,10 @@ class Contender(Strict):
     transfer: Changes = Field(default_factory=dict, description="settings of its transfers, over those of the study")
     label: Localized | None = None
     text: Text | None = Field(default=None, description="its own; one without a source changes the study's")
+    teacher: str | None = Field(default=None, description="a contender that it learns from, seed by seed: distillation")
+    flops_of: list[str] = Field(
+        default_factory=list, description="contenders: it may spend what they spend together, in place of the budget"
+    )
     tune: dict[str, list[Any]] = Field(
         default_factory=dict, description="settings of its pre-training that are tried after the learning rate"
     )
@@ -125,6 +130,12 @@ class Contender(Strict):
             raise ValueError("a contender has exactly one of recipe (to pre-train) and run (that comes with weights)")
         if self.run is not None and (self.set or self.text or self.tune or self.start or self.entities or self.epochs):
             raise ValueError("a run is trained already: set, text, tune, start, entities and epochs are for recipes")
+        if self.run is not None and (self.teacher or self.flops_of):
+            raise ValueError("a run is trained already: teacher and flops_of are for recipes")
+        if self.teacher is not None and (self.start or self.entities or self.text):
+            raise ValueError("a student reads its teacher's text, and has new weights or its: leave out start and text")
+        if self.epochs is not None and self.flops_of:
+            raise ValueError("epochs and flops_of both say how long it trains: leave one out")
         return self
 
 
@@ -138,6 +149,7 @@ class Task(Strict):
     dev: str | None = Field(default=None, description="chosen on; a fifth of train if there is none")
     test: str | None = Field(default=None, description="reported; half of dev if there is none")
     columns: dict[str, str] = Field(default_factory=dict)
+    prompt: TaskPrompt | None = Field(default=None, description="asked as a prompt: nothing is learnt (prompts.py)")
     direct: bool = Field(default=False, description="translation: a run of pairs answers as it is, nothing is learnt")
     labels: list[int] | int | None = Field(default=None, description="labelled examples to learn from; all if None")
     dev_size: int | None = Field(default=None, ge=2, description="examples chosen on; 200 of the world, all of a file")
@@ -151,6 +163,8 @@ class Task(Strict):
     def _check_examples(self) -> Self:
         if sum(value is not None for value in (self.world, self.made, self.train)) != 1:
             raise ValueError("a task has its examples from one of world, made and train")
+        if self.direct and self.prompt is not None:
+            raise ValueError("direct and prompt are two ways to answer without learning: leave one out")
         if self.direct and self.labels is not None:
             raise ValueError("direct learns from no labels: leave one of the two out")
         if self.train is None and self.labels is None and not self.direct:
@@ -311,6 +325,7 @@ class Study(Strict):
             except UserError as error:
                 raise UserError(f"{document.place(('tasks', name, 'kind'))}: {error}") from None
             self._check_direct(document, name, task)
+            self._check_prompt(document, name, task)
             if task.made == "sense" and not self.text.pseudo_words:
                 where = document.place(("tasks", name, "made"))
                 raise UserError(f"{where}: senses are those of pseudo-words: set text.pseudo_words, such as 20.")
@@ -333,6 +348,7 @@ class Study(Strict):
             raise UserError(f"{where}: {self.seeds.pretrain} pre-training seeds are no planned look ({planned}).")
         self._check_trials(document)
         self._check_transfers(document)
+        self._check_teachers(document)
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))
@@ -352,6 +368,58 @@ class Study(Strict):
             if entry.run(self) is None and entry.recipe(self).objective_kind != "translate":
                 where = document.place(("contenders", entry.contender))
                 raise UserError(f"{where}: {name} asks for runs that translate, and this recipe learns something else.")
+
+    def _check_prompt(self, document: Document, name: str, task: Task) -> None:
+        """Check that what is asked can be put in words, and that everybody goes on with a text."""
+        if task.prompt is None:
+            return
+        try:
+            task.prompt.check(task.kind, task.columns)
+        except UserError as error:
+            raise UserError(f"{document.place(('tasks', name, 'prompt'))}: {error}") from None
+        for entry in self.entries():
+            if entry.run(self) is None and entry.recipe(self).objective_kind != "causal":
+                where = document.place(("contenders", entry.contender))
+                raise UserError(f"{where}: {name} is asked as a prompt, and only a causal model goes on with a text.")
+
+    def _check_teachers(self, document: Document) -> None:
+        """Check that teachers and contenders whose FLOPs are spent are in the study, and that teachers are masked."""
+        for name, contender in self.contenders.items():
+            for key, references in (("teacher", [contender.teacher] if contender.teacher else []),
+                                    ("flops_of", contender.flops_of)):  # fmt: skip
+                for reference in references:
+                    where = document.place(("contenders", name, key))
+                    if reference not in self.contenders or reference == name:
+                        known = [other for other in self.contenders if other != name]
+                        hint = suggest_name(reference, known)
+                        raise UserError(f"{where}: '{reference}' is no other contender of this study.{hint}")
+                    rival = self.contenders[reference]
+                    if rival.recipe is None or (key == "teacher" and rival.teacher is not None):
+                        raise UserError(f"{where}: '{reference}' must be pre-trained here, without a teacher itself.")
+                    if key == "flops_of" and name in self._rivals(reference):
+                        raise UserError(f"{where}: {name} and {reference} would each wait for what the other spends.")
+                    if self.vary:
+                        raise UserError(f"{where}: where settings are varied, '{reference}' is several contenders.")
+            if contender.teacher is not None:
+                if self.budget.kind == "minutes":
+                    where = document.place(("budget",))
+                    raise UserError(f"{where}: the budget of a study with a teacher is in flops or tokens.")
+                for role, own in (("student", name), ("teacher", contender.teacher)):
+                    entry = next(entry for entry in self.entries() if entry.contender == own)
+                    if entry.recipe(self).objective_kind not in ("masked", "distill"):
+                        where = document.place(("contenders", own))
+                        raise UserError(f"{where}: a {role} is a masked model, and this recipe learns something else.")
+
+    def _rivals(self, name: str) -> list[str]:
+        """List the contenders whose FLOPs say how long this one trains, directly or not."""
+        rivals: list[str] = []
+        pending = [name]
+        while pending:
+            contender = self.contenders.get(pending.pop())
+            new = [rival for rival in contender.flops_of if rival not in rivals] if contender is not None else []
+            rivals += new
+            pending += new
+        return rivals
 
     def _check_trials(self, document: Document) -> None:
         """Check that everybody is tuned by equally many trials, on tasks that there are."""

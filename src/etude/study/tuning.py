@@ -18,7 +18,7 @@ from typing import Any
 from etude.recipes.schema import Recipe
 from etude.study.cells import Cell
 from etude.study.plan import Column, Draft, Plan, Row, Trial, Tuning
-from etude.study.plan_cells import base_cell, transfer_cell
+from etude.study.plan_cells import base_cell, teacher_cell, transfer_cell
 from etude.study.settings import Changes, PretrainingTrials, format_value
 
 RATE = "train.lr"
@@ -63,6 +63,9 @@ def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
     trials = plan.study.tune_pretraining
     assert trials is not None
     tuning = Tuning(draft.entry.name)
+    if draft.teacher is not None and draft.teacher.entry.name in plan.untuned:
+        tuning.is_pending = tuning.waits = True
+        return tuning
     for setting, values in _list_settings(plan, draft, trials):
         own = read_setting(draft.recipe, setting)
         stage = [_plan_trial(plan, draft, trials, tuning.chosen, setting, value, value == own, make_row)
@@ -118,7 +121,7 @@ def _plan_trial(
     transfers: list[Cell] = []
     for seed in range(FIRST_SEED, FIRST_SEED + trials.seeds):
         base = base_cell(plan, row, changed, seed)
-        bases.append(base)
+        bases += [base] if (teacher := teacher_cell(plan, row, seed)) is None else [teacher, base]
         transfers += [
             transfer_cell(plan, row, column, (seed, 0), plan.study.tune_grid()[0], base)
             for column in tuned_columns(plan)

@@ -50,12 +50,17 @@ def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
 
 
 def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
-    """List pre-trainings that are done elsewhere and whose weights a pending transfer needs here."""
-    pending = [
-        cell for cell in cells if cell.depends_on is not None and store.state(cell.key) not in ("done", "failed")
-    ]
-    bases = dict.fromkeys(cell.depends_on for cell in pending if cell.depends_on is not None)
-    return [key for key in bases if store.state(key) == "done" and not store.has_run(key)]
+    """List pre-trainings that are done elsewhere and whose weights a pending cell needs here, directly or not."""
+    by_key = {cell.key: cell for cell in cells}
+    pending = [key for key in by_key if store.state(key) not in ("done", "failed")]
+    missing: dict[str, None] = {}
+    while pending:
+        cell = by_key.get(pending.pop())
+        base = None if cell is None else cell.depends_on
+        if base is not None and base not in missing and store.state(base) == "done" and not store.has_run(base):
+            missing[base] = None
+            pending.append(base)  # a student that is trained again needs its teacher's weights
+    return list(missing)
 
 
 class Durations:

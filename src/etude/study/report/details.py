@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from etude.recipes.size import format_count
+from etude.study.cells import PRETRAININGS
 from etude.study.leaderboard import format_points, rank_rows
 from etude.study.plan import format_budget, format_scientific
 from etude.study.report.html import (
@@ -73,7 +74,7 @@ def _render_card(results: JsonDict, row: JsonDict, colour: str) -> str:
     command_lines = [
         line
         for cell in results["cells"]
-        if cell["place"]["row"] == row["name"] and cell["kind"] == "pretrain"
+        if cell["place"]["row"] == row["name"] and cell["kind"] in PRETRAININGS
         for line in cell["commands"]
     ]
     changes = "\n".join(f"{name}={format_value(value)}" for name, value in row["changes"].items())
