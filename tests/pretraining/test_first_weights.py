@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import etude
 from etude.errors import UserError
+from etude.graph.entity_links import EntityLinks
 from etude.graph.entity_table import load_entity_table
 from etude.graph.graph import Graph
 from etude.inference.task_model import TaskModel
@@ -165,6 +166,26 @@ def test_a_linker_of_another_graph_is_refused(run: Run, tmp_path: Path) -> None:
             out=tmp_path / "x",
             settings={"transfer.link": str(tmp_path / "graph")},
         )
+
+
+def test_a_transfer_links_as_it_is_told(run: Run, town: Town, tmp_path: Path) -> None:
+    """Settings of the linker go into the fine-tuned run; a linker that no run can keep is refused before training."""
+    file = tmp_path / "train.jsonl"
+    records = typing_records(town, list(range(20)), 24, 1)
+    file.write_text("".join(json.dumps({**record, "entities": None}) + "\n" for record in records))
+    mentions = {}
+    for linker in ("trie", "trie,case=false"):
+        settings = {"train.steps": 1, "transfer.link": str(town.graph), "transfer.linker": linker}
+        out = tmp_path / linker.replace(",", "-")
+        etude.finetune(run.folder, "entity_typing", train=file, out=out, quiet=True, settings=settings)
+        links = EntityLinks.load(out)
+        assert links is not None
+        mentions[linker] = links.find(town.names[3].lower())
+    assert [span.row - 1 for span in mentions["trie,case=false"]] == [3] and not mentions["trie"]
+    for linker, message in (("my_package.my_linker", "column 'entities'"), ("trie,plural", "plural")):
+        settings = {"transfer.link": str(town.graph), "transfer.linker": linker}
+        with pytest.raises(UserError, match=message):
+            etude.finetune(run.folder, "entity_typing", train=file, out=tmp_path / "x", settings=settings)
 
 
 @pytest.mark.slow

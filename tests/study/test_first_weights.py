@@ -81,9 +81,22 @@ def test_a_run_has_no_first_weights(study_text: str) -> None:
         Study.from_document(parse(study_text, "study.yaml"), changes={"contenders.bert": {"run": "x", "start": "y"}})
 
 
-def test_the_shipped_study_is_sound() -> None:
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_shipped_study_is_sound(gpu: bool) -> None:
     file = Path(__file__).resolve().parents[2] / "studies" / "linked" / "entities-help.yaml"
-    study = Study.load(file)
-    assert study.name == file.stem and len(study.claims) == 3 and study.seeds.pretrain == 5
+    study = Study.load(file, gpu=gpu)
+    assert study.name == file.stem and len(study.claims) == (1 if gpu else 3) and study.seeds.pretrain == 5
     for entry in study.entries():
         assert entry.recipe(study).resolve(vocab=1000).model.vocab == 1000
+
+
+def test_two_studies_share_the_pre_training_of_their_bert() -> None:
+    """The text alone of paths-help is the BERT of entities-help: one queue trains it once a seed."""
+    folder = Path(__file__).resolve().parents[2] / "studies"
+    entities = Study.load(folder / "linked" / "entities-help.yaml", gpu=True)
+    paths = Study.load(folder / "paths-help.yaml", gpu=True)
+    assert (entities.text, entities.budget, entities.epochs) == (paths.text, paths.budget, paths.epochs)
+    bert = next(entry for entry in entities.entries() if entry.name == "bert")
+    for entry in paths.entries():
+        assert entry.recipe(paths).dump() == bert.recipe(entities).dump()
+        assert paths.contenders[entry.contender].start == entities.contenders["bert"].start

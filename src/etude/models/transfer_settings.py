@@ -39,6 +39,7 @@ class TransferSettings(Strict):
     link: str | None = Field(
         default=None, description="a graph whose entities are found in the texts, for a model that reads entities"
     )
+    linker: str = Field(default="trie", description="of transfer.link, with its settings: trie,plurals")
     markers: Markers | None = Field(
         default=None,
         description="of a causal model: start, delimiter and extract tokens with new rows (GPT-1), or those that its "
