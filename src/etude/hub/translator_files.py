@@ -46,6 +46,8 @@ def describe_mismatch(recipe: Recipe, special: Specials) -> str:
     """Say why a recipe has no class in transformers; empty where it has one."""
     if recipe.model_kind != "encoder_decoder" or recipe.objective_kind != "translate":
         return f"{recipe.model_kind} models with the objective {recipe.objective_kind} have no class there"
+    if recipe.model_settings(encoder_decoder.Settings).target_vocab is not None:
+        return "it has a vocabulary for each side, and a tokenizer there has one for both"
     if special.pad is None:
         return "its tokenizer has no padding token, which batches there need"
     return marian.describe_mismatch(recipe.model_settings(encoder_decoder.Settings), _objective_settings(recipe))

@@ -142,11 +142,12 @@ class InferenceModel:
 
     @cached_property
     def ids_without_token(self) -> Tensor | None:
-        """Mask (V,) of the vocabulary rows for which the tokenizer has no token; None where it has all."""
-        known = set(self.tokenizer.backend.get_vocab(with_added_tokens=True).values())
-        if len(known) >= self.model.vocab:
+        """Mask (V,) of the rows of the output layer for which the tokenizer has no token; None where it has all."""
+        known = set(self.tokenizer.target.backend.get_vocab(with_added_tokens=True).values())
+        rows = self.model.target_vocab
+        if len(known) >= rows:
             return None
-        return torch.tensor([id not in known for id in range(self.model.vocab)], device=self.device)
+        return torch.tensor([id not in known for id in range(rows)], device=self.device)
 
     @cached_property
     def has_space_tokens(self) -> bool:

@@ -64,8 +64,8 @@ def translate(
     for number, targets in zip(sources, translate_tokens(loaded, list(sources.values()), search), strict=True):
         translations[number] = [
             Translation(
-                texts[number], loaded.tokenizer.decode(target.ids, special=False).strip(), target.ids, target.score,
-                target.log_prob, target.is_finished,
+                texts[number], loaded.tokenizer.target.decode(target.ids, special=False).strip(), target.ids,
+                target.score, target.log_prob, target.is_finished,
             )
             for target in targets
         ]  # fmt: skip

@@ -66,6 +66,11 @@ class Model(nn.Module, ABC):
             raise UserError("the model has no vocabulary size: set model.vocab, or give a corpus to take it from")
         self.settings, self.vocab, self.pooler, self.links = settings, settings.vocab, None, None
 
+    @property
+    def target_vocab(self) -> int:
+        """The tokens of its output layer: those it reads, unless targets of pairs have a tokenizer of their own."""
+        return self.vocab
+
     # --- tokens in, states out ----------------------------------------------------------------------
 
     @abstractmethod

@@ -48,6 +48,7 @@ class Settings(ModelSettings):
     heads: int = Field(ge=1)
     feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
+    target_vocab: int | None = Field(default=None, ge=1, description="of targets with a tokenizer of their own")
     context: int = Field(ge=1, description="the longest source and the longest target")
     tables: Literal["shared", "separate"] = Field(default="shared", description="vectors of source and target")
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
@@ -64,6 +65,8 @@ class Settings(ModelSettings):
     def _possible(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} do not divide width={self.width}: change one of them")
+        if self.target_vocab is not None and self.tables == "shared":
+            raise ValueError("target_vocab: one table cannot serve two vocabularies: set tables=separate")
         return self
 
 
@@ -77,8 +80,8 @@ class EncoderDecoder(Seq2Seq):
         self.inner = settings.feedforward or 4 * settings.width
         self.path: str | None = None  # names an attention path; None lets nn.attention decide
         depth = settings.decoder_layers or settings.layers
-        self.embedding = self._build_embedding()
-        self.target_embedding = self._build_embedding() if settings.tables == "separate" else None
+        self.embedding = self._build_embedding(self.vocab)
+        self.target_embedding = self._build_embedding(self.target_vocab) if settings.tables == "separate" else None
         self.encoder_attention = nn.ModuleList(self._attention() for _ in range(settings.layers))
         self.encoder_feedforward = nn.ModuleList(self._feedforward() for _ in range(settings.layers))
         self.decoder_attention = nn.ModuleList(self._attention() for _ in range(depth))
@@ -88,10 +91,10 @@ class EncoderDecoder(Seq2Seq):
         self.decoder_norm = self._norm() if settings.norm == "pre" else None
         self.reset()
 
-    def _build_embedding(self) -> Embedding:
+    def _build_embedding(self, vocab: int) -> Embedding:
         settings = self.settings
         return Embedding(
-            self.vocab, settings.width, context=settings.context, positions=settings.positions,
+            vocab, settings.width, context=settings.context, positions=settings.positions,
             dropout=settings.dropout, scale=settings.width**0.5 if settings.scaled else 1.0,
         )  # fmt: skip
 
@@ -223,6 +226,10 @@ class EncoderDecoder(Seq2Seq):
     @property
     def layers(self) -> int:
         return self.settings.layers
+
+    @property
+    def target_vocab(self) -> int:
+        return self.settings.target_vocab or self.vocab
 
     @property
     def target_table(self) -> Tensor:

@@ -43,6 +43,7 @@ class Settings(ModelSettings):
     width: int = Field(ge=1, description="of the states of each layer and direction")
     embedding_width: int | None = Field(default=None, ge=1, description="of token vectors; width unless given")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
+    target_vocab: int | None = Field(default=None, ge=1, description="of targets with a tokenizer of their own")
     cell: CellKind = "lstm"
     bidirectional: bool = Field(default=False, description="the encoder reads both ways")
     reverse: bool = Field(default=False, description="the encoder reads from the end of the source")
@@ -61,6 +62,8 @@ class Settings(ModelSettings):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         is_luong = self.attention in ("dot", "general", "concat")
+        if self.target_vocab is not None and self.tables == "shared":
+            raise ValueError("target_vocab: one table cannot serve two vocabularies: set tables=separate")
         if self.bidirectional and self.reverse:
             raise ValueError("bidirectional=true reads both ways already: leave out reverse")
         if (self.input_feeding or self.window is not None) and not is_luong:
@@ -103,8 +106,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         self.width = directions * hidden
         # tables start at a deviation of 1 / sqrt(width), as an output layer has to; what a cell reads should be larger
         self.scale = words**0.5 if settings.scaled else 1.0
-        self.embedding = self._build_table(words)
-        self.target_embedding = self._build_table(words) if settings.tables == "separate" else None
+        self.embedding = self._build_table(self.vocab, words)
+        self.target_embedding = self._build_table(self.target_vocab, words) if settings.tables == "separate" else None
         self.forwards, self.backwards = (
             nn.ModuleList(
                 RecurrentCell(self.width if layer else words, hidden, settings.cell)
@@ -133,8 +136,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         outputs = 2 * (settings.maxout or hidden)
         self.readout = nn.Linear(hidden + words + self.width, outputs) if self.is_additive else None
 
-    def _build_table(self, width: int) -> nn.Embedding:
-        table = nn.Embedding(self.vocab, width)
+    def _build_table(self, vocab: int, width: int) -> nn.Embedding:
+        table = nn.Embedding(vocab, width)
         nn.init.normal_(table.weight, std=width**-0.5)
         return table
 
@@ -273,6 +276,10 @@ class RecurrentSeq2Seq(Seq2Seq):
     @property
     def layers(self) -> int:
         return self.settings.layers
+
+    @property
+    def target_vocab(self) -> int:
+        return self.settings.target_vocab or self.vocab
 
     @property
     def target_table(self) -> Tensor:

@@ -138,11 +138,11 @@ class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
                 f"objective.tied=true: vectors of {model.target_table.shape[1]} numbers are no output layer over "
                 f"states of {model.target_width}: set objective.tied=false."
             )
-        shape = (model.vocab, model.target_width)
+        shape = (model.target_vocab, model.target_width)
         self.output = None if settings.tied else nn.Parameter(torch.empty(shape))
         if self.output is not None:
             fill_normal(self.output, draw_key(), self.output.shape[1] ** -0.5, truncated=False)
-        self.bias = nn.Parameter(torch.zeros(model.vocab)) if settings.bias else None
+        self.bias = nn.Parameter(torch.zeros(model.target_vocab)) if settings.bias else None
 
     def rows(self, corpus: Corpus, seed: int) -> PairRows:
         return PairRows(corpus, seed, self.row_tokens, self.length, self.end, self.bucketed)
@@ -218,7 +218,7 @@ class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
         raise UserError("A translation model has logits of targets given a source, not of a text alone: use translate.")
 
     def flops(self, model: Seq2Seq, batch: TranslationBatch) -> int:
-        head = 2 * batch.counts["loss"] * model.target_width * model.vocab
+        head = 2 * batch.counts["loss"] * model.target_width * model.target_vocab
         return 3 * (model.pair_flops(batch.source_lengths, batch.lengths) + head)
 
 

@@ -149,7 +149,7 @@ def find_corpus_problems(corpus: Corpus, epochs: float, speed: Speed) -> list[st
         warnings.append(
             f"The text is read {epochs:,.0f} times: expect it to be learnt by heart. Use more text or fewer steps."
         )
-    uniform = math.log(corpus.tokenizer.vocab)
+    uniform = math.log(corpus.tokenizer.target.vocab)
     if math.isfinite(speed.loss) and speed.loss > 3 * uniform + 3:
         warnings.append(
             f"The first loss is {speed.loss:.1f}, where a blind guess gives {uniform:.1f}: check the initialisation."

@@ -128,11 +128,12 @@ class Recipe:
         """Whether its model reads the entities of a text, and so needs vectors of them and linked text."""
         return isinstance(self.model, ReadsEntities)
 
-    def resolve(self, vocab: int | None = None, relations: int | None = None) -> Self:
+    def resolve(self, vocab: int | None = None, relations: int | None = None, target_vocab: int | None = None) -> Self:
         """Fills everything that follows from something else; `vocab` is that of the corpus, where there is one.
 
         Of a graph, `vocab` is the number of entities, and `relations` is filled too. Without a corpus the vocabulary is
-        the size that the tokenizer is asked for. What contradicts itself only
+        the size that the tokenizer is asked for. `target_vocab` is that of targets, where it is not that of sources.
+        What contradicts itself only
         when joined (a sequence longer than the context, a batch smaller than a row) is refused here.
         """
         size = self.tokenizer_size if vocab is None else vocab
@@ -141,11 +142,34 @@ class Recipe:
             return self._resolve_graph(vocab, relations)
         if model.vocab is None and size is not None:
             model = self._changed("model", model, vocab=size)
+        if target_vocab is not None:
+            model = self._with_target_vocab(model, target_vocab)
         self._check_vocab(model.vocab, vocab)
         model = self._changed("model", model, **_derived(model, model))
         objective = self._changed("objective", self.objective, **_derived(self.objective, model))
         resolved = replace(self, model=model, objective=objective)
         return resolved._with_rows() if model.vocab is not None else resolved
+
+    def _with_target_vocab(self, model: Any, vocab: int) -> Any:
+        """The model's settings with a vocabulary of targets."""
+        if "target_vocab" not in type(model).model_fields:
+            raise UserError(
+                f"The corpus has a tokenizer for each side of its pairs, and a model of the kind {self.model_kind} has "
+                "one vocabulary. Take an encoder-decoder, or prepare the pairs without --target-tokenizer."
+            )
+        if model.tables == "shared":
+            raise self.fault(
+                ("model", "tables"),
+                "model.tables=shared: the corpus has a tokenizer for each side, and one table of vectors cannot serve "
+                "two vocabularies. Set model.tables=separate.",
+            )
+        if model.target_vocab is not None and model.target_vocab < vocab:
+            raise self.fault(
+                ("model", "target_vocab"),
+                f"model.target_vocab={model.target_vocab} is smaller than the tokenizer of targets, which has {vocab} "
+                "tokens. Leave it out: it is filled in.",
+            )
+        return self._changed("model", model, target_vocab=model.target_vocab or vocab)
 
     def _resolve_graph(self, entities: int | None, relations: int | None) -> Self:
         """Fills the sizes of a graph; those that a recipe gives must be the graph's own."""

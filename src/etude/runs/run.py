@@ -1,7 +1,8 @@
 """The run folder: everything that is known about a training run, and the only thing passed between steps.
 
     recipe.yaml         the resolved recipe: complete, and enough to repeat the run
-    tokenizer.json      of a run on a graph entities.json: the names of its entities and relations
+    tokenizer.json      of a run on a graph entities.json: the names of its entities and relations; of a translation
+                        run with a tokenizer for each side also target_tokenizer.json
     origin.json         the corpus or the graph it learns from: its path and its fingerprint
     task.yaml           of a fine-tuned run: the task, its settings and files (runs/task_plan.py)
     distill.yaml        of a distilled run: its teacher (pretraining/distill.py)
@@ -31,6 +32,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.source import ORIGIN, Source, read_origin, reopen_source, source_files
 from etude.runs.staging import staged_folder
 from etude.text.corpus.corpus import Corpus
+from etude.text.tokenizer.pair_tokenizer import open_tokenizers
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
@@ -93,7 +95,7 @@ class Run:
                 f"{self.folder} holds vectors of a graph's entities and reads no text. It can be evaluated on triples, "
                 "exported as a file of vectors, and given to a recipe that reads entities."
             )
-        return Tokenizer.open(self.folder)
+        return open_tokenizers(self.folder)
 
     @property
     def special(self) -> Specials:

@@ -17,6 +17,7 @@ from etude.recipes.schema import Recipe
 from etude.settings import read_json
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
+from etude.text.corpus.manifest import TokenizerEntry
 
 Source = Corpus | GraphSplit
 ORIGIN = "origin.json"
@@ -73,7 +74,8 @@ def resolve_for(recipe: Recipe, source: Source) -> Recipe:
     """Return the complete recipe: sizes that follow from the source are filled in."""
     if isinstance(source, GraphSplit):
         return recipe.resolve(vocab=len(source.graph.entities), relations=len(source.graph.relations))
-    return recipe.resolve(vocab=source.tokenizer.vocab)
+    tokenizer = source.tokenizer
+    return recipe.resolve(tokenizer.vocab, target_vocab=None if tokenizer.shares_ids else tokenizer.target.vocab)
 
 
 def held_out(source: Source) -> Source | None:
@@ -98,11 +100,17 @@ def describe_tokenizer(source: Source) -> str:
     """Say which tokenizer a corpus was made with, in words: a corpus may have another one than the recipe names."""
     if isinstance(source, GraphSplit):
         return "none"
-    entry = source.manifest["tokenizer"]
+    text = _describe_entry(source.manifest["tokenizer"])
+    if "target_tokenizer" not in source.manifest:
+        return text
+    return f"{text} (sources); {_describe_entry(source.manifest['target_tokenizer'])} (targets)"
+
+
+def _describe_entry(entry: TokenizerEntry) -> str:
     spec = entry.get("spec") or entry["kind"]
     if "/" in spec or spec.endswith(".json"):  # of a run or a file; a card holds no path of a machine
         spec = f"{entry['kind']} of {Path(spec).name}"
-    return f"{spec}, {source.tokenizer.vocab:,} tokens"
+    return f"{spec}, {entry['vocab']:,} tokens"
 
 
 # --- of a run ---------------------------------------------------------------------------------------

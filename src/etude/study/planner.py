@@ -8,6 +8,7 @@ from pathlib import Path
 
 from etude.errors import UserError
 from etude.pretraining.student import with_teacher, without_teacher
+from etude.runs.source import resolve_for
 from etude.study.budget import (
     Machine,
     compute_cost,
@@ -116,7 +117,7 @@ def _make_draft(
     corpus = source.open_corpus(recipe.tokenizer, on_progress) if ready or not dry else None
     similar = corpus or source.find_similar(recipe.tokenizer)
     recipe = recipe if first is None else first.complete(recipe, corpus)
-    resolved = plan.machine.fit_recipe(recipe.resolve(vocab=similar.tokenizer.vocab if similar else None))
+    resolved = plan.machine.fit_recipe(resolve_for(recipe, similar) if similar else recipe.resolve())
     place = source.corpus_folder(recipe.tokenizer)
     if teacher is not None and place != teacher.corpus_folder:
         raise UserError(

@@ -163,7 +163,11 @@ class TextSource:
             start, stop = corpus.documents[number], corpus.documents[number + 1]
             first, last = corpus.sentences.find(start), corpus.sentences.find(stop - 1)
             bounds = corpus.sentences.slice(first, last + 2)
-            yield [corpus.tokenizer.decode(corpus.tokens(int(a), int(b))).strip() for a, b in pairwise(bounds)]
+            sides = (corpus.tokenizer, corpus.tokenizer.target)  # of pairs: a source and a target
+            yield [
+                sides[place % 2].decode(corpus.tokens(int(a), int(b))).strip()
+                for place, (a, b) in enumerate(pairwise(bounds))
+            ]
 
 
 def open_world(text: Text) -> World:

@@ -70,7 +70,7 @@ def estimate(
     stored = sum(parameter.nbytes for _, parameter in named)
     element_size = 2 if precision == "bf16" else 4
     activations = None if model is None else model.activation_bytes(micro_tokens, element_size, device)
-    vocab = 0 if model is None or activations is None else model.vocab
+    vocab = 0 if model is None or activations is None else model.target_vocab
     slots = min(choose_chunk_size(vocab, device), int(micro_tokens * predicted)) if vocab else 0
     return Estimate(
         parameters=stored,

@@ -25,6 +25,7 @@ def prepare(
     text_field: str = "text",
     where: str | None = None,
     pairs: str | None = None,
+    target_tokenizer: str | Path | Tokenizer | None = None,
     unique: bool = False,
     weights: Sequence[float] | None = None,
     one_document: bool = False,
@@ -58,6 +59,7 @@ def prepare(
         text_field: Field or column that holds the text of a record.
         where: Keep records by their fields: "score>=3 and lang==ko".
         pairs: Fields of source and target for translation, as in en,ko; or the ends of two files, train.en train.ko.
+        target_tokenizer: Of the targets of pairs, as --tokenizer; one serves both sides unless given.
         unique: Drop exact duplicates of documents.
         weights: How many times each source counts, as in 1,2.5,0.5; one number a source.
         one_document: A .txt file is one document.
@@ -86,6 +88,7 @@ def prepare(
         text_field=text_field,
         where=where,
         pairs=pairs,
+        target_tokenizer=target_tokenizer,
         unique=unique,
         errors=errors,
         weights=weights,

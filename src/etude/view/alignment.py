@@ -20,9 +20,8 @@ from etude.view.attention import Attention, compute_attention
 def compute_alignment(model: LoadedModel, source: str, target: str) -> Attention:
     """Compute the attention of a target, with its end, to a source, with its end."""
     translator, objective = require_translator(model)
-    tokenizer = model.tokenizer
     sides, words = [], []
-    for text in (source, target):
+    for text, tokenizer in ((source, model.tokenizer), (target, model.tokenizer.target)):
         text = tokenizer.normalise(text)
         [encoding] = tokenizer.encode_batch([text])
         if not len(encoding):
@@ -38,7 +37,7 @@ def compute_alignment(model: LoadedModel, source: str, target: str) -> Attention
     layers = translator.alignments(*packed)
     if not layers:
         raise UserError("This model has one context vector and no attention to its source: there is nothing to show.")
-    end = tokenizer.token(objective.end)
+    end = model.tokenizer.token(objective.end)
     marked = [np.arange(len(side) + 1) == len(side) for side in sides]
     weights = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
     return Attention([*words[1], end], marked[1], weights, False, keys=[*words[0], end], key_markers=marked[0])

@@ -59,7 +59,7 @@ def make_scorer(
     """The log-probabilities of the next token; ids without a token, and padding, are never written."""
     banned = without_token
     if objective.pad is not None:
-        banned = torch.zeros(model.vocab, dtype=torch.bool, device=device) if banned is None else banned.clone()
+        banned = torch.zeros(model.target_vocab, dtype=torch.bool, device=device) if banned is None else banned.clone()
         banned[objective.pad] = True
 
     def score(states: Tensor) -> Tensor:

@@ -12,6 +12,9 @@ memory when first read:
     00000.entities.i32           corpora with entities: the entity each token is a piece of a mention of (entities.py)
     counts.npy                   int64, how often each id occurs in the split
 
+Pairs may have a tokenizer for each side: then target_tokenizer.json lies beside tokenizer.json, and ids of a target
+are under it.
+
 The manifest has the length and SHA-256 of every file. Lengths are checked whenever a corpus is opened; hashes too
 where the split is small enough (ALWAYS_HASHED), and all of them with `verify=True`. No document spans two shards.
 """
@@ -40,10 +43,12 @@ from etude.text.corpus.manifest import (
     Manifest,
     ShardSize,
     SplitEntry,
+    TokenizerEntry,
     corpus_pairs,
     read_manifest,
 )  # fmt: skip
 from etude.text.corpus.shard import MappedShards, Shard, Shards, choose_id_dtype
+from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 
@@ -105,8 +110,9 @@ class Corpus:
         hashing = verify if verify is not None else sum(file["bytes"] for file in files.values()) <= ALWAYS_HASHED
         for name, file in files.items():
             check_file(folder / split / name, file, hashing, "corpus")
-        tokenizer = Tokenizer(_read_tokenizer(folder, manifest))
-        corpus = cls(MappedShards(folder / split, shards, tokenizer.vocab), shards, tokenizer, manifest, split, folder)
+        tokenizer = _read_tokenizers(folder, manifest)
+        mapped = MappedShards(folder / split, shards, tokenizer.largest_vocab)
+        corpus = cls(mapped, shards, tokenizer, manifest, split, folder)
         if verify:
             corpus._verify()
         return corpus
@@ -124,8 +130,9 @@ class Corpus:
         if not sentences or not all(sentences) or not all(documents):
             raise ValueError("every document needs a sentence, and every sentence a token")
         tokens = np.concatenate([np.asarray(sentence, np.int64) for sentence in sentences])
-        if tokens.min() < 0 or tokens.max() >= tokenizer.vocab:
-            raise ValueError(f"ids from {tokens.min()} to {tokens.max()} under a vocabulary of {tokenizer.vocab}")
+        vocab = tokenizer.largest_vocab
+        if tokens.min() < 0 or tokens.max() >= vocab:
+            raise ValueError(f"ids from {tokens.min()} to {tokens.max()} under a vocabulary of {vocab}")
         starts = np.ones(len(tokens), bool)
         if word_starts is not None:
             starts = np.concatenate([np.asarray(s, bool) for document in word_starts for s in document])
@@ -133,7 +140,7 @@ class Corpus:
         firsts = np.concatenate([[0], ends[:-1]])
         numbers = np.concatenate([[0], np.cumsum([len(document) for document in documents])[:-1]])
         shard = Shard(
-            tokens.astype(choose_id_dtype(tokenizer.vocab)), firsts[numbers].astype(BOUND), firsts.astype(BOUND),
+            tokens.astype(choose_id_dtype(vocab)), firsts[numbers].astype(BOUND), firsts.astype(BOUND),
             np.packbits(starts, bitorder="little"),
         )  # fmt: skip
         if tokenizer.word_level:
@@ -234,10 +241,10 @@ class Corpus:
         if self._folder is not None:
             path = self._folder / self.split / COUNTS
             counts = load_array(path, "Prepare the corpus again.")
-            if counts.shape != (self.tokenizer.vocab,) or counts.dtype != np.int64 or (counts < 0).any():
+            if counts.shape != (self.tokenizer.largest_vocab,) or counts.dtype != np.int64 or (counts < 0).any():
                 raise UserError(f"{path} is damaged: no count for each token. Prepare the corpus again.")
             return counts
-        return np.bincount(self.tokens(0, self.total), minlength=self.tokenizer.vocab).astype(np.int64)
+        return np.bincount(self.tokens(0, self.total), minlength=self.tokenizer.largest_vocab).astype(np.int64)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -277,13 +284,21 @@ class Corpus:
         return Corpus, (self._shards, self._sizes, self.tokenizer, self.manifest, self.split, None)
 
 
-def _read_tokenizer(folder: Path, manifest: Manifest) -> str:
-    """Return the text of the corpus's tokenizer.json after a check of its hash."""
-    path = folder / TOKENIZER_FILE
+def _read_tokenizers(folder: Path, manifest: Manifest) -> Tokenizer:
+    """Open the corpus's tokenizer, or both where each side of its pairs has one."""
+    content = _read_tokenizer(folder / TOKENIZER_FILE, manifest["tokenizer"])
+    if "target_tokenizer" not in manifest:
+        return Tokenizer(content)
+    target = Tokenizer(_read_tokenizer(folder / TARGET_FILE, manifest["target_tokenizer"]))
+    return PairTokenizer(content, target, str(folder))
+
+
+def _read_tokenizer(path: Path, entry: TokenizerEntry) -> str:
+    """Return the text of a tokenizer of the corpus after a check of its hash."""
     if not path.is_file():
         raise UserError(f"{path} is missing from the corpus. Prepare the corpus again.")
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != manifest["tokenizer"]["fingerprint"]:
+    if hashlib.sha256(content).hexdigest() != entry["fingerprint"]:
         raise UserError(
             f"{path} is not the tokenizer this corpus was made with (its hash is not the one in the manifest). "
             "Put the right one back, or prepare the corpus again."

@@ -131,6 +131,7 @@ class Manifest(TypedDict):
     format: str
     version: int
     tokenizer: TokenizerEntry
+    target_tokenizer: NotRequired[TokenizerEntry]  # of pairs whose sides have a tokenizer each
     parts: dict[SplitName, SplitEntry]
     settings: NotRequired[dict[str, object]]
     sources: NotRequired[list[SourceEntry]]

@@ -95,14 +95,14 @@ def format_report(manifest: Manifest) -> list[tuple[str, str]]:
         ("documents", f"{train['documents']:,} train, {splits['valid']['documents']:,} held out"),
         ("tokens", f"{train['tokens']:,} train, {splits['valid']['tokens']:,} held out"),
         ("text", f"{sum(split['bytes'] for split in splits.values()) / 1e6:,.1f} MB, {report['words']:,} words"),
-        ("tokenizer", f"{manifest['tokenizer']['spec']}: {manifest['tokenizer']['vocab']:,} ids, "
-                      f"{report['vocabulary_used']:,} of them used"),
+        *_format_tokenizers(manifest),
         ("tokens a word", f"{report['tokens_a_word']:.2f} ({report['bytes_a_token']:.2f} bytes a token)"),
         ("unknown tokens", f"{100 * report['unknown_share']:.3f} %"),
-        ("unigram entropy", f"{report['unigram_entropy_nats']:.3f} nats a token, "
-                            f"{report['unigram_bits_a_byte']:.3f} bits a byte: what a model must beat"),
         ("scripts", ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(report["scripts"].items())[:4])),
     ]  # fmt: skip
+    if "target_tokenizer" not in manifest:  # an id is two tokens otherwise, and its frequency says nothing
+        entropy = f"{report['unigram_entropy_nats']:.3f} nats a token, {report['unigram_bits_a_byte']:.3f} bits a byte"
+        rows.insert(-1, ("unigram entropy", f"{entropy}: what a model must beat"))
     share = report["duplicates"] / max(1, report["documents"])
     treatment = "dropped" if report["dropped"] else "kept; --unique drops them"
     suffix = f", {treatment}" if report["duplicates"] else ""
@@ -119,6 +119,15 @@ def format_report(manifest: Manifest) -> list[tuple[str, str]]:
         if count:
             rows.append((name, f"{count:,} documents"))
     return rows
+
+
+def _format_tokenizers(manifest: Manifest) -> list[tuple[str, str]]:
+    source = manifest["tokenizer"]
+    text = f"{source['spec']}: {source['vocab']:,} ids"
+    if "target_tokenizer" not in manifest:
+        return [("tokenizer", f"{text}, {manifest['report']['vocabulary_used']:,} of them used")]
+    target = manifest["target_tokenizer"]
+    return [("tokenizers", f"{text} for sources, {target['spec']}: {target['vocab']:,} ids for targets")]
 
 
 def _format_entities(entry: EntitiesEntry) -> list[tuple[str, str]]:

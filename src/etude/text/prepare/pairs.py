@@ -1,9 +1,9 @@
 """Parallel text: pairs of a source and its translation, as documents of exactly two sentences.
 
 A corpus of pairs is a corpus like any other: document i is pair i, its first sentence the source and its second the
-target, under one tokenizer that both languages share. So splits by hash, duplicates, memory maps and resumption are
-those of every corpus. Pairs come from records with two fields (.jsonl, .csv, .tsv, .parquet, hub), or from two text
-files whose names end in the names of the sides, train.en and train.ko, line by line.
+target, under one tokenizer that both languages share or under one each. So splits by hash, duplicates, memory maps and
+resumption are those of every corpus. Pairs come from records with two fields (.jsonl, .csv, .tsv, .parquet, hub), or
+from two text files whose names end in the names of the sides, train.en and train.ko, line by line.
 """
 
 from __future__ import annotations
@@ -90,10 +90,19 @@ def _split_name(path: str) -> tuple[str, str, str]:
     return stem, side, packed
 
 
-def encode_pairs(encoder: BatchEncoder, texts: list[str], places: list[tuple[str, int]]) -> EncodedBatch:
+def encode_pairs(
+    encoder: BatchEncoder, texts: list[str], places: list[tuple[str, int]], target_encoder: BatchEncoder | None = None
+) -> EncodedBatch:
     """Encode pairs: the two sides apart from each other, so that neither sees the break between them."""
     sides = [side for text in texts for side in text.split(BETWEEN)]
-    encoded = encoder.encode(sides, [[len(side)] for side in sides])
+    if target_encoder is None:
+        encoded = encoder.encode(sides, [[len(side)] for side in sides])
+    else:
+        batches = [
+            each.encode(sides[place::2], [[len(side)] for side in sides[place::2]])
+            for place, each in enumerate((encoder, target_encoder))
+        ]
+        encoded = _interleave(batches[0], batches[1])
     if len(encoded.nonempty) < len(sides):
         number = int(np.setdiff1d(np.arange(len(sides)), encoded.nonempty)[0])
         file, line = places[number // 2]
@@ -104,4 +113,24 @@ def encode_pairs(encoder: BatchEncoder, texts: list[str], places: list[tuple[str
     return replace(
         encoded, count=len(texts), nonempty=np.arange(len(texts)), documents=encoded.documents[::2],
         sentences=encoded.documents,
+    )  # fmt: skip
+
+
+def _interleave(sources: EncodedBatch, targets: EncodedBatch) -> EncodedBatch:
+    """Put each target behind its source; letters of words are not kept."""
+    batches = sources, targets
+    numbers = np.concatenate([2 * batch.nonempty + place for place, batch in enumerate(batches)])
+    order = np.argsort(numbers)
+    lengths = np.concatenate([np.diff(np.append(batch.documents, len(batch.ids))) for batch in batches])[order]
+    starts = np.concatenate([sources.documents, targets.documents + len(sources.ids)])[order]
+    firsts = np.cumsum(lengths) - lengths
+    places = np.repeat(starts - firsts, lengths) + np.arange(lengths.sum())
+    ids, word_starts = (
+        np.concatenate(parts)[places]
+        for parts in ([batch.ids for batch in batches], [batch.word_starts for batch in batches])
+    )
+    return EncodedBatch(
+        count=sources.count + targets.count, nonempty=numbers[order], ids=ids, word_starts=word_starts,
+        documents=firsts, sentences=firsts, surfaces=b"", letters=np.zeros(0, np.int64),
+        spans=np.zeros((0, 2), np.int64),
     )  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 
 from etude.errors import UserError, suggest_name
 from etude.text.corpus.corpus import Corpus
-from etude.text.corpus.manifest import FORMAT, VERSION, Manifest, TokenizerEntry
+from etude.text.corpus.manifest import FORMAT, VERSION, Manifest, SampleEntry, TokenizerEntry
 from etude.text.corpus.shard import choose_id_dtype
 from etude.text.corpus.split_writer import SHARD_TOKENS
 from etude.text.prepare import corpus_report
@@ -34,6 +34,7 @@ from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing, write_atomically
 from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer import training
+from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer, open_tokenizers
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
@@ -64,6 +65,7 @@ def prepare(
     text_field: str = "text",
     where: str | None = None,
     pairs: str | None = None,
+    target_tokenizer: str | Path | Tokenizer | None = None,
     unique: bool = False,
     errors: str = "strict",
     weights: Sequence[float] | None = None,
@@ -84,6 +86,7 @@ def prepare(
     valid: the share of documents held out, drawn by hash: equal documents are in the same split.
     where: selects records by their fields, as in "score>=3" (see record_filter.py).
     pairs: the fields of source and target, "en,ko": a corpus of pairs, each a document of two sentences (pairs.py).
+    target_tokenizer: of the targets of pairs, where it is not `tokenizer` too; a folder with both gives both.
     unique: drops documents whose text came before.
     errors: "replace" puts U+FFFD for invalid UTF-8 instead of stopping.
     weights: how many times each source counts: 2 takes every document twice, 0.5 every other one.
@@ -110,9 +113,9 @@ def prepare(
     plain = next((file.path for source in source_list for file in source.files if file.format in PLAIN), None)
     if record_filter is not None and plain is not None:
         raise UserError(f"The filter '{where}' looks at fields, but {plain} is plain text and has none.")
-    given_tokenizer = _open_given_tokenizer(tokenizer)
-    vocab = given_tokenizer.vocab if given_tokenizer else training.parse_spec(str(tokenizer)).size or 0
-    id_dtype = _parse_id_dtype(ids, vocab)
+    chosen = _choose_tokenizers(tokenizer, target_tokenizer, pairs is not None)
+    id_dtype = _parse_id_dtype(ids, max(side.size for side in chosen))
+    is_trained = any(side.given is None for side in chosen)
     refuse_existing(out, force)
     fields = record_filter.fields if record_filter else ()
     anchors = linking.anchors if linking is not None else None
@@ -125,13 +128,15 @@ def prepare(
     settings = {
         "version": VERSION, "reading": read_settings.as_dict(), "where": where, "seed": seed, "valid": valid,
         "unique": unique,
-        "tokenizer": given_tokenizer.fingerprint if given_tokenizer else str(tokenizer),
-        "sample_bytes": 0 if given_tokenizer else sample_bytes, "ids": ids, "shard_tokens": shard_tokens,
+        "tokenizer": chosen[0].key, "sample_bytes": sample_bytes if is_trained else 0, "ids": ids,
+        "shard_tokens": shard_tokens,
         "sources": [
             [source.name, source.weight, [[f.path, f.size, _modification_time(f.path)] for f in source.files]]
             for source in source_list
         ],
     }  # fmt: skip
+    if len(chosen) > 1:
+        settings["target_tokenizer"] = chosen[1].key
     if linking is not None:
         settings["linking"] = linking.fingerprint
     disk_bytes = sum(file.size for source in source_list for file in source.files)
@@ -140,28 +145,28 @@ def prepare(
         workers = 0 if is_small else os.cpu_count() or 1
     preparation = _Preparation(source_list, read_settings, where, seed, progress or (lambda _: None), disk_bytes)
     with WorkFolder(out, settings) as work, WorkerPool(workers) as pool:
-        scan_result = preparation.scan(pool, work, record_filter, valid, 0 if given_tokenizer else sample_bytes, unique)
-        used_tokenizer = given_tokenizer or preparation.train(work, str(tokenizer), scan_result)
-        id_dtype = id_dtype or choose_id_dtype(used_tokenizer.vocab)
+        scan_result = preparation.scan(pool, work, record_filter, valid, sample_bytes if is_trained else 0, unique)
+        trained = [
+            side.given or preparation.train(work, side.spec, scan_result, None if len(chosen) == 1 else place)
+            for place, side in enumerate(chosen)
+        ]
+        used_tokenizer = trained[0] if len(chosen) == 1 else PairTokenizer(trained[0].content, trained[1], str(out))
+        id_dtype = id_dtype or choose_id_dtype(used_tokenizer.largest_vocab)
         result = preparation.encode(
             pool, work, used_tokenizer, scan_result, unique, id_dtype, shard_tokens, commit_seconds, linking
         )
         if not result.splits["train"]["tokens"]:
             raise UserError("The corpus is empty: no document to train on has a single token under this tokenizer.")
-        entry: TokenizerEntry = {
-            "spec": tokenizer.kind if isinstance(tokenizer, Tokenizer) else str(tokenizer), "kind": used_tokenizer.kind,
-            "vocab": used_tokenizer.vocab, "fingerprint": used_tokenizer.fingerprint,
+        sample: SampleEntry = {
+            "documents": scan_result.sample_documents, "bytes": scan_result.sample_bytes, "limit": sample_bytes,
+            "seed": seed,
         }  # fmt: skip
-        if given_tokenizer is None:
-            entry["sample"] = {
-                "documents": scan_result.sample_documents, "bytes": scan_result.sample_bytes,
-                "limit": sample_bytes, "seed": seed,
-            }  # fmt: skip
+        entries = [side.describe(used, sample) for side, used in zip(chosen, trained, strict=True)]
         report = corpus_report.build_report(
             result.report_counts, scan_result, unique, result.splits, result.counts, used_tokenizer.special.unknown
         )
         manifest: Manifest = {
-            "format": FORMAT, "version": VERSION, "tokenizer": entry,
+            "format": FORMAT, "version": VERSION, "tokenizer": entries[0],
             "settings": {name: settings[name] for name in ("reading", "where", "seed", "valid", "unique")},
             "sources": [
                 {"name": source.name, "weight": source.weight, "files": files}
@@ -170,12 +175,60 @@ def prepare(
             "parts": result.splits,
             "report": report,
         }  # fmt: skip
+        if len(entries) > 1:
+            manifest["target_tokenizer"] = entries[1]
         if linking is not None:
             manifest["entities"] = describe_entities(
                 linking, work.path(CORPUS), result.splits, result.report_counts.anchors
             )
         work.publish(manifest)
     return Corpus.open(out)
+
+
+@dataclass(frozen=True)
+class _ChosenTokenizer:
+    """A tokenizer as the user asked for it: a spec to train, or one that exists."""
+
+    spec: str
+    given: Tokenizer | None
+
+    @property
+    def size(self) -> int:
+        """Its vocabulary; 0 where the text decides."""
+        return self.given.vocab if self.given else training.parse_spec(self.spec).size or 0
+
+    @property
+    def key(self) -> str:
+        """What an interrupted preparation knows it by."""
+        return self.given.fingerprint if self.given else self.spec
+
+    def describe(self, used: Tokenizer, sample: SampleEntry) -> TokenizerEntry:
+        """Its entry in the manifest."""
+        entry: TokenizerEntry = {
+            "spec": self.spec, "kind": used.kind, "vocab": used.vocab, "fingerprint": used.fingerprint,
+        }  # fmt: skip
+        return entry if self.given else {**entry, "sample": sample}
+
+
+def _choose_tokenizers(
+    tokenizer: str | Path | Tokenizer, target: str | Path | Tokenizer | None, are_pairs: bool
+) -> list[_ChosenTokenizer]:
+    """Return one tokenizer, or two: that of sources and that of targets."""
+    if target is not None and not are_pairs:
+        raise UserError("--target-tokenizer is the tokenizer of targets: it goes with --pairs.")
+    given = _open_given_tokenizer(tokenizer)
+    name = tokenizer.kind if isinstance(tokenizer, Tokenizer) else str(tokenizer)
+    if not isinstance(given, PairTokenizer):
+        sides = [_ChosenTokenizer(name, given)]
+    elif are_pairs:
+        sides = [_ChosenTokenizer(name, given.source), _ChosenTokenizer(name, given.target)]
+    else:
+        raise UserError(f"{name} has a tokenizer for each side of pairs: name the file of one, or give --pairs.")
+    if target is not None:
+        given = _open_given_tokenizer(target)
+        name = target.kind if isinstance(target, Tokenizer) else str(target)
+        sides = [sides[0], _ChosenTokenizer(name, given.target if given else None)]
+    return sides
 
 
 def _open_given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None:
@@ -191,7 +244,7 @@ def _open_given_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer | None
             f"'{tokenizer}' is neither a tokenizer to train nor one that exists.{suggest_name(kind, training.KINDS)} "
             "Write a spec such as bpe:16000, or the path of a tokenizer.json."
         )
-    return Tokenizer.open(tokenizer)
+    return open_tokenizers(tokenizer)
 
 
 def _parse_id_dtype(ids: str, vocab: int) -> np.dtype | None:
@@ -260,8 +313,9 @@ class _Preparation:
             report_progress,
         )
 
-    def train(self, work: WorkFolder, spec: str, scan_result: ScanResult) -> Tokenizer:
-        path = work.path(TOKENIZER_FILE)
+    def train(self, work: WorkFolder, spec: str, scan_result: ScanResult, side: int | None) -> Tokenizer:
+        """Train a tokenizer on the sample; with `side`, on the sources (0) or the targets (1) of its pairs."""
+        path = work.path(TARGET_FILE if side == 1 else TOKENIZER_FILE)
         if path.exists():
             return Tokenizer.open(path)
         start_time = time.monotonic()
@@ -271,7 +325,8 @@ class _Preparation:
         sizes = np.load(work.path(SAMPLE_SIZES), allow_pickle=False)
         workers = 0 if size < MIN_BYTES_FOR_WORKERS else 1  # a process of its own, so that its memory is freed
         with WorkerPool(workers, threads=True) as pool:
-            [(_, arrays)] = pool.map([({"task": "train", "spec": spec}, {"texts": texts, "sizes": sizes})])
+            head = {"task": "train", "spec": spec, "side": side}
+            [(_, arrays)] = pool.map([(head, {"texts": texts, "sizes": sizes})])
         content = arrays["tokenizer"].tobytes().decode()
         write_atomically(path, content)
         self.progress(

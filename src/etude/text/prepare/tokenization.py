@@ -53,7 +53,7 @@ def encode_sources(
     tokenizer.save(corpus)
     writers = {
         split: SplitWriter(
-            corpus / split, tokenizer.vocab, id_dtype, tokenizer.word_level, shard_tokens, linking is not None
+            corpus / split, tokenizer.largest_vocab, id_dtype, tokenizer.word_level, shard_tokens, linking is not None
         )
         for split in SPLITS
     }
@@ -70,7 +70,10 @@ def encode_sources(
         folder = work.path(LINKING)
         linking.save(folder)
         head["linking"] = [linking.module, str(folder.absolute())]
-    pool.broadcast((head, {"tokenizer": bytes_to_array(tokenizer.content.encode())}))
+    contents = {"tokenizer": bytes_to_array(tokenizer.content.encode())}
+    if tokenizer.target is not tokenizer:
+        contents["target"] = bytes_to_array(tokenizer.target.content.encode())
+    pool.broadcast((head, contents))
     total = sum(sum(file.size for file in stream.source.files) for stream in streams)
     last_commit = time.monotonic()
     in_flight: deque[tuple[_Stream, Block, int]] = deque()

@@ -27,7 +27,7 @@ from etude.text.corpus.manifest import SPLITS
 from etude.text.prepare import documents, messages
 from etude.text.prepare.anchors import Anchor
 from etude.text.prepare.linking import TextLinker, open_text_linker
-from etude.text.prepare.pairs import encode_pairs, is_uneven
+from etude.text.prepare.pairs import BETWEEN, encode_pairs, is_uneven
 from etude.text.prepare.readers import Block, BlockPart, ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.sentences import find_sentence_ends
@@ -63,6 +63,7 @@ class RequestHandler:
         self.settings = ReadSettings()
         self.record_filter: RecordFilter | None = None
         self.encoder: BatchEncoder | None = None
+        self.target_encoder: BatchEncoder | None = None  # of pairs whose sides have a tokenizer each
         self.linker: TextLinker | None = None
 
     def handle(self, head: messages.Head, arrays: messages.Arrays) -> messages.Message:
@@ -80,7 +81,10 @@ class RequestHandler:
         self.seed: int = head["seed"]
         if "tokenizer" in arrays:
             self.tokenizer = Tokenizer(arrays["tokenizer"].tobytes().decode())
-            self.encoder = BatchEncoder(self.tokenizer, head["memory"])
+            target = Tokenizer(arrays["target"].tobytes().decode()) if "target" in arrays else None
+            memory = int(head["memory"]) // (1 if target is None else 2)
+            self.encoder = BatchEncoder(self.tokenizer, memory)
+            self.target_encoder = None if target is None else BatchEncoder(target, memory)
             self.valid: int = int(head["valid"])
             self.id_dtype = np.dtype(head["token_type"])
             self.linker = open_text_linker(*head["linking"]) if "linking" in head else None
@@ -138,6 +142,8 @@ class RequestHandler:
         ends = np.cumsum(arrays["sizes"], dtype=np.int64).tolist()
         data = arrays["texts"].tobytes()
         texts = (data[start:end].decode() for start, end in pairwise([0, *ends]))
+        if head["side"] is not None:
+            texts = (text.split(BETWEEN)[head["side"]] for text in texts)
         content = Tokenizer.train(head["spec"], texts).content
         return {}, {"tokenizer": messages.bytes_to_array(content.encode())}
 
@@ -147,7 +153,7 @@ class RequestHandler:
     ) -> dict[str, Any]:  # fmt: skip
         assert self.encoder is not None
         if self.settings.pairs is not None:
-            encoded = encode_pairs(self.encoder, texts, places)
+            encoded = encode_pairs(self.encoder, texts, places, self.target_encoder)
         else:
             mentions = self.linker.link(texts, anchors) if self.linker is not None else None
             spans = mentions[:3] if mentions is not None else None
@@ -160,7 +166,7 @@ class RequestHandler:
         results[f"{split}.words"] = encoded.word_starts.view(np.uint8)
         results[f"{split}.documents"] = encoded.documents.astype(BOUND)
         results[f"{split}.sentences"] = encoded.sentences.astype(BOUND)
-        if self.tokenizer.word_level:
+        if self.tokenizer.word_level and self.target_encoder is None:
             results[f"{split}.surfaces"] = messages.bytes_to_array(encoded.surfaces)
             results[f"{split}.letters"] = encoded.letters.astype(BOUND)
         return {"without_tokens": encoded.count - len(encoded.nonempty), "anchors": sum(map(len, anchors))}

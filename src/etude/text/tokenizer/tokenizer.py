@@ -121,6 +121,21 @@ class Tokenizer:
         """Whether a token is a whole word: then a corpus stores the letters too, since [UNK] would lose them."""
         return self.kind == "word"
 
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of targets: itself, unless each side of a pair has its own (pair_tokenizer.py)."""
+        return self
+
+    @property
+    def shares_ids(self) -> bool:
+        """Whether an id is the same token in a source and in a target."""
+        return True
+
+    @property
+    def largest_vocab(self) -> int:
+        """The larger vocabulary of both sides: ids of a corpus are below it."""
+        return self.vocab
+
     def token(self, id: int) -> str:
         """Return the string of an id."""
         token = self.backend.id_to_token(int(id))
@@ -167,7 +182,7 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, vocab={self.vocab})"
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[object, ...]]:
         return Tokenizer, (self.content,)
 
 
