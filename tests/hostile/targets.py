@@ -54,6 +54,8 @@ from tests.hostile.mutations import mutate_bytes, mutate_json
 from tests.hostile.samples import Samples
 
 Mutate = Callable[[bytes, random.Random], bytes]
+OUT = "out"  # where a verb writes, in the folder of its input
+VECTORS = WordVectors(["red", "집", "house"], np.arange(12, dtype=np.float32).reshape(3, 4))
 TEXT = "The house is red. 집은 빨갛다.\n\nA garden, a market.\n"
 
 
@@ -66,8 +68,12 @@ class Target:
     file: str
     read: Callable[[Path], object]  # of the folder
     mutate: Mutate = mutate_bytes
-    share: int = 1  # how many of the draws, in parts: slow readers get fewer
+    share: float = 1  # how many of the draws, in parts: slow readers get fewer
     fix: Callable[[Path], None] = lambda folder: None  # after a change: hashes that would hide it
+
+
+def list_first_lines(path: Path, count: int) -> bytes:
+    return b"".join(path.read_bytes().splitlines(keepends=True)[:count])
 
 
 def read_corpus(folder: Path) -> None:
@@ -240,9 +246,8 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
     add("small weights", "model.safetensors", small.read_bytes(), read_tensors, share=3)
     torch.save({"a": torch.ones(3, 4), "b": torch.zeros(2)}, root / "small.bin")
     add("bin", "pytorch_model.bin", (root / "small.bin").read_bytes(), read_tensors, share=2)
-    vectors = WordVectors(["red", "집", "house"], np.arange(12, dtype=np.float32).reshape(3, 4))
     for form, ending in (("word2vec", "vec"), ("word2vec-binary", "bin"), ("glove", "txt")):
-        write_vectors(vectors, root / f"v.{ending}", form)  # type: ignore[arg-type]
+        write_vectors(VECTORS, root / f"v.{ending}", form)  # type: ignore[arg-type]
         file = f"v.{ending}"
         add(f"vectors {form}", file, (root / file).read_bytes(), lambda folder, file=file: read_vectors(folder / file),
             share=3)  # fmt: skip
@@ -254,7 +259,7 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
         share=2,
     )
     # --- labelled and plain text
-    labels = b"".join((source / "labels.jsonl").read_bytes().splitlines(keepends=True)[:12])
+    labels = list_first_lines(source / "labels.jsonl", 12)
     table = b'text,label\nThe house is red,home\n"A, b",art\n'
     squad = json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "A red house.", "qas": [
         {"id": "1", "question": "Colour?", "answers": [{"text": "red", "answer_start": 2}]}]}]}]}).encode()  # fmt: skip
@@ -274,7 +279,7 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
         lambda folder: list(conll.sentences(folder / "x.conll")), share=3)  # fmt: skip
     tmx = (b'<?xml version="1.0"?><tmx version="1.4"><header/><body><tu><tuv xml:lang="en"><seg>red</seg></tuv>'
            b'<tuv xml:lang="ko"><seg>\xeb\xb9\xa8\xea\xb0\x95</seg></tuv></tu></body></tmx>')  # fmt: skip
-    pairs = b"".join((source / "pairs.jsonl").read_bytes().splitlines(keepends=True)[:20])
+    pairs = list_first_lines(source / "pairs.jsonl", 20)
     texts: list[tuple[str, bytes, ReadSettings]] = [
         ("a.txt", TEXT.encode() * 5, ReadSettings()), ("a.jsonl", labels, ReadSettings()),
         ("a.csv", table, ReadSettings()), ("a.tsv", table.replace(b",", b"\t"), ReadSettings()),
@@ -287,7 +292,7 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
             lambda folder, file=file, reading=reading: read_text(folder / file, reading), share=2)  # fmt: skip
     # --- graphs
     graphs = {
-        "g.tsv": b"".join((source / "graph.tsv").read_bytes().splitlines(keepends=True)[:20]),
+        "g.tsv": list_first_lines(source / "graph.tsv", 20),
         "g.csv": b"head,relation,tail\nann,knows,bob\n",
         "g.jsonl": b'{"head": "ann", "relation": "knows", "tail": "bob"}\n',
         "g.nt": b"<http://x/a> <http://x/p> <http://x/b> .\n"

@@ -7,16 +7,25 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import etude
+from etude.baselines import registry as baselines
 from etude.errors import UserError
-from tests.hostile.samples import SMALL, Samples
+from etude.study.cells import CellStore
+from etude.study.execute import OUTCOME
+from etude.tasks import classify
+from tests.hostile.commands import run_command
+from tests.hostile.samples import Samples
 
 FAST, SLOW = 2, 30
-# written by people or for them, or read line by line as far as it is whole: no hash covers them
-UNCHECKED = {"README.md", "metrics.jsonl", ".lock", "manifest.json"}
-WHOLE_FOLDERS = ("corpus", "linked", "graph", "run", "checkpoint", "baseline")
+# written for people, or read line by line as far as it is whole: no hash covers them
+UNCHECKED = {"README.md", "metrics.jsonl", "manifest.json", "study.yaml", "table.md", "report.html"}
+LISTS = ("checksums.json", "state.json")
+KINDS = ("corpus", "linked", "graph", "run", "checkpoint", "baseline", "cells")
+SLOW_KINDS = ("pairs", "vectors", "tuned", "study", "pick")  # take longer to make
+REPEATED = ("study", "pick")  # have many cells: one file of each name is damaged
 
 
 def flip_bit(content: bytes, draw: random.Random) -> bytes:
@@ -29,34 +38,58 @@ def truncate(content: bytes, draw: random.Random) -> bytes:
     return content[: draw.randrange(len(content))]
 
 
+def make_folder(kind: str, samples: Samples, out: Path) -> None:
+    """Make one folder of a kind that `etude verify` knows."""
+    source = samples.folder
+    if kind == "corpus":
+        shutil.copytree(source / "corpus", out)
+    elif kind == "graph":
+        etude.prepare_graph([str(source / "graph.tsv")], out=out)
+    elif kind == "linked":
+        etude.prepare_graph([str(source / "graph.tsv")], out=out.with_name("linked-graph"))
+        text = out.with_name("people.txt")
+        text.write_text("\n\n".join(f"person{n} lives in town{n % 7} now." for n in range(40)))
+        graph = out.with_name("linked-graph")
+        etude.prepare(str(text), out=out, tokenizer="word:200", workers=0, link=graph)
+    elif kind == "run":
+        shutil.copytree(source / "run", out, ignore=shutil.ignore_patterns("checkpoints"))
+    elif kind == "checkpoint":
+        shutil.copytree(source / "run", out)
+        for name in ("model.safetensors", "checksums.json"):
+            (out / name).unlink()
+    elif kind == "baseline":
+        examples, values = classify.read(source / "labels.jsonl"), classify.Settings()
+        facts = classify.learn(examples, values)
+        baselines.fit("tfidf", "classify", values, examples, 0, facts=facts, columns={}).save(out)
+    elif kind == "cells":
+        out.mkdir()
+        store = CellStore(out / "cells")
+        with store.lock("0" * 32) as work:
+            np.save(work / OUTCOME, np.arange(8.0).reshape(8, 1))
+            store.finish("0" * 32, {"kind": "majority", "seconds": 1.5, "value": 0.25, "title": "집"})
+        store.fail("1" * 32, "The loss is not a number.")
+    elif kind == "vectors":
+        etude.pretrain("skipgram-toy", source / "corpus", out=out, settings={"train.steps": 2}, quiet=True)
+    else:
+        verb = {"tuned": "finetune"}.get(kind, kind)
+        outcome = run_command(*samples.command(verb, out))
+        assert outcome.code == 0, outcome
+
+
 @pytest.fixture(scope="module")
-def folders(samples: Samples, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One folder of each kind that `etude verify` knows."""
-    from etude.baselines import registry as baselines
-    from etude.tasks import classify
-
-    root, source = tmp_path_factory.mktemp("damaged"), samples.folder
-    shutil.copytree(source / "corpus", root / "corpus")
-    etude.prepare_graph([str(source / "graph.tsv")], out=root / "graph")
-    text = root / "people.txt"
-    text.write_text("\n\n".join(f"person{n} lives in town{n % 7} now." for n in range(40)))
-    etude.prepare(str(text), out=root / "linked", tokenizer="word:200", workers=0, link=root / "graph")
-    shutil.copytree(source / "run", root / "run")
-    shutil.rmtree(root / "run" / "checkpoints")
-    settings = {name: int(value) for name, value in (word.split("=") for word in SMALL)}
-    etude.pretrain("bert-toy", source / "corpus", out=root / "checkpoint", settings=settings, quiet=True)
-    for name in ("model.safetensors", "checksums.json"):
-        (root / "checkpoint" / name).unlink()
-    examples, values = classify.read(source / "labels.jsonl"), classify.Settings()
-    facts = classify.learn(examples, values)
-    baselines.fit("tfidf", "classify", values, examples, 0, facts=facts, columns={}).save(root / "baseline")
-    return {name: root / name for name in WHOLE_FOLDERS}
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("damaged")
 
 
-def list_files(folder: Path, is_checkpoint: bool) -> list[Path]:
+def list_files(folder: Path, kind: str) -> list[Path]:
     """Files whose bytes have a hash; of an unfinished run those of its checkpoints."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in UNCHECKED)
-    return [path for path in files if path.stat().st_size and (not is_checkpoint or "checkpoints" in path.parts)]
+    skipped = {"corpora", "export"} | ({"checkpoints"} if kind in REPEATED else set())
+    files = [
+        path for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in UNCHECKED and path.name[0] != "." and path.stat().st_size
+        and not skipped & set(path.relative_to(folder).parts) and (kind != "checkpoint" or "checkpoints" in path.parts)
+    ]  # fmt: skip
+    return list({path.name: path for path in files}.values()) if kind in REPEATED else files
 
 
 def damage(
@@ -74,8 +107,8 @@ def damage(
             etude.verify(folder)
             faults.append(f"{path} {change.__name__} {number}: accepted")
         except UserError as error:
-            # a file that lists others is named itself, or the first that it does not describe
-            if str(folder) not in str(error):
+            # a list of others is named itself, or the first of them that it does not describe
+            if str(path.parent if path.name in LISTS else path) not in str(error):
                 faults.append(f"{path} {change.__name__} {number}: not named: {error}")
         except Exception as error:
             faults.append(f"{path} {change.__name__} {number}: {error!r}")
@@ -83,24 +116,27 @@ def damage(
     return count, faults
 
 
-@pytest.mark.parametrize("kind", WHOLE_FOLDERS)
-def test_damage_is_refused_by_name(folders: dict[str, Path], kind: str) -> None:
-    check(folders[kind], kind, FAST)
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_refused_by_name(samples: Samples, root: Path, kind: str) -> None:
+    check(samples, root / kind, kind, FAST)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", WHOLE_FOLDERS)
-def test_thirty_damages_of_each_file_are_refused(folders: dict[str, Path], kind: str) -> None:
-    check(folders[kind], kind, SLOW)
+@pytest.mark.parametrize("kind", KINDS + SLOW_KINDS)
+def test_thirty_damages_of_each_file_are_refused(samples: Samples, root: Path, kind: str) -> None:
+    check(samples, root / kind, kind, SLOW)
 
 
-def check(folder: Path, kind: str, times: int) -> None:
+def check(samples: Samples, folder: Path, kind: str, times: int) -> None:
+    if not folder.exists():
+        make_folder(kind, samples, folder)
     etude.verify(folder)
     total, faults = 0, []
-    files = list_files(folder, kind == "checkpoint")
+    files = list_files(folder, kind)
     for path in files:
         for change in (flip_bit, truncate):
             count, wrong = damage(folder, path, change, times)
             total, faults = total + count, faults + wrong
-    print(f"{kind}: {total} damages of {len(files)} files, {len(faults)} accepted or unnamed")
+    names = sorted({path.name for path in files})
+    print(f"{kind}: {total} damages of {len(files)} files, {len(faults)} accepted or unnamed ({', '.join(names)})")
     assert files and not faults, "\n".join(faults[:20])

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
-import signal
-import subprocess
-import sys
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.hostile.commands import hash_files
+import etude
+from tests.hostile.commands import hash_files, list_leftovers, run_command
+from tests.hostile.lives import Death, run_life, run_whole
 from tests.hostile.samples import Samples
 from tests.study.test_runner import timeless
 
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("ETUDE_KILLS", "100"))
 SHARES = {"pretrain": 30, "finetune": 25, "prepare": 25, "study": 12, "pick": 8}  # of a hundred
-# dies while a file is open for writing or being renamed: at the n-th such call
-DYING = """
-import os, signal, sys
-left, mode = int(sys.argv[1]), sys.argv[2]
-sys.argv = ["etude", *sys.argv[3:]]
-def die(event, arguments):
-    global left
-    is_write = event in ("os.rename", "os.mkdir") or (event == "open" and isinstance(arguments[1], str)
-                                                      and any(letter in arguments[1] for letter in "wax"))
-    if is_write and str(arguments[0]).startswith(mode):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(die)
-from etude.cli.main import main
-main()
-"""
 
 
-def run(words: list[str], writes: int | None, out: Path, seconds: float | None) -> int:
-    """Run a command; kill it at its n-th write below `out`, or after some seconds. Returns its exit code."""
-    line = [sys.executable, "-c", DYING, str(writes or 0), str(out.parent), *words]
-    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        _, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        return -signal.SIGKILL
-    assert process.returncode in (0, -signal.SIGKILL), errors.decode()[-2000:]
-    return process.returncode
+def choose_words(samples: Samples, verb: str, out: Path) -> list[str]:
+    """The same command again; a run goes on by --resume."""
+    if verb in ("pretrain", "finetune") and (out / "recipe.yaml").is_file():
+        return [verb, "--resume", str(out), "-q"]
+    return samples.command(verb, out)
 
 
 def read_outcome(verb: str, out: Path) -> object:
@@ -60,39 +34,61 @@ def read_outcome(verb: str, out: Path) -> object:
         return timeless(json.loads((out / "results.json").read_text(encoding="utf-8")))
     if verb == "pick":
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        return results["winner"], {row["name"]: row["score"] for row in results["rows"]}
-    return hash_files(out, "**/*" if verb == "prepare" else "model.safetensors")
+        return results["winner"], {row["name"]: (row["folds"], row["score"]) for row in results["rows"]}
+    return hash_files(out, "**/*") if verb == "prepare" else hash_files(out, *RUN_FILES)
+
+
+RUN_FILES = ("model.safetensors", "checkpoints/*/*.safetensors", "recipe.yaml", "task.yaml", "tokenizer.json")
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_a_run_killed_after_its_weights_is_completed(samples: Samples, tmp_path: Path, verb: str) -> None:
+    """It had no checksums for ever, and a fine-tuned one kept its checkpoints."""
+    run = tmp_path / "run"
+    if verb == "pretrain":
+        shutil.copytree(samples.folder / "run", run)
+    else:
+        assert run_command(*samples.command(verb, run)).code == 0
+        shutil.copytree(samples.folder / "run" / "checkpoints", run / "checkpoints")
+    checksums = (run / "checksums.json").read_bytes()
+    (run / "checksums.json").unlink()
+    (run / ".checksums.json.writing").write_bytes(checksums[:30])
+    assert run_command(verb, "--resume", run, "-q").code == 0
+    assert (run / "checksums.json").read_bytes() == checksums and not list_leftovers(run)
+    assert (run / "checkpoints").exists() == (verb == "pretrain")
+    assert not etude.verify(run).notes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", SHARES)
 def test_killed_at_any_moment_it_ends_the_same(samples: Samples, tmp_path: Path, verb: str) -> None:
-    (tmp_path / "whole").mkdir()
-    whole = tmp_path / "whole" / "out"
-    begin = time.monotonic()
-    assert run(samples.command(verb, whole), None, whole, None) == 0
-    seconds, expected = time.monotonic() - begin, read_outcome(verb, whole)
-    draw, kills, inside, lives = random.Random(verb), 0, 0, 0
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    writes = run_whole(samples.command(verb, folder / "out"), folder)
+    expected = read_outcome(verb, folder / "out")
+    run_life(["--version"], folder, None, None)  # starts the process that the others are forked from
+    draw, kills, inside, ends, seconds = random.Random(verb), 0, 0, 0, math.inf
     wanted = max(1, KILLS * SHARES[verb] // 100)
-    while kills < wanted and lives < 3 * wanted:
-        lives += 1
-        (tmp_path / str(lives)).mkdir()
-        out = tmp_path / str(lives) / "out"
-        for _ in range(draw.choice((1, 1, 2))):
+    while kills < wanted and ends < 3 * wanted:
+        ends += 1
+        folder = tmp_path / str(ends)
+        folder.mkdir()
+        out = folder / "out"
+        for _ in range(draw.choice((1, 1, 2)) if ends > 1 else 0):  # the first is timed
             if verb == "prepare" and out.exists():
                 break  # it appears whole, by one rename
-            is_run = verb in ("pretrain", "finetune") and (out / "recipe.yaml").is_file()
-            words = [verb, "--resume", str(out), "-q"] if is_run else samples.command(verb, out)
-            in_write = draw.random() < 0.4
-            writes = draw.randrange(1, 40) if in_write else None
-            code = run(words, writes, out, None if in_write else draw.uniform(0.3, 1.0) * seconds)
-            if code == 0:
+            in_write = draw.random() < 0.4 or 3 * inside < kills + 1
+            death = Death(draw.randrange(1, writes + 1), draw.choice((None, 0, 60))) if in_write else None
+            limit = None if in_write else draw.uniform(0, seconds)
+            if run_life(choose_words(samples, verb, out), folder, death, limit) == 0:
                 break
             kills, inside = kills + 1, inside + in_write
-        is_run = verb in ("pretrain", "finetune") and (out / "recipe.yaml").is_file()
-        words = [verb, "--resume", str(out), "-q"] if is_run else samples.command(verb, out)
+        begin = time.monotonic()
         if verb != "prepare" or not out.exists():
-            assert run(words, None, out, None) == 0
+            assert run_life(choose_words(samples, verb, out), folder, None, None) == 0
+        seconds = time.monotonic() - begin if ends == 1 else seconds
         assert read_outcome(verb, out) == expected
-    print(f"{verb}: {kills} kills, {inside} of them inside a write; {lives} ends, all equal")
-    assert kills >= wanted
+        assert not list_leftovers(folder)
+        shutil.rmtree(folder)
+    print(f"{verb}: {kills} kills, {inside} of them inside one of {writes} writes; {ends} ends, all equal")
+    assert kills >= wanted and 3 * inside >= kills

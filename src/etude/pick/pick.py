@@ -28,6 +28,7 @@ from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
 from etude.pick.encoders import Candidate, Encoder, open_start
 from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, score_held_out, write_best
+from etude.pick.journal import FILE as JOURNAL
 from etude.pick.journal import Journal
 from etude.pick.race import Race
 from etude.pick.stages import run_race
@@ -37,10 +38,12 @@ from etude.recipes.document import parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
+from etude.study.folder_checksums import write_checksums
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
+from etude.text.run_checksums import CHECKSUMS, verify_checksums
 from etude.train import checkpoint
 from etude.train.device import default_device, resolve_device
 from etude.transfer import probe
@@ -144,6 +147,7 @@ def pick(
         if Recipe.load(candidate.recipe, dict(candidate.changes)).reads_graph:
             raise UserError(f"{candidate.recipe} learns from a graph, and a pick reads text: name another recipe.")
     out.mkdir(parents=True, exist_ok=True)
+    verify_checksums(out)
     journal = Journal(out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy))
     if journal.changed:
         on_progress(
@@ -152,6 +156,7 @@ def pick(
     if journal.is_resumed and (finished := _read_finished(out)) is not None:
         on_progress("This pick is done already; nothing changed.")
         return finished
+    (out / CHECKSUMS).unlink(missing_ok=True)
     journal.start(60 * minutes, time.monotonic() - begin)
     slots = count_slots(device)
     pool = WorkerPool(slots, out) if slots > 1 else None
@@ -176,6 +181,7 @@ def pick(
     journal.values["finished"] = True
     checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
     journal.save()
+    write_checksums(out, (JOURNAL, RESULTS))
     return PickResult(out, results)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.pick.clock import OutOfTime
+from etude.runs.completion import complete_finished
 from etude.runs.run import RECIPE
 from etude.study.cells import CellStore
 from etude.train import checkpoint
@@ -56,7 +57,7 @@ def tune(
     """Fine-tune into a folder, or go on there; OutOfTime where it does not end by the deadline."""
     start = time.monotonic()
     if (folder / RECIPE).is_file():
-        run = finetune.resume(folder, quiet=True, deadline=deadline)
+        run = complete_finished(finetune.resume(folder, quiet=True, deadline=deadline))
     else:
         run = finetune.finetune(
             base, task, examples, folder, columns=columns, overrides=overrides, quiet=True, deadline=deadline

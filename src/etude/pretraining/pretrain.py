@@ -30,6 +30,7 @@ from etude.pretraining.student import build_run_learner, describe_teacher
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
+from etude.runs.completion import complete_finished
 from etude.runs.model_card import format_model_card
 from etude.runs.run import Run, corpus_origin
 from etude.runs.source import Source, open_source
@@ -139,7 +140,7 @@ def resume(
     """Go on from the last complete checkpoint, or from step 0 where there is none."""
     run = run if isinstance(run, Run) else Run.open(run)
     if run.finished:
-        return run
+        return complete_finished(run)
     device = resolve_device(run.recipe.train.device)
     alone = run.recipe.train.parallel in ("fsdp", "hybrid")
     with connect(device.type == "cuda", alone=alone) as ranks, lock_run(run, ranks):

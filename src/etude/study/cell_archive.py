@@ -28,6 +28,7 @@ import numpy as np
 from etude.errors import UserError
 from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind
 from etude.study.execute import OUTCOME
+from etude.study.folder_checksums import write_cell_checksums
 from etude.tasks.outcomes import STATISTICS
 from etude.train import checkpoint
 
@@ -122,6 +123,7 @@ def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:
     aside.mkdir()
     for name, content in files.items():
         (aside / name).write_bytes(content)
+    write_cell_checksums(aside)
     checkpoint.flush(aside)
     shutil.rmtree(target, ignore_errors=True)
     os.rename(aside, target)

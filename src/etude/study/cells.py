@@ -21,6 +21,8 @@ from typing import Any, Literal, NotRequired, Self
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.settings import read_json
+from etude.study.folder_checksums import verify_cell, write_cell_checksums
+from etude.text.run_checksums import CHECKSUMS
 from etude.train import checkpoint
 
 Kind = Literal["pretrain", "distill", "untrained", "start", "transfer", "direct", "prompt", "majority"]
@@ -100,6 +102,7 @@ class CellStore:
 
     def result(self, key: str) -> dict[str, Any]:
         folder = self.result_folder(key)
+        verify_cell(folder)
         return dict(read_json(folder / RESULT, StoredResult, f"Remove {folder} to run the cell again."))
 
     def has_run(self, key: str) -> bool:
@@ -112,6 +115,7 @@ class CellStore:
 
     def error(self, key: str) -> str:
         folder = self.failure_folder(key)
+        verify_cell(folder)
         return read_json(folder / ERROR, StoredFailure, f"Remove {folder} to run the cell again.")["message"]
 
     @contextlib.contextmanager
@@ -130,6 +134,7 @@ class CellStore:
         """Write the result and rename the working folder to its final name."""
         work, target = self.work_folder(key), self.result_folder(key)
         checkpoint.write_text(work / RESULT, json.dumps(result, indent=1, ensure_ascii=False))
+        write_cell_checksums(work)
         checkpoint.flush(work)
         shutil.rmtree(target, ignore_errors=True)
         os.rename(work, target)
@@ -140,7 +145,9 @@ class CellStore:
         """Store a failure that would repeat itself and remove the working folder."""
         folder = self.failure_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / CHECKSUMS).unlink(missing_ok=True)
         checkpoint.write_text(folder / ERROR, json.dumps({"message": message}, ensure_ascii=False))
+        write_cell_checksums(folder)
         shutil.rmtree(self.work_folder(key), ignore_errors=True)
 
     def clear_failure(self, key: str) -> None:

@@ -32,6 +32,7 @@ from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.student import build_run_learner
 from etude.recipes.document import parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
+from etude.runs.completion import complete_finished
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run, corpus_origin
 from etude.runs.task_plan import Plan, task_module
@@ -215,7 +216,7 @@ def _copy_start(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[s
 def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
     arguments, folder = cell.arguments, work / "run"
     if (folder / "recipe.yaml").is_file():
-        run = finetune.resume(folder, quiet)
+        run = complete_finished(finetune.resume(folder, quiet))
     else:
         base = store.result_folder(arguments["base"]) / "run"
         run = finetune.finetune(

@@ -26,6 +26,7 @@ from etude.study.cell_archive import import_cells
 from etude.study.cells import Cell, CellStore
 from etude.study.claim_scope import base_cells
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
+from etude.study.folder_checksums import open_for_writing, write_checksums
 from etude.study.leaderboard import render_markdown
 from etude.study.plan import Plan
 from etude.study.queue import OnProgress, run_cells
@@ -39,6 +40,7 @@ ExecutorName = Literal["here", "processes", "ray"]
 STUDY, RESULTS, REPORT, TABLE, REGISTERED = "study.yaml", "results.json", "report.html", "table.md", "registered.json"
 MACHINE = "machine.json"
 SHARED = ("tasks", "corpora", "references")  # of the studies of one queue, beside their cells
+HASHED = ("tasks", "references")  # corpora have their own hashes
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def run(
         )
 
     with _lock_folder(folder):
+        open_for_writing(folder)
         _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
         plan = make_plan()
         registration = _register(plan)
@@ -170,6 +173,7 @@ def run_several(
             folder = root / study.name
             folder.mkdir(exist_ok=True)
             locks.enter_context(_lock_folder(folder))
+            open_for_writing(folder)
             _share_cells(folder)
             _share_made_data(folder)
 
@@ -256,6 +260,8 @@ def write_results(plan: Plan, errors: dict[str, str], registration: dict[str, An
     checkpoint.write_text(plan.folder / RESULTS, json.dumps(collected, indent=1, ensure_ascii=False))
     checkpoint.write_text(plan.folder / TABLE, render_markdown(collected))
     write_report(plan.folder / REPORT, collected, language)
+    inputs = [str(path.relative_to(plan.folder)) for name in HASHED for path in (plan.folder / name).rglob("*.json*")]
+    write_checksums(plan.folder, (MACHINE, REGISTERED, RESULTS, *inputs))
     return Report(plan.folder, collected)
 
 

@@ -27,6 +27,7 @@ from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 from etude.errors import UserError
 from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, parse_overrides
+from etude.runs.completion import complete_finished
 from etude.runs.model_card import rename_card
 from etude.runs.run import MODEL_CARD, TRIALS, Run
 from etude.runs.staging import refuse_existing
@@ -127,7 +128,7 @@ def resume(out: str | Path, quiet: bool = False) -> Run:
 
 def _run_trial(request: dict[str, Any], folder: Path, settings: dict[str, Any], seed: int, quiet: bool) -> Run:
     if (folder / "recipe.yaml").is_file():
-        return single.resume(folder, quiet)
+        return complete_finished(single.resume(folder, quiet))
     first = int(request["overrides"].get("train.seed", 0))
     changes = request["overrides"] | settings | {"train.seed": first + seed}
     return single.finetune(

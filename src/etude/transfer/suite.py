@@ -18,6 +18,7 @@ from etude.errors import UserError
 from etude.inference.task_model import TaskModel
 from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, parse_overrides
+from etude.runs.completion import complete_finished
 from etude.runs.task_plan import Plan
 from etude.train import checkpoint
 from etude.transfer import finetune as single
@@ -77,7 +78,7 @@ def run_suite(
     for task, (train, dev, more) in task_files.items():
         member, folder = SUITES[name][task], out / task
         if (folder / "recipe.yaml").is_file():
-            run = single.resume(folder, quiet)
+            run = complete_finished(single.resume(folder, quiet))
         else:
             changes = {**member.settings, **settings}
             run = single.finetune(

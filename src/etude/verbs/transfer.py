@@ -126,11 +126,12 @@ def resume_finetune(run: str | Path, *, quiet: bool = False) -> TaskRun:
         run: The folder of the run.
         quiet: No progress.
     """
+    from etude.runs.completion import complete_finished
     from etude.transfer import finetune as single
     from etude.transfer import search
     from etude.verbs.task_run import TaskRun
 
-    resumed = search.resume(run, quiet) if search.is_search(run) else single.resume(run, quiet)
+    resumed = search.resume(run, quiet) if search.is_search(run) else complete_finished(single.resume(run, quiet))
     return TaskRun(resumed.folder)
 
 

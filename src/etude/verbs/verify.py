@@ -1,4 +1,4 @@
-"""`verify`: are the files of a run, a corpus, a graph or a study still what was written?"""
+"""`verify`: are the files of a run, a corpus, a graph, a study or a pick still what was written?"""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ class Verified:
     """What was checked in one folder; a damaged one raises UserError."""
 
     folder: Path
-    kind: str  # run, corpus, graph or study
+    kind: str  # run, corpus, graph, study or pick
     files: int
     notes: tuple[str, ...] = ()  # what could not be checked
 
 
 def verify(folder: str | Path) -> Verified:
-    """Check every file of a run, a corpus, a graph or a study against the hashes written with it.
+    """Check every file of a run, a corpus, a graph, a study or a pick against the hashes written with it.
 
     Opening checks small files each time and large ones of a corpus by their length; this reads all of them.
 
     Args:
-        folder: A run, a corpus, a graph, or the folder of a study.
+        folder: A run, a corpus, a graph, or the folder of a study or a pick.
     """
     import json
 
@@ -41,7 +41,7 @@ def verify(folder: str | Path) -> Verified:
         return _verify_run(path)
     if (path / "cells").is_dir():
         return _verify_study(path)
-    raise UserError(f"{path} is no run, corpus, graph or study: nothing in it has hashes.")
+    raise UserError(f"{path} is no run, corpus, graph, study or pick: nothing in it has hashes.")
 
 
 def _verify_corpus(folder: Path) -> Verified:
@@ -79,22 +79,29 @@ def _verify_run(folder: Path) -> Verified:
 
 
 def _verify_study(folder: Path) -> Verified:
-    import json
+    """Check a study or a pick: its own files, every cell with its run, and the model that a pick ends with."""
+    from etude.pick.journal import FILE as JOURNAL
+    from etude.study.cells import ERROR, RESULT, CellStore
+    from etude.study.folder_checksums import verify_cell
+    from etude.text.run_checksums import CHECKSUMS, verify_checksums
 
-    from etude.errors import UserError
-
-    files, notes = 0, []
-    for result in sorted((folder / "cells").glob("*/result.json")):
-        try:
-            json.loads(result.read_bytes())
-        except ValueError:
-            raise UserError(
-                f"{result} is damaged: it is not JSON. Remove {result.parent} to run the cell again."
-            ) from None
-        files += 1
-        run = result.parent / "run"
-        if (run / "recipe.yaml").is_file():
-            cell = _verify_run(run)
-            files += cell.files
-            notes += [f"{run.parent.name}: {note}" for note in cell.notes if note != "it is not finished"]
-    return Verified(folder, "study", files, tuple(notes))
+    kind = "pick" if (folder / JOURNAL).is_file() else "study"
+    count, notes = verify_checksums(folder), []
+    if count is None:
+        notes.append(f"its own files have no {CHECKSUMS}: it is not finished, or of an earlier version")
+    files, store = count or 0, CellStore(folder / "cells")
+    for result in sorted([*store.folder.glob(f"*/{RESULT}"), *store.folder.glob(f"*.failed/{ERROR}")]):
+        if result.parent.suffix == ".work":
+            continue
+        files += verify_cell(result.parent) or 1
+        if result.name == ERROR:
+            store.error(result.parent.stem)
+            continue
+        store.result(result.parent.name)
+        if (result.parent / "run" / "recipe.yaml").is_file():
+            run = _verify_run(result.parent / "run")
+            files += run.files
+            notes += [f"{result.parent.name}: {note}" for note in run.notes if note != "it is not finished"]
+    if kind == "pick" and (folder / "best").is_dir():
+        files += _verify_run(folder / "best").files
+    return Verified(folder, kind, files, tuple(notes))
