@@ -154,6 +154,15 @@ def test_a_sequence_is_all_words_that_are_left() -> None:
     assert run("join").exit_code == 2
 
 
+def test_the_line_of_progress_names_words_and_no_list() -> None:
+    """Of a place that takes many words as well: serve runs/a runs/b, not serve ['runs/a', 'runs/b']."""
+    stages: list[str] = []
+    app = typer.Typer()
+    app.command("join")(Command(join, lambda call: stages.append(call.stage)).function())
+    assert CliRunner().invoke(app, ["runs/a", "runs/b", "runs/c", "--top", "1"]).exit_code == 0
+    assert stages == ["join runs/a runs/b"]
+
+
 def test_help_is_the_docstring() -> None:
     summary, helps = parse_docstring(train)
     assert summary == "Train a sample.\n\nIt goes on\nwhere it stopped."

@@ -17,6 +17,7 @@ from etude.serve.limits import Limits
 from etude.serve.problems import Problem
 from etude.serve.run_curves import Curves, thin
 from etude.serve.server import Server
+from etude.study.cells import CellStore
 from tests.serve.toy_runs import ToyRuns, ask
 
 TOKEN = "a-token-of-many-letters"
@@ -78,6 +79,25 @@ def test_states_and_scores(folder: Path) -> None:
     assert {run.state for run in board.data().runs} == {"finished", "stopped", "damaged"}
 
 
+def test_a_fine_tuned_run_has_its_own_number_of_steps(folder: Path) -> None:
+    """Its recipe is that of the pre-training, with other steps."""
+    task = folder / "runs" / "done" / "task.yaml"
+    task.write_text("kind: tag\ntrain: {steps: 60}\n", encoding="utf-8")
+    assert [(run.task, run.steps) for run in Board(folder).data().runs if run.path == "runs/done"] == [("tag", 60)]
+    task.write_text("kind: tag\ntrain: {steps: null}\n", encoding="utf-8")
+    assert next(run.steps for run in Board(folder).data().runs if run.path == "runs/done") is None
+
+
+def test_a_running_cell_has_the_name_of_its_recipe(folder: Path) -> None:
+    """The folders of all cells are called `run`."""
+    store = CellStore(folder / "study" / "cells")
+    shutil.copytree(folder / "runs" / "half", store.work_folder("def") / "run")
+    with open(folder / "study" / "cells" / ".def.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        [cell] = [run for run in Board(folder).data().runs if run.study]
+    assert (cell.name, cell.study) == ("bert-toy", "study")
+
+
 def test_a_curve_grows_and_is_cut_back(tmp_path: Path) -> None:
     path, curves = tmp_path / "metrics.jsonl", Curves()
     assert curves.read(path).lines == []
@@ -133,6 +153,9 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         assert "1 finished" in page.inner_text("#lead") and "Which is better?" in page.inner_text("#studies")
         page.click("button.name:text-is('done')")
         page.wait_for_selector(".plot svg .curve")
+        assert page.evaluate("document.activeElement.id") == "details"
+        page.keyboard.press("Escape")  # closes, and the keyboard is where it was
+        assert page.evaluate("document.activeElement.id") == "run runs/done"
         for box in page.query_selector_all("label.compare input"):
             box.check()
         page.click("#compare")

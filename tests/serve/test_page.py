@@ -99,6 +99,57 @@ def test_the_keyboard_is_enough(page: Any, server: Server) -> None:
     assert "1.000" in page.inner_text("#answer")
 
 
+def test_enter_asks_where_one_word_is_wanted(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/#skipgram-toy/neighbours")
+    page.fill("#field-input", "cat")
+    page.keyboard.press("Enter")
+    page.wait_for_function(ASKED)
+    assert page.query_selector("#answer .bar") is not None
+    page.goto(f"{server.address}/#bert-toy/similarity")
+    page.reload()
+    page.focus("#field-input")
+    page.keyboard.press("Enter")  # a line of its own: several texts are wanted
+    assert "\n" in page.input_value("#field-input") and not page.inner_text("#answer")
+
+
+def test_scores_that_are_shares_are_drawn_as_they_are(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/")
+    page.wait_for_selector("#ask")
+    widths = page.evaluate("""async () => {
+      const {showPrediction} = await import("/static/answers.js");
+      const show = scores => showPrediction([{scores}], [{question: "?", choices: ["a", "b"]}], {})[0];
+      const read = part => [part.querySelector("i").style.width, part.querySelector("b").textContent];
+      return [[0.9, 0.1], [3, 1]].map(scores => read(show(scores)));
+    }""")
+    assert widths[0] == ["90%", "90.0 %"]
+    assert widths[1][0].startswith("88.07") and widths[1][1] == "3.000"  # a softmax of logits
+
+
+def test_a_tag_has_one_colour_in_all_texts(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/")
+    page.wait_for_selector("#ask")
+    classes = page.evaluate("""async () => {
+      const {showPrediction} = await import("/static/answers.js");
+      const answers = [{tokens: ["sat"], tags: ["VERB"]}, {tokens: ["the", "sat"], tags: ["DET", "VERB"]}];
+      const parts = showPrediction(answers, ["sat", "the sat"], {});
+      return parts.map(part => part.querySelector(".span:last-child").className);
+    }""")
+    assert classes == ["span t1", "span t1"]
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_head_of_a_phone_has_whole_words(page: Any, server: Server, language: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"{server.address}/api")
+    page.wait_for_selector(".route")
+    if language == "ko":
+        page.click("#language")
+    heights = page.evaluate("[...document.querySelectorAll('.top nav a')].map(a => a.getBoundingClientRect().height)")
+    assert max(heights) < 40, "a word of the head is broken over two lines"
+    assert page.inner_text(".route >> nth=0").startswith("POST /")
+    assert ("첫 글과의 코사인" in page.inner_text("#routes")) == (language == "ko")
+
+
 def test_two_languages_light_and_dark(page: Any, server: Server) -> None:
     page.goto(f"{server.address}/#bert-toy/fill")
     page.wait_for_selector("#ask")

@@ -163,7 +163,9 @@ class Call(Generic[Result]):
     @property
     def stage(self) -> str:
         """What the command does, before anything of it is known: its name and what it was given."""
-        given = [word for word in map(str, self.words) if "=" not in word][:2]
+        written: list[Any] = list(self.words)  # a place that takes several words is a list of them
+        words = [part for word in written for part in (word if isinstance(word, (list, tuple)) else [word])]
+        given = [word for word in map(str, words) if "=" not in word][:2]
         return " ".join([self.command.called, *(word if len(word) <= 40 else f"{word[:39]}…" for word in given)])
 
 

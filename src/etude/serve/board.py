@@ -242,8 +242,14 @@ class Board:
         if isinstance(run, str):
             return BoardRun(**common, state="damaged", problem=run)
         state = "finished" if run.finished else "running" if _is_running(folder, curve, locks) else "stopped"
-        task = str(_read_yaml(folder / TASK).get("kind", "")) if run.is_fine_tuned else ""
-        return BoardRun(**common, system=run.recipe.system, task=task, state=state, steps=run.recipe.train.steps)
+        steps, task = run.recipe.train.steps, ""
+        if run.is_fine_tuned:  # its recipe is that of the pre-training
+            plan = _read_yaml(folder / TASK)
+            task, planned = str(plan.get("kind", "")), _number(_dict(plan.get("train")).get("steps"))
+            steps = None if planned is None else int(planned)
+        if study:  # all cells keep their run under the same name
+            common["name"] = run.recipe.name or common["name"]
+        return BoardRun(**common, system=run.recipe.system, task=task, state=state, steps=steps)
 
     def _open_run(self, folder: Path) -> Run | str:
         """The run with its recipe read, or what is wrong with it; read again only where the recipe changed."""
@@ -371,6 +377,10 @@ def _changed_ns(path: Path) -> int:
 def _number(value: object) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _scores(line: dict[str, Any]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from etude.errors import UserError
 from etude.extras import require
+from etude.stages import report_stage
 
 if TYPE_CHECKING:
     from etude.serve.server import Server
@@ -76,7 +77,10 @@ def serve(
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
     limits = Limits(queue=queue, batch_requests=batch, wait=wait_ms / 1000, timeout=timeout)
-    models = [ServedModel.open(folder, device) for folder in folders]
+    models = []
+    for folder in folders:
+        report_stage(f"loading {folder}")
+        models.append(ServedModel.open(folder, device))
     service = Service.create(models, limits, token is not None, board)
     server = Server(service, host, port, token, name, access_log=not quiet)
     if on_start is not None:

@@ -56,10 +56,11 @@ export const showAnalogy = (results, {a, b, c}) => cases(results.map(result => [
 // --- tasks ---------------------------------------------------------------------------------------
 
 export function showPrediction(answers, inputs, run) {
+  const types = [...new Set(answers.flatMap(answer => listTags(answer).map(span => span.type)))].sort(); // a type has one colour in all texts
   return cases(answers.map((answer, number) => {
     const input = inputs[number];
     const source = h("p", {class: "source"}, typeof input === "string" ? input : Object.values(input).filter(value => typeof value === "string").join(" ⏐ "));
-    if (answer.tags) return [showTags(answer)];
+    if (answer.tags) return [showTags(answer, types)];
     if (answer.nbest) return showSpan(answer, input, run);
     if (Array.isArray(answer.scores) && typeof input === "object") return [source, showList(answer, input)];
     if (answer.scores) return [source, showLabels(answer)];
@@ -79,20 +80,23 @@ function showLabels(answer) {
 
 function showList(answer, input) {
   const items = Object.values(input).find(Array.isArray) || [];
-  const highest = Math.max(...answer.scores), weights = answer.scores.map(score => Math.exp(score - highest));
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const sum = values => values.reduce((total, value) => total + value, 0);
+  const are_shares = answer.scores.every(score => score >= 0) && Math.abs(sum(answer.scores) - 1) < 1e-3;
+  const highest = Math.max(...answer.scores), weights = are_shares ? answer.scores : answer.scores.map(score => Math.exp(score - highest));
+  const total = sum(weights);
   const order = answer.scores.map((_, at) => at).sort((left, right) => answer.scores[right] - answer.scores[left]);
-  return bars(...order.map((at, rank) => bar(String(items[at] ?? at), weights[at] / total, answer.scores[at].toFixed(3), rank === 0)));
+  return bars(...order.map((at, rank) => bar(String(items[at] ?? at), weights[at] / total, are_shares ? percent(answer.scores[at]) : answer.scores[at].toFixed(3), rank === 0)));
 }
 
 // Words as a sentence: no space before a full stop.
 const join = words => words.join(" ").replace(/ ([.,;:!?%)\]”’])/g, "$1");
 
+const listTags = answer => (answer.tags ? answer.entities || answer.tags.map((tag, at) => ({type: tag, start: at, end: at + 1})) : []);
+
 // Words with their tags: entities as coloured spans, other tags under each word.
-function showTags(answer) {
-  const types = [...new Set((answer.entities || answer.tags.map(tag => ({type: tag}))).map(each => each.type))].sort();
+function showTags(answer, types) {
   const colour = type => `t${types.indexOf(type) % 8}`;
-  const spans = answer.entities || answer.tags.map((tag, at) => ({type: tag, start: at, end: at + 1}));
+  const spans = listTags(answer);
   const text = h("p", {class: "tagged"});
   let at = 0;
   for (const span of [...spans].sort((left, right) => left.start - right.start)) {

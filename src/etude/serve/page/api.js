@@ -1,7 +1,7 @@
 // The documentation of the API, drawn from /openapi.json; nothing is loaded from elsewhere.
 "use strict";
 import { clear, drawHead, getJson, h, start } from "./common.js";
-import { addWords, t } from "./words.js";
+import { addWords, getLanguage, t } from "./words.js";
 
 addWords({
   api_title: ["The API", "API"],
@@ -17,6 +17,26 @@ addWords({
 
 const EXAMPLES = {fill: "The [MASK] sat.", analogy: ["man", "king", "woman"], similarity: ["The cat sat.", "A dog lay."], neighbours: "king",
   paths: {question: "Where is a cat?", choices: ["sofa", "sea"]}};
+// The summaries of the description are English.
+const KOREAN = {
+  "fill": "글의 [MASK]마다 그럴듯한 토큰",
+  "generate": "글 이어 쓰기. stream이면 조각마다",
+  "predict": "과제의 답: 레이블, 태그, 답, 순위",
+  "translate": "글 번역",
+  "attention": "글을 보는 모든 헤드의 어텐션",
+  "paths": "질문과 보기를 잇는 그래프의 경로",
+  "encode": "글마다 벡터 하나",
+  "similarity": "첫 글과의 코사인",
+  "neighbours": "한 낱말에 가까운 낱말들",
+  "analogy": "a와 b의 관계를 c에 옮긴 낱말들",
+  "about": "실행들과 저마다 할 수 있는 것",
+  "health": "요청에 답하고 있는지",
+  "metrics": "Prometheus를 위한 수치",
+  "board/data": "폴더의 모든 실행과 연구",
+  "board/run": "실행 하나: 곡선, 설정, 카드",
+  "board/link": "토큰 없이 1분 동안 보고서를 여는 주소",
+  "board/report": "연구나 고르기의 보고서",
+};
 const state = {about: null, schema: null};
 
 function resolve(value) {
@@ -50,15 +70,18 @@ function drawRoute(path, method, route) {
     : `curl ${location.origin}${path}${token}`;
   const statuses = Object.entries(route.responses || {}).map(([status, response]) => h("li", {}, h("code", {}, status), ` ${response.description}`));
   return h("details", {class: "card route", id: name || "root", open: location.hash.slice(1) === name},
-    h("summary", {}, h("b", {}, `${method.toUpperCase()} ${path}`), " ", h("span", {class: "small"}, route.summary || "")),
+    h("summary", {}, h("b", {}, `${method.toUpperCase()} ${path}`), " ", h("span", {class: "small"}, getLanguage() === "ko" && KOREAN[name] || route.summary || "")),
     route.description ? h("p", {class: "lead"}, route.description) : null,
     body ? drawFields(body) : null, h("pre", {class: "code"}, curl),
     method === "post" ? [h("h3", {}, t("api_answers")), h("ul", {class: "statuses"}, statuses)] : null);
 }
 
+// What people call comes first: the endpoints of runs, then those about the server, then the board's.
+const rank = (path, methods) => ("post" in methods ? 0 : path.startsWith("/board") ? 2 : 1);
+
 function draw() {
   drawHead("api", state.about.board);
-  const routes = Object.entries(state.schema.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, route]) => drawRoute(path, method, route)));
+  const routes = Object.entries(state.schema.paths).sort((left, right) => rank(...left) - rank(...right)).flatMap(([path, methods]) => Object.entries(methods).map(([method, route]) => drawRoute(path, method, route)));
   clear(document.getElementById("routes")).append(...routes);
 }
 

@@ -15,7 +15,7 @@ export function showAttention([result]) {
 
   const redraw = () => {
     const layer = weights[state.layer][state.head];
-    name.textContent = `${t("layer")} ${state.layer + 1}, ${t("head").toLowerCase()} ${state.head + 1}`;
+    name.textContent = `${t("layer")} ${state.layer}, ${t("head").toLowerCase()} ${state.head}`;
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(at === state.layer * heads + state.head)));
     clear(map).append(drawMap(layer, tokens, keys, state.token, row => { state.token = row; redraw(); }));
     clear(chips).append(...tokens.map((token, row) => h("button", {class: "chip", type: "button", "aria-pressed": String(row === state.token), onclick: () => { state.token = row; redraw(); }}, token)));
@@ -25,9 +25,9 @@ export function showAttention([result]) {
   };
 
   weights.forEach((layer, number) => {
-    thumbs.append(h("span", {class: "layer"}, String(number + 1)));
+    thumbs.append(h("span", {class: "layer"}, String(number)));
     layer.forEach((matrix, head) => {
-      const button = h("button", {type: "button", "aria-label": `${t("layer")} ${number + 1}, ${t("head")} ${head + 1}`, onclick: () => { Object.assign(state, {layer: number, head}); redraw(); }}, drawThumb(matrix));
+      const button = h("button", {type: "button", "aria-label": `${t("layer")} ${number}, ${t("head")} ${head}`, onclick: () => { Object.assign(state, {layer: number, head}); redraw(); }}, drawThumb(matrix));
       buttons.push(button);
       thumbs.append(button);
     });
@@ -73,7 +73,8 @@ function drawThumb(matrix) {
 
 // A map with names: rows look at columns; the chosen row is framed.
 function drawMap(matrix, rows, columns, chosen, choose) {
-  const cell = Math.max(11, Math.min(30, Math.floor(520 / Math.max(rows.length, columns.length)))), size = Math.min(13, cell);
+  const room = Math.min(640, document.querySelector("#answer").clientWidth - 150); // beside the longest names
+  const cell = Math.max(11, Math.min(30, Math.floor(room / Math.max(rows.length, columns.length)))), size = Math.min(13, cell);
   const scale = window.devicePixelRatio || 1;
   const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
   const font = `${size}px ${getComputedStyle(document.body).fontFamily}`;

@@ -25,6 +25,7 @@ addWords({
   try_it: ["Try it", "써 보기"],
   loss: ["loss", "손실"],
   step: ["step", "스텝"],
+  cell_done: ["1 cell done", "1개 칸 끝남"],
   cells_done: ["cells done", "개 칸 끝남"],
   pick: ["picked model", "고른 모델"],
   holds: ["hold", "성립"],
@@ -53,9 +54,9 @@ const showState = name => h("span", {class: `state ${name}`}, h("i", {}), t(name
 function drawRun(run) {
   const score = Object.entries(run.valid).find(([name]) => name !== "loss");
   const share = run.steps ? Math.min(1, run.step / run.steps) : 0;
-  const toggle = h("input", {type: "checkbox", checked: state.chosen.includes(run.path), onchange: event => choose(run.path, event.target.checked)});
+  const toggle = h("input", {type: "checkbox", id: `compare ${run.path}`, checked: state.chosen.includes(run.path), onchange: event => choose(run.path, event.target.checked)});
   return h("article", {class: "card entry"},
-    h("div", {class: "line"}, h("button", {class: "name", type: "button", onclick: () => show([run.path])}, run.name), showState(run.state)),
+    h("div", {class: "line"}, h("button", {class: "name", type: "button", id: `run ${run.path}`, onclick: () => show([run.path])}, run.name), showState(run.state)),
     h("div", {class: "line"}, h("span", {}, [run.system, run.study].filter(Boolean).join(" · ")), run.task ? h("span", {class: "badge"}, run.task) : null),
     run.problem ? h("p", {class: "small"}, run.problem) : null,
     run.spark.length > 1 ? sparkline(run.spark) : null,
@@ -81,7 +82,7 @@ function drawStudy(study) {
       h("i", {style: {width: `${100 * Math.max(0, row.mean ?? 0) / best}%`}}), h("span", {title: local(row.name)}, local(row.name)), h("b", {}, row.mean === null ? "" : (100 * row.mean).toFixed(1)))))) : null,
     h("div", {class: "foot"},
       study.report ? h("a", {href: `/board/report?path=${encodeURIComponent(study.path)}`, target: "_blank", rel: "noopener", onclick: event => open(event, study)}, t("report")) : null,
-      study.done ? h("span", {class: "number"}, `${study.done} ${t("cells_done")}`) : null,
+      study.done ? h("span", {class: "number"}, study.done === 1 ? t("cell_done") : getLanguage() === "ko" ? `${study.done}${t("cells_done")}` : `${study.done} ${t("cells_done")}`) : null,
       h("span", {class: "small"}, ago(study.updated))));
 }
 
@@ -106,7 +107,7 @@ function draw() {
   const {runs, studies, folder, cut} = state.data;
   const count = name => runs.filter(run => run.state === name).length;
   byId("title").textContent = t("board_title");
-  byId("lead").textContent = [folder, ...["running", "finished", "stopped"].filter(count).map(name => `${count(name)} ${t(name)}`), cut ? t("more") : null].filter(Boolean).join(" · ");
+  byId("lead").textContent = [folder, ...["running", "finished", "stopped"].filter(count).map(name => (getLanguage() === "ko" ? `${t(name)} ${count(name)}` : `${count(name)} ${t(name)}`)), cut ? t("more") : null].filter(Boolean).join(" · ");
   byId("filter").placeholder = t("filter");
   byId("filter").setAttribute("aria-label", t("filter"));
   section("runs", "runs", runs.filter(run => matches(run.name, run.path, run.system, run.task, run.study)).map(drawRun), runs);
@@ -116,7 +117,7 @@ function draw() {
 
 function drawChosen() {
   const bar = clear(byId("chosen"));
-  bar.hidden = !state.chosen.length;
+  bar.hidden = !state.chosen.length || state.chosen.join("\n") === state.shown.join("\n"); // shown already
   if (bar.hidden) return;
   const count = state.chosen.length;
   bar.append(h("span", {}, count === 1 ? t("chosen_one") : getLanguage() === "ko" ? `${count}${t("chosen_many")}` : `${count} ${t("chosen_many")}`),
@@ -131,9 +132,11 @@ function choose(path, is_chosen) {
 }
 
 async function show(paths, scroll = true) {
+  if (!paths.length && state.shown.length) byId(`run ${state.shown[0]}`)?.focus(); // back to where it was opened
   state.shown = paths;
   const place = byId("details");
   place.hidden = !paths.length;
+  drawChosen();
   if (!paths.length) return;
   try {
     const details = await Promise.all(paths.map(path => getJson(`/board/run?path=${encodeURIComponent(path)}`)));
@@ -141,7 +144,9 @@ async function show(paths, scroll = true) {
   } catch (error) {
     clear(place).append(h("p", {class: "problem"}, error.message));
   }
-  if (scroll) place.scrollIntoView({block: "start", behavior: "smooth"});
+  if (!scroll) return;
+  place.focus({preventScroll: true});
+  place.scrollIntoView({block: "start", behavior: "smooth"});
 }
 
 async function refresh() {
@@ -158,6 +163,7 @@ async function refresh() {
 }
 
 start(() => { draw(); if (state.shown.length) show(state.shown, false); });
+byId("details").addEventListener("keydown", event => { if (event.key === "Escape") show([]); });
 byId("filter").addEventListener("input", event => { state.filter = event.target.value; draw(); });
 state.about = await getJson("/about");
 await refresh();

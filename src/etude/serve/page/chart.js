@@ -46,13 +46,16 @@ export function plot(series, point) {
   const lowY = ys[0], highY = ys[Math.min(ys.length - 1, Math.floor(ys.length * .995))] || lowY + 1, pad = (highY - lowY || 1) * .06;
   const x = value => left + (width - left - right) * (value - lowX) / (highX - lowX || 1);
   const y = value => height - below - (height - above - below) * (Math.min(value, highY + pad) - lowY + pad) / (highY - lowY + 2 * pad || 1);
-  const chart = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img"});
+  const chart = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": [...new Set(series.map(each => each.name))].join(", ")});
   for (const value of ticks(lowY, highY, 5)) {
     chart.append(draw("line", {class: "grid-line", x1: left, x2: width - right, y1: y(value), y2: y(value)}));
     chart.append(draw("text", {x: left - 8, y: y(value) + 4, "text-anchor": "end"}, short(value)));
   }
   for (const value of ticks(lowX, highX, 7)) chart.append(draw("text", {x: x(value), y: height - 8, "text-anchor": "middle"}, short(value)));
   for (const each of series) chart.append(draw("path", {class: `curve k${each.kind}${each.dashed ? " valid" : ""}`, d: path(each.points.map(([a, b]) => [x(a), y(b)]))}));
+  for (const each of series) { // a single value is a point
+    if (each.points.length === 1) chart.append(draw("circle", {class: `dot k${each.kind}`, cx: x(each.points[0][0]), cy: y(each.points[0][1]), r: 3.5}));
+  }
   const cross = draw("line", {class: "cross", y1: above, y2: height - below, visibility: "hidden"});
   const dots = series.map(each => draw("circle", {class: `dot k${each.kind}`, r: 3.5, visibility: "hidden"}));
   chart.append(cross, ...dots);

@@ -13,6 +13,8 @@ addWords({
   axis_seconds: ["Seconds", "초"],
   no_curve: ["This run has no curve.", "이 실행에는 곡선이 없습니다."],
   train_valid: ["Solid: training. Dashed: held-out text.", "실선: 학습. 점선: 따로 둔 글."],
+  train_point: ["Line: training. Dot: held-out text.", "선: 학습. 점: 따로 둔 글."],
+  losses_differ: ["These losses do not compare: the tokenizers or the objectives differ.", "토크나이저나 목적 함수가 달라 손실을 서로 견줄 수 없습니다."],
   scores: ["Last values on held-out text", "따로 둔 글에서의 마지막 값"],
   differences: ["Settings that differ", "다른 설정"],
   same_settings: ["All settings are the same.", "모든 설정이 같습니다."],
@@ -48,13 +50,16 @@ function drawCurves(details) {
   if (!series.some(each => each.points.length > 1)) return h("p", {class: "lead"}, t("no_curve"));
   const legend = h("div", {class: "legend number"});
   const entry = (each, value) => h("span", {}, h("i", {class: `swatch k${each.kind}`}), value === undefined ? each.name : `${each.name}${each.dashed ? " – –" : ""} ${value}`);
+  const valid = series.filter(each => each.dashed);
+  const held = !valid.length ? "" : t(valid.some(each => each.points.length > 1) ? "train_valid" : "train_point");
   const describe = nearest => {
     clear(legend);
-    if (!nearest) legend.append(...series.filter(each => !each.dashed).map(each => entry(each)), h("span", {class: "small"}, t("train_valid")));
+    if (!nearest) legend.append(...series.filter(each => !each.dashed).map(each => entry(each)), h("span", {class: "small"}, held));
     else legend.append(h("span", {}, `${t(`axis_${axis}`)} ${short(nearest[0][0])}`), ...series.map((each, at) => entry(each, nearest[at][1].toFixed(4))));
   };
   describe(null);
-  return h("div", {class: "plot"}, plot(series, describe), legend);
+  const differ = ["tokenizer", "objective.kind", "task"].some(name => new Set(details.map(each => (name === "task" ? each.run.task : each.settings[name]))).size > 1);
+  return h("div", {class: "plot"}, plot(series, describe), legend, differ ? h("p", {class: "small"}, t("losses_differ")) : null);
 }
 
 function table(head, rows) {

@@ -105,6 +105,7 @@ function draw() {
   byId("lead").textContent = [state.run.system, state.run.task && title("predict"), state.run.pairs.join(" → ")].filter(Boolean).join(" · ");
   clear(byId("runs")).append(...(runs.length < 2 ? [] : runs.map(run =>
     h("button", {class: "pill", type: "button", "aria-pressed": String(run === state.run), onclick: () => choose(run)}, run.name, h("small", {}, run.system || run.task)))));
+  byId("runs").querySelector("[aria-pressed=true]")?.scrollIntoView({block: "nearest", inline: "center"});
   const abilities = ORDER.filter(name => state.run.endpoints.includes(name));
   clear(byId("tabs")).append(...abilities.map(name => h("button", {
     type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.ability), "aria-controls": "panel",
@@ -119,7 +120,7 @@ function drawPanel() {
   const controls = {};
   const remember = name => () => { kept[name] = controls[name].value; };
   const fields = kind.fields().map(([name, label, rows, example]) => {
-    controls[name] = h("textarea", {id: `field-${name}`, rows, value: kept[name] ?? example, spellcheck: false, oninput: remember(name)});
+    controls[name] = h("textarea", {id: `field-${name}`, rows, style: {minHeight: `calc(${1.55 * rows}em + 1.3rem)`}, "data-line": rows === 1 ? "" : null, value: kept[name] ?? example, spellcheck: false, oninput: remember(name)});
     return h("label", {class: "field"}, h("span", {}, t(label)), controls[name]);
   });
   const options = (kind.options || []).map(option => {
@@ -137,7 +138,9 @@ function drawPanel() {
     options.length ? h("details", {}, h("summary", {}, t("options")), h("div", {class: "options"}, options)) : null,
     h("div", {class: "actions"}, button, stop, h("kbd", {}, "Ctrl ↵")));
   form.addEventListener("keydown", event => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); }
+    if (event.key !== "Enter" || event.isComposing) return; // Hangul is still being written
+    const is_line = "line" in event.target.dataset && !event.shiftKey; // where one word is asked for, Enter asks
+    if (event.ctrlKey || event.metaKey || is_line) { event.preventDefault(); if (!button.disabled) form.requestSubmit(); }
   });
   const panel = clear(byId("panel"));
   panel.className = kind.wide ? "panel wide" : "panel";
