@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from etude.pick.pick import PickResult
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
+    from etude.pretraining.training_batch import TrainingBatch
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
     from etude.study.runner import Report
@@ -100,6 +101,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "TaskModel": "etude.inference.task_model",
     "TaskRun": "etude.verbs.task_run",
     "Tokenizer": "etude.text.tokenizer.tokenizer",
+    "TrainingBatch": "etude.pretraining.training_batch",
     "Translation": "etude.inference.translation",
     "Verified": "etude.verbs.verify",
     "World": "etude.world",
@@ -138,6 +140,7 @@ __all__ = [
     "TaskModel",
     "TaskRun",
     "Tokenizer",
+    "TrainingBatch",
     "Translation",
     "UserError",
     "Verified",

@@ -9,12 +9,13 @@ import typer
 
 from etude.cli.adapter import Call, Command
 from etude.cli.graph import present_graph
-from etude.cli.printing import echo
+from etude.cli.printing import echo, make_console
 from etude.errors import UserError
 from etude.verbs import show as verbs
 from etude.verbs.limits import require_at_least
 
 if TYPE_CHECKING:
+    from etude.pretraining.training_batch import TrainingBatch
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.heads import HeadReport
@@ -51,6 +52,29 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
         echo(describe_head(attention, layer, head, top))
     else:
         echo(format_habits(attention, layer))
+
+
+def present_batch(call: Call[TrainingBatch], *, tokens: int = 120, json: bool = False) -> None:
+    """Prints the sequences with marks, or everything as JSON.
+
+    Args:
+        tokens: Of each sequence at most.
+        json: Everything as one JSON object.
+    """
+    require_at_least("tokens", tokens, 1)
+    batch = call()
+    from etude.view.batch import format_view, view_json
+
+    if call.options["out"] is not None:
+        echo(f"{call.options['out']}: open it in a browser", err=True)
+    elif json:
+        head = {"recipe": batch.recipe.name, "step": batch.step, "rows": batch.rows}
+        echo(jsons.dumps({**head, **view_json(batch.view, batch.names)}, ensure_ascii=False))
+    else:
+        console = make_console(soft_wrap=True)
+        console.print(f"{batch.recipe.name}, step {batch.step}: {batch.describe()[0]}")
+        for line in format_view(batch.view, batch.names, width=max(40, console.width - 1), tokens=tokens):
+            console.print(line)
 
 
 def present_heads(call: Call[HeadReport], *, top: int = 20) -> None:
@@ -134,6 +158,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
 
 COMMANDS = (
     Command(verbs.graph, present_graph),
+    Command(verbs.batch, present_batch, usage="A recipe and a corpus are wanted, as 'bert-toy data/books'"),
     Command(verbs.attention, present_attention),
     Command(verbs.heads, present_heads),
     Command(verbs.paths, present_paths),
@@ -146,7 +171,7 @@ COMMANDS = (
 
 def app() -> typer.Typer:
     """The group of commands `etude show ...`."""
-    group = typer.Typer(no_args_is_help=True, help="Look at a model, or at a graph.")
+    group = typer.Typer(no_args_is_help=True, help="Look at a model, at what it learns from, or at a graph.")
     for command in COMMANDS:
         group.command(command.called)(command.function())
     return group

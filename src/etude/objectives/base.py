@@ -9,6 +9,7 @@ terms, the metrics and the cost. Two tiers, so that everybody sees which part is
         loss(model, batch)           named terms, each a *sum*; the loop divides by the count over the whole step
         flops(model, batch)          forward and backward, by the stated convention
         metrics(model, batch)        sums and counts, streamed over a held-out part
+        view_batch(model, batch)     the batch as a person reads it (`etude show batch`)
         persistent_state()           what a finished run keeps
         state(), restore(...)        only what must be carried from step to step (states of fixed lanes)
         update(model, batch, rate)   only for models that update themselves (word vectors)
@@ -43,6 +44,7 @@ from etude.models.base import Model
 from etude.nn.losses import IGNORE
 from etude.nn.packed import Layout, Packed, positions_from_bounds
 from etude.nn.states import States
+from etude.objectives.batch_view import BatchView, view_plain
 from etude.text.corpus.corpus import Corpus
 
 __all__ = [
@@ -168,6 +170,7 @@ class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
     pads_batches = False  # True where no loss reads sequences of padding, so that batches may have static shapes
     couples_rows = False  # True where a row's loss depends on the others of its micro-batch: candidates of a batch
     updates_itself = False  # True where `update` takes the place of gradients and optimiser
+    views_by_weights = False  # True where `view_batch` computes with the model; else it may have no weights
     training_state: tuple[str, ...] = ()  # beginnings of names in checkpoints that a model in use does not have
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte
 
@@ -188,6 +191,10 @@ class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
         return {
             name: Stat(term.sum.detach(), term.count, term.weight) for name, term in self.loss(model, batch).items()
         }
+
+    def view_batch(self, model: ModelT, batch: BatchT) -> BatchView:
+        """A batch as a person reads it (`etude show batch`): by default the tokens of each sequence."""
+        return view_plain(batch, batch.padding)
 
     def persistent_state(self) -> dict[str, Tensor]:
         """What a finished run keeps: without parameters that served training alone or were never trained."""

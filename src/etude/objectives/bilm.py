@@ -39,6 +39,7 @@ from etude.nn.softmax import (
 )
 from etude.nn.states import States
 from etude.objectives.base import Batch, PretrainingObjective, Term, join
+from etude.objectives.batch_view import BatchView, SequenceView, view_aligned
 from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
 from etude.settings import Strict
 from etude.text.corpus.bounds import Bounds
@@ -140,6 +141,19 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
 
     def _parts(self, corpus: Corpus) -> Bounds:
         return corpus.sentences if self.settings.marker == "sentence" else corpus.documents
+
+    def view_batch(self, model: Recurrent, batch: LaneBatch) -> BatchView:
+        """Both streams; each lane goes on where the step before ended."""
+        asks = ("forward the next token, backward the one before", "순방향은 다음 토큰, 역방향은 앞 토큰")
+        sequences: list[SequenceView] = []
+        for direction in self.shape.directions:
+            stream = STREAMS.index(direction)
+            packed = batch.backward if stream else batch
+            sequences += view_aligned(packed, [batch.targets[stream]], name=direction)
+        lanes = len(sequences) // len(self.shape.directions)  # the streams of a lane under one another
+        return BatchView(
+            asks, [sequences[part] for lane in range(lanes) for part in range(lane, len(sequences), lanes)]
+        )
 
     def batch(self, rows: Sequence[LaneRow], chance: Chance) -> LaneBatch:
         both = np.stack([[*row.streams] for row in rows], axis=1)  # (2, R, unroll + 1)

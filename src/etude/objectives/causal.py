@@ -33,6 +33,7 @@ from etude.models.transformer import Transformer
 from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Row, Stat, Term, join
+from etude.objectives.batch_view import BatchView, view_aligned
 from etude.objectives.parts.heads import CausalHead
 from etude.objectives.rows.sizes import corpus_name, sequence_length, whole_rows
 from etude.settings import Strict
@@ -199,6 +200,10 @@ class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
         )
         self.start_token = start_token(special) if settings.start else None
         self.head = CausalHead(model, settings.bias)
+
+    def view_batch(self, model: Transformer, batch: CausalBatch) -> BatchView:
+        asks = ("at each token, the one after it", "토큰마다 그다음 토큰")
+        return BatchView(asks, view_aligned(batch, [batch.targets], padding=batch.padding))
 
     def rows(self, corpus: Corpus, seed: int) -> StreamRows:
         return StreamRows(self.stream(corpus), seed, self.row_tokens, self.length, self.splits_documents)

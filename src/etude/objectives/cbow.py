@@ -19,6 +19,7 @@ from torch import Tensor
 from etude.models.base import Model
 from etude.models.static import Static
 from etude.objectives.base import Term
+from etude.objectives.batch_view import Words
 from etude.objectives.word_vectors.batched_update import (
     Inputs,
     Pairs,
@@ -41,6 +42,10 @@ class Settings(WindowSettings):
 
 class CBOW(Windows):
     settings: Settings
+
+    @property
+    def task_words(self) -> tuple[str, str, Words]:
+        return "a word from those around it", "주위 낱말들로 그 낱말을 예측", ("from", "←")
 
     def predictions(self, around: np.ndarray) -> int:
         return int(np.count_nonzero(around))

@@ -31,6 +31,7 @@ from etude.nn.precision import upcast
 from etude.nn.softmax import AdaptiveSoftmax, FullSoftmax, default_cutoffs
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Stat, Term, join
+from etude.objectives.batch_view import BatchView, Words, view_aligned
 from etude.objectives.rows.boundaries import Stream, WrappedRow, WrappedRows
 from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
@@ -39,6 +40,12 @@ from etude.text.tokenizer.special_tokens import Specials
 
 ROW = 8  # pieces of full length a row: one in eight is cut by the end of a row
 TERMS = {"cloze": ("cloze",), "bilm": ("forward", "backward"), "cloze+bilm": ("cloze", "forward", "backward")}
+
+TERM_NAMES: dict[str, Words] = {
+    "cloze": ("cloze", "양쪽에서"),
+    "forward": ("forward", "순방향"),
+    "backward": ("backward", "역방향"),
+}
 
 
 class Settings(Strict):
@@ -113,6 +120,13 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
     def rows(self, corpus: Corpus, seed: int) -> WrappedRows:
         stream = Stream(corpus, self.length, self.boundary)
         return WrappedRows(stream, seed, self.row_tokens, letters=self.characters is not None)
+
+    def view_batch(self, model: TwoTower, batch: ClozeBatch) -> BatchView:
+        asks = ("each token from what stands on both of its sides", "토큰마다 그 양쪽의 글로부터 그 토큰")
+        if self.settings.predict == "bilm":
+            asks = ("forward the next token, backward the one before", "순방향은 다음 토큰, 역방향은 앞 토큰")
+        names = [TERM_NAMES[term] for term in self.terms]
+        return BatchView(asks, view_aligned(batch, list(batch.targets), names, padding=batch.padding))
 
     def batch(self, rows: Sequence[WrappedRow], chance: Chance) -> ClozeBatch:
         fields = join(rows, rows[0].most, self.length)

@@ -37,6 +37,7 @@ from etude.errors import UserError
 from etude.models.base import Model, require
 from etude.models.static import Static
 from etude.objectives.base import Batch, PretrainingObjective, Row, Term, join
+from etude.objectives.batch_view import BatchView, TokenView, view_list
 from etude.objectives.word_vectors.kernels import inner_loops
 from etude.settings import Strict
 from etude.text.corpus.cooccurrence import Cooccurrences, CountSettings, count_cooccurrences
@@ -166,6 +167,21 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
             logs=torch.from_numpy(np.log(counts).astype(np.float32)),
             weights=torch.from_numpy(weights.astype(np.float32)),
         )
+
+    def view_batch(self, model: Static, batch: EntryBatch) -> BatchView:
+        asks = ("how often two words meet, as the product of their vectors", "두 낱말이 만난 횟수를 벡터의 곱으로")
+        entries = zip(
+            batch.tokens.tolist(),
+            batch.columns.tolist(),
+            batch.logs.exp().tolist(),
+            batch.weights.tolist(),
+            strict=True,
+        )
+        items = [
+            TokenView(word, targets=(context,), note=f"X = {count:.2f}, weight {weight:.2f}")
+            for word, context, count, weight in entries
+        ]
+        return BatchView(asks, view_list(items, ("meets", "+"), batch.layout.host))
 
     # --- learning -----------------------------------------------------------------------------------
 

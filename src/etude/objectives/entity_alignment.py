@@ -41,6 +41,7 @@ from etude.nn.norm import Norm
 from etude.nn.states import States
 from etude.objectives import masked
 from etude.objectives.base import IGNORE, Stat, Term
+from etude.objectives.batch_view import BatchView, TokenView
 from etude.objectives.masked import Masked, MaskedBatch
 from etude.objectives.parts.entity_noise import Noise, aligned_entities, alignment_slots, limit_entities
 from etude.objectives.parts.masking import Places
@@ -200,6 +201,23 @@ class EntityAlignment(Masked):
             candidates=torch.from_numpy(table_rows),
             distinct=candidates,
         )
+
+    def view_batch(self, model: Transformer, batch: MaskedBatch) -> BatchView:
+        assert isinstance(batch, EntityBatch)
+        view, used = super().view_batch(model, batch), batch.entity_targets != IGNORE
+        entities = batch.distinct[batch.entity_targets[used].numpy()]
+        at = dict(zip(batch.aligned[used].tolist(), entities.tolist(), strict=True))
+        starts = np.cumsum([0, *(len(sequence.tokens) for sequence in view.sequences)])
+
+        def add(token: TokenView, place: int) -> TokenView:
+            return replace(token, entity=at[place]) if place in at else token
+
+        sequences = [
+            replace(sequence, tokens=[add(token, start + number) for number, token in enumerate(sequence.tokens)])
+            for sequence, start in zip(view.sequences, starts.tolist(), strict=False)
+        ]
+        asks = (f"{view.asks[0]}; and the entity of every mention", f"{view.asks[1]}, 그리고 언급된 개체")
+        return replace(view, asks=asks, sequences=sequences)
 
     def _is_rich(self, batch: MaskedBatch, entities: np.ndarray) -> np.ndarray:
         """(N,) whether a token's sequence has the entities it needs to be learnt from."""

@@ -31,6 +31,7 @@ from etude.nn.initialization import draw_key, init_weights
 from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, PretrainingObjective, Stat, Term
+from etude.objectives.batch_view import BatchView, Words, view_slots
 from etude.objectives.parts.heads import MaskedHead, token_table
 from etude.objectives.rows import segments
 from etude.objectives.rows.masked_rows import Corruption, Masking, SlotBatch
@@ -53,6 +54,18 @@ class Settings(Masking):
                 "set markers=true, or sentence=none"
             )
         return self
+
+
+SENTENCE_NOTES: dict[tuple[str, int], Words] = {
+    ("next", 0): ("next 0: B follows A in the text", "next 0: B는 A 바로 뒤의 글"),
+    ("next", 1): ("next 1: B comes from elsewhere", "next 1: B는 다른 곳의 글"),
+    ("order", 0): ("order 0: A and B stand in their order", "order 0: A와 B가 제 순서"),
+    ("order", 1): ("order 1: A and B are swapped", "order 1: A와 B의 순서가 바뀜"),
+}  # of (sentence task, label)
+SENTENCE_ASKS: dict[str, Words] = {
+    "next": ("of each pair, whether B follows A", "B가 A 뒤의 글인지"),
+    "order": ("of each pair, whether it stands in its order", "A와 B가 제 순서인지"),
+}
 
 
 @dataclass(kw_only=True)
@@ -93,6 +106,19 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
         if self.sentence is not None:
             counts["sentence"] = int((sentence_labels != IGNORE).sum())
         return MaskedBatch(**fields, counts=counts, labels=torch.from_numpy(labels))
+
+    def view_batch(self, model: Transformer, batch: MaskedBatch) -> BatchView:
+        mask, labels, kind = self.corruption.special.mask, batch.labels.tolist(), self.settings.sentence
+        notes = [SENTENCE_NOTES.get((kind, label), ("", "")) for label in labels]
+
+        def mark(token: int, target: int) -> str:
+            return "masked" if token == mask else "kept" if token == target else "random"
+
+        asks = ("the true token at every marked place", "표시된 자리마다 원래 토큰")
+        if self.settings.sentence in SENTENCE_ASKS:
+            question = SENTENCE_ASKS[self.settings.sentence]
+            asks = (f"{asks[0]}; and {question[0]}", f"{asks[1]}, 그리고 {question[1]}")
+        return BatchView(asks, view_slots(batch, batch.index, batch.targets, mark, notes, batch.padding))
 
     def frame(self, ids: np.ndarray, context: int | None) -> np.ndarray:
         return self.corruption.frame(ids, context)

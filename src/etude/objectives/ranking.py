@@ -29,6 +29,7 @@ from etude.nn.packed import Layout, Packed
 from etude.nn.precision import upcast
 from etude.nn.window_layer import WindowLayer
 from etude.objectives.base import Batch, PretrainingObjective, Row, Stat, Term, join
+from etude.objectives.batch_view import BatchView, TokenView, view_list
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import Specials
@@ -102,6 +103,21 @@ class Ranking(PretrainingObjective[Static, Row, RankBatch]):
             negatives=torch.from_numpy(np.concatenate(negatives)),
             scored=scored.float(),
         )
+
+    def view_batch(self, model: Static, batch: RankBatch) -> BatchView:
+        half = self.settings.window // 2
+        asks = (
+            f"the word between {half} others on each side above one drawn at random",
+            f"양쪽 {half}개 낱말 사이의 낱말이 무작위로 뽑은 낱말보다 높게",
+        )
+        scored, negatives = batch.scored.tolist(), batch.negatives.tolist()
+        items = [
+            TokenView(
+                word, targets=tuple(negatives[place]) if scored[place] else (), note="" if scored[place] else "read"
+            )
+            for place, word in enumerate(batch.tokens.tolist())
+        ]
+        return BatchView(asks, view_list(items, ("above", ">"), batch.layout.host))
 
     def _draw(self, chance: Chance, row: Row) -> np.ndarray:
         """(n, K) words of the dictionary, each as likely; a draw may be the word itself, which then adds the margin."""

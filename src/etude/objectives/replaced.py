@@ -38,6 +38,7 @@ from etude.nn.packed import Packed
 from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import PretrainingObjective, Stat, Term
+from etude.objectives.batch_view import BatchView, view_slots
 from etude.objectives.parts.discriminator import CorruptedText, Detector, Restorer
 from etude.objectives.parts.heads import MaskedHead
 from etude.objectives.parts.token_sampling import put, sample
@@ -101,6 +102,8 @@ BOTH_SIDES = (
 
 
 class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow, ReplacedBatch]):
+    views_by_weights = True  # the generator draws
+
     def __init__(self, settings: Settings, model: transformer.Transformer, special: Specials) -> None:
         super().__init__()
         if model.causal:
@@ -133,6 +136,22 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
             self.discriminator.name: self.discriminator.count(fields["layout"].total, used),
         }
         return ReplacedBatch(**fields, counts=counts, keys=torch.from_numpy(keys))
+
+    @torch.no_grad()
+    def view_batch(self, model: transformer.Transformer, batch: ReplacedBatch) -> BatchView:
+        """The text that the discriminator reads; without weights, that of the generator."""
+        asks = ("of every token, whether it was replaced", "모든 토큰이 바뀐 것인지 아닌지")
+        if self.settings.variant != "electra":
+            asks = ("the true token behind every replaced one", "바뀐 토큰마다 원래 토큰")
+        read, marks = batch, ("masked", "kept")
+        if batch.tokens.device == model.embedding.tokens.weight.device:
+            read = replace(batch, tokens=self._corrupt(*self._predict(model, batch), batch).tokens)
+            marks = ("replaced", "same")
+
+        def mark(token: int, target: int) -> str:
+            return marks[token == target]
+
+        return BatchView(asks, view_slots(read, batch.index, batch.targets, mark, padding=batch.padding))
 
     def trunks(self) -> list[Model]:
         return [self.generator]

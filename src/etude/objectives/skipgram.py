@@ -24,6 +24,7 @@ from torch import Tensor
 from etude.models.base import Model
 from etude.models.static import Static
 from etude.objectives.base import Term
+from etude.objectives.batch_view import Words
 from etude.objectives.word_vectors.batched_update import Inputs, blocks, losses, make_pairs, make_targets, update_table
 from etude.objectives.word_vectors.windows import WindowBatch, Windows, WindowSettings, check_model
 from etude.text.tokenizer.special_tokens import Specials
@@ -34,6 +35,10 @@ class Settings(WindowSettings):
 
 
 class SkipGram(Windows):
+    @property
+    def task_words(self) -> tuple[str, str, Words]:
+        return "from a word, those around it", "낱말로 그 주위 낱말들을 예측", ("predicts", "→")
+
     def predictions(self, around: np.ndarray) -> int:
         return int(around.sum())
 

@@ -33,6 +33,7 @@ from etude.nn.packed import HOST_VALUE, Layout, Packed, positions_from_bounds
 from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Stat, Term
+from etude.objectives.batch_view import BatchView, SequenceView, TokenView, spans, view_aligned
 from etude.objectives.rows.pairs import GRAINS, PairRow, PairRows, row_size
 from etude.objectives.rows.sizes import grain_of, next_power, sequence_length
 from etude.settings import Strict
@@ -146,6 +147,17 @@ class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
 
     def rows(self, corpus: Corpus, seed: int) -> PairRows:
         return PairRows(corpus, seed, self.row_tokens, self.length, self.end, self.bucketed)
+
+    def view_batch(self, model: Seq2Seq, batch: TranslationBatch) -> BatchView:
+        """A source, and under it its target, which begins behind a start token."""
+        ids, padding = batch.source.tokens.tolist(), batch.padding
+        targets = view_aligned(batch, [batch.targets], name="target", padding=padding)
+        sources = [
+            SequenceView([TokenView(token) for token in ids[start:stop]], name="source")
+            for start, stop in spans(batch.source, padding)
+        ]
+        pairs = [part for pair in zip(sources, targets, strict=True) for part in pair]
+        return BatchView(("the next token of the target, from source and target so far", "번역문의 다음 토큰"), pairs)
 
     def find_problems(self, corpus: Corpus) -> list[str]:
         rows = self.rows(corpus, seed=0)

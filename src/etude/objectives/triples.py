@@ -37,12 +37,14 @@ from etude.models.base import Model, require
 from etude.models.graph_embedding import GraphEmbedding
 from etude.nn.packed import Layout
 from etude.objectives.base import Batch, PretrainingObjective, Stat, Term
+from etude.objectives.batch_view import BatchView, TokenView, view_list
 from etude.objectives.parts.link_ranks import rank_answers
 from etude.objectives.parts.triple_losses import LossName, logistic_losses, margin_loss, softmax_loss
 from etude.objectives.rows.triples import TripleRow, TripleRows, head_shares, subsampling_weights
 from etude.settings import ReadsGraph
 from etude.text.tokenizer.special_tokens import Specials
 
+SHOWN_NEGATIVES = 4  # candidates of a triple, for a person
 NO_NEGATIVE = -1e4  # the score of a candidate that is the answer itself: far below any other, and finite
 
 
@@ -102,6 +104,26 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         if settings.subsampling and corpus.split == "train":
             weights = subsampling_weights(corpus.triples, len(graph.relations))
         return TripleRows(corpus, settings.row_tokens, seed, shares, weights)
+
+    def view_batch(self, model: GraphEmbedding, batch: TripleBatch) -> BatchView:
+        """Triples with one end asked for; targets are the answer, then the candidates it is told from."""
+        groups = np.arange(len(batch.tokens)) // self.settings.share
+        if batch.places is not None:
+            groups = batch.places.numpy() // self.settings.share
+        negatives = batch.negatives.tolist()
+        values = (batch.tokens.tolist(), batch.relations.tolist(), batch.answers.tolist(), batch.wants_head.tolist())
+        items = [
+            TokenView(
+                known,
+                targets=(answer, *negatives[group][:SHOWN_NEGATIVES]),
+                relation=relation,
+                note="head" if wants_head else "tail",
+            )
+            for group, known, relation, answer, wants_head in zip(groups.tolist(), *values, strict=True)
+        ]
+        return BatchView(
+            ("the missing end of each triple, among others", "삼중항마다 빠진 쪽"), view_list(items, ("", ""))
+        )
 
     def batch(self, rows: Sequence[TripleRow], chance: Chance) -> TripleBatch:
         settings = self.settings

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from etude.graph.graph import Graph
     from etude.inference.model import LoadedModel
     from etude.inference.task_model import TaskModel
+    from etude.pretraining.training_batch import TrainingBatch
+    from etude.recipes.schema import Recipe
+    from etude.text.corpus.corpus import Corpus
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.heads import HeadReport
@@ -150,6 +153,44 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
     if not isinstance(record, dict):
         raise UserError(f"{place}: a question is a JSON object with `question` and `choices`.")
     return record, place
+
+
+def batch(
+    recipe: str | Path | Recipe,
+    corpus: str | Path | Corpus | Graph,
+    *,
+    step: int = 0,
+    sequences: int = 4,
+    entities: str | Path | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> TrainingBatch:
+    """What a model reads in a step of its training, and what it is asked: masked tokens, next tokens, windows, pairs.
+
+    Args:
+        recipe: A recipe: a name, or a .yaml file; or a run, of which ELECTRA's generator draws with its own weights.
+        corpus: A prepared corpus; of a recipe over triples, a prepared graph.
+        step: Which step, from 0; the same sequences as in a run with this seed.
+        sequences: How many of its sequences to show.
+        entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
+        out: Write them as a page, .html.
+        settings: Settings of the recipe to change: objective.mask_rate=0.3
+    """
+    require_at_least("step", step, 0)
+    require_at_least("sequences", sequences, 1)
+    page_file = _check_page(out, "sequences are")
+    from etude.pretraining.training_batch import build_training_batch
+
+    result = build_training_batch(
+        recipe, corpus, step=step, sequences=sequences, entities=entities, overrides=dict(settings or {})
+    )
+    if page_file is not None:
+        from etude.train.checkpoint import write_text
+        from etude.view.batch_page import render_batch_page
+
+        title = f"{result.recipe.name}, step {result.step}"
+        write_text(page_file, render_batch_page(result.view, result.names, title, result.describe()))
+    return result
 
 
 def graph(graph: str | Path | Graph) -> Graph:

@@ -42,6 +42,7 @@ from etude.errors import UserError
 from etude.models.base import Model, require
 from etude.models.static import Static
 from etude.objectives.base import Batch, PretrainingObjective, Row, Term, join
+from etude.objectives.batch_view import BatchView, TokenView, Words, view_list
 from etude.objectives.word_vectors.kernels import inner_loops
 from etude.objectives.word_vectors.kernels.tables import (
     NO_NOISE,
@@ -238,6 +239,27 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
             starts=np.searchsorted(indices, edges),
             pairs=pairs[edges_of_blocks],
         )
+
+    def view_batch(self, model: Static, batch: WindowBatch) -> BatchView:
+        """Each word that was kept, with the words around it in the window that it drew."""
+        words, low, high = batch.words.tolist(), batch.low.tolist(), batch.high.tolist()
+        items = [
+            TokenView(word, targets=tuple(words[low[at] : at] + words[at + 1 : high[at]]))
+            for at, word in enumerate(words)
+        ]
+        told = "noise words" if self.settings.output == "negative" else "the nodes of a tree"
+        english, korean, joint = self.task_words
+        kept = f"{len(words):,} of {len(batch.tokens):,} words are kept"
+        asks = (
+            f"{english}, told from {told}; {kept}",
+            f"{korean}; {len(batch.tokens):,}개 낱말 가운데 {len(words):,}개를 남김",
+        )
+        return BatchView(asks, view_list(items, joint, batch.starts))
+
+    @property
+    @abstractmethod
+    def task_words(self) -> tuple[str, str, Words]:
+        """What is asked, in English and Korean, and what stands between a word and those around it."""
 
     @abstractmethod
     def predictions(self, around: np.ndarray) -> int:
