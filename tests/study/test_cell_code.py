@@ -23,13 +23,14 @@ CELLS: dict[str, Callable[[], str]] = {
     "word2vec.classify": lambda: cell_code.transfer("static", "skipgram", "classify"),
     "distilled": lambda: cell_code.distillation(("transformer", "distill"), ("transformer", "masked")),
     "gpt.prompt": lambda: cell_code.prompt("transformer", "causal", "classify"),
+    "baseline.classify": lambda: cell_code.baseline("classify"),
     "majority.tag": lambda: cell_code.majority("tag"),
     "majority.classify": lambda: cell_code.majority("classify"),
 }
 TRANSFERS = {"bert.tag", "bert.classify", "word2vec.classify"}
 PRETRAININGS = {"bert", "gpt", "word2vec"}
 OPENED = {"distilled", "gpt.prompt"}  # open a finished run: a teacher, what is asked
-MAJORITIES = {"majority.tag", "majority.classify"}
+MAJORITIES = {"majority.tag", "majority.classify", "baseline.classify"}  # read no run
 
 # an edited module -> the cells whose results are made again
 EDITS: dict[str, set[str]] = {
@@ -48,7 +49,9 @@ EDITS: dict[str, set[str]] = {
     "transfer/finetune.py": TRANSFERS,
     "tasks/tag/task.py": {"bert.tag", "majority.tag"},
     "objectives/skipgram.py": {"word2vec", "word2vec.classify"},
-    "models/transformer.py": TRANSFERS | OPENED | {"initial", "bert", "gpt", "majority.classify"},  # its heads name it
+    "models/transformer.py": TRANSFERS
+    | OPENED
+    | {"initial", "bert", "gpt", "majority.classify", "baseline.classify"},  # its heads name it
     "train/loop.py": PRETRAININGS | TRANSFERS | {"distilled"},
 }
 

@@ -79,6 +79,11 @@ def prompt(model: str, objective: str, task: str) -> str:
     )  # fmt: skip
 
 
+def baseline(task: str) -> str:
+    """A linear model of plain text, scored one by one."""
+    return fingerprint("etude.baselines.registry", "etude.tasks.outcomes", _task(task))
+
+
 def majority(task: str) -> str:
     """The most frequent answer, scored one by one."""
     return fingerprint("etude.tasks.outcomes", _task(task))

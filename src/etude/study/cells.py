@@ -25,9 +25,9 @@ from etude.study.folder_checksums import verify_cell, write_cell_checksums
 from etude.text.run_checksums import CHECKSUMS
 from etude.train import checkpoint
 
-Kind = Literal["pretrain", "distill", "untrained", "start", "transfer", "direct", "prompt", "majority"]
+Kind = Literal["pretrain", "distill", "untrained", "start", "transfer", "direct", "prompt", "baseline", "majority"]
 PRETRAININGS = ("pretrain", "distill")  # cells that learn from text
-SCORED = ("transfer", "direct", "prompt", "majority")  # cells that end in a score
+SCORED = ("transfer", "direct", "prompt", "baseline", "majority")  # cells that end in a score
 State = Literal["done", "failed", "begun", "absent"]
 RESULT, ERROR = "result.json", "error.json"
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from etude.baselines import registry as baselines
 from etude.errors import UserError
 from etude.hub.run_weights import save_final
 from etude.inference.model import load as load_model
@@ -279,6 +280,22 @@ def _task_settings(arguments: dict[str, Any]) -> Any:
     return validate_settings(task_module(arguments["task"]).Settings, values, parse_overrides({}), "task")
 
 
+def _fit_baseline(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+    """Fit a linear model of plain text to the labels, and score it."""
+    arguments, started = cell.arguments, time.perf_counter()
+    module, settings = task_module(arguments["task"]), _task_settings(arguments)
+    train, test, dev = (module.read(arguments[part], arguments["columns"]) for part in ("train", "test", "dev"))
+    seed = arguments["settings"]["train.seed"]
+    baseline = baselines.fit(
+        arguments["baseline"], arguments["task"], settings, train, seed, columns=arguments["columns"]
+    )
+    scoring = baseline.task.scoring
+    outcomes = {name: scoring.outcome(part, baseline.predict(part)) for name, part in (("test", test), ("dev", dev))}
+    cost = {"step": 0, "tokens": 0, "flops": 0, "seconds": time.perf_counter() - started}
+    result = _save_outcome(outcomes["test"], work, scoring, test)
+    return {**result, "dev": float(outcomes["dev"].score()), **cost}
+
+
 def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
     arguments = cell.arguments
     module = task_module(arguments["task"])
@@ -301,6 +318,7 @@ CELL_RUNNERS = {
     "transfer": _run_transfer,
     "direct": _answer_directly,
     "prompt": _answer_prompts,
+    "baseline": _fit_baseline,
     "majority": _score_majority,
 }
 

@@ -7,6 +7,8 @@ every column once per unit, a pair of pre-training seed and transfer seed. The b
     random frozen     its initial weights, frozen, under the same head: what a head alone can do
     majority          no model: the most frequent answer
 
+and, where a study asks for them, linear models of plain text (tf-idf, n-grams), which need no pre-training.
+
 How a plan is made: planner.py. Its cells: plan_cells.py.
 """
 
@@ -30,7 +32,7 @@ from etude.study.settings import Changes, Entry, Localized, Study
 from etude.study.text_source import TextSource
 from etude.text.corpus.corpus import Corpus
 
-RowKind = Literal["contender", "start", "control", "frozen", "majority", "trial"]
+RowKind = Literal["contender", "start", "control", "frozen", "baseline", "majority", "trial"]
 Unit = tuple[int, int]
 
 
@@ -155,6 +157,11 @@ class Plan:
         if draft.entry.name not in self.speeds:
             self.speeds[draft.entry.name] = self.machine.tokens_per_second(draft.recipe, draft.corpus)
         return self.speeds[draft.entry.name]
+
+    def tune_grid(self, row: Row) -> list[Changes]:
+        """List the settings of its transfers that are tried on dev; [{}] where nothing is to be tried."""
+        has_settings = row.kind not in ("majority", "baseline")
+        return self.study.tune_grid(row.kind == "control") if has_settings else [{}]
 
     def pending_cells(self) -> list[Cell]:
         """List the cells that are not done."""

@@ -38,7 +38,7 @@ def list_cells(plan: Plan) -> Iterator[Cell]:
                 yield base
             for second in range(plan.study.seeds.transfer):
                 for column in plan.columns:
-                    for number, tuned in enumerate(plan.study.tune_grid() if row.kind != "majority" else [{}]):
+                    for number, tuned in enumerate(plan.tune_grid(row)):
                         cell = transfer_cell(plan, row, column, (seed, second), tuned, base)
                         plan.trials[row.name, column.name, number, (seed, second)] = cell.key
                         yield cell
@@ -131,11 +131,13 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     task, files = plan.study.tasks[column.task], plan.files[column.task]
     unit_number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
     # the drawn labels are drawn evenly, so the majority is that of all there are
-    train = files.write_train(column.labels if base is not None else None, unit_number)
+    train = files.write_train(column.labels if row.kind != "majority" else None, unit_number)
     examples = train.read_bytes().count(b"\n")
     settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
-    kind: Literal["majority", "direct", "prompt", "transfer"] = "majority" if base is None else "transfer"
-    if row.draft is None:
+    kind: Literal["majority", "baseline", "direct", "prompt", "transfer"] = "majority"
+    if row.kind == "baseline":
+        kind, code = "baseline", cell_code.baseline(task.kind)
+    elif row.draft is None:
         code = cell_code.majority(task.kind)
     else:
         kind = "direct" if task.direct else "transfer" if task.prompt is None else "prompt"
@@ -153,6 +155,9 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
     }  # fmt: skip
+    if kind == "baseline":
+        arguments["baseline"] = row.name
+        depends += [row.name, unit_number]
     if task.prompt is not None:
         arguments["prompt"] = task.prompt.model_dump(mode="json")
         depends += [arguments["prompt"], settings["train.seed"] if base else None]  # which examples are shown
@@ -203,6 +208,9 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
             settings = {name: value for name, value in settings.items() if name not in LENGTHS}
             settings["train.epochs"] = study.control.epochs
         settings |= study.control.set
+        if any(name in study.control.tune for name in LENGTHS):
+            settings = {name: value for name, value in settings.items() if name not in LENGTHS}
+        settings |= {name: tuned[name] for name in study.control.tune}
     settings = {"train.precision": plan.machine.precision, **settings}  # a study may ask for its own
     settings |= {"train.seed": seed, "train.device": plan.machine.device}
     if row.draft is not None and "train.eval_every" not in settings:

@@ -51,6 +51,7 @@ def make_plan(
     for name, contender in study.controls().items():
         draft = drafted[contender]
         plan.rows.append(Row(name, "control", _localize_baseline(name), draft))
+    plan.rows += [Row(name, "baseline", BASELINE_LABELS[name], None) for name in study.control.baselines]
     plan.rows.append(Row(FROZEN, "frozen", _localize_baseline(FROZEN), drafts[0]))
     plan.rows.append(Row(MAJORITY, "majority", _localize_baseline(MAJORITY), None))
     for cell in (*plan.tuning_cells.values(), *list_cells(plan)):
@@ -93,6 +94,11 @@ def _tune(plan: Plan, draft: Draft, drafts: list[Draft]) -> Draft:
 
 BASELINE_NAMES: dict[str, str] = {
     "no pre-training": "사전 학습 없음", FROZEN: "고정된 무작위 인코더", MAJORITY: "최빈값",
+}  # fmt: skip
+
+
+BASELINE_LABELS: dict[str, Localized] = {
+    "tfidf": {"en": "tf-idf, linear", "ko": "tf-idf, 선형"}, "ngrams": {"en": "bag of n-grams", "ko": "n-gram 모음"},
 }  # fmt: skip
 
 

@@ -51,11 +51,11 @@ class TaskPrompt(Strict):
     )
     shots: int = Field(default=0, ge=0, description="examples shown before each question")
     over: int | None = Field(default=None, ge=0, description="shots whose score is subtracted: the gain of the others")
-    instruction: str = ""
-    delimiter: str = " "
-    separator: str = "\n\n"
-    compared: Rule = "tokens"
-    answer_context: str = "Answer:"
+    instruction: str = Field(default="", description="stands once, before everything")
+    delimiter: str = Field(default=" ", description="before an answer, and part of what is predicted")
+    separator: str = Field(default="\n\n", description="between examples")
+    compared: Rule = Field(default="tokens", description="how answers are compared; inference/likelihood.py tells")
+    answer_context: str = Field(default="Answer:", description="what stands before an answer without its question")
 
     @model_validator(mode="after")
     def _check_shots(self) -> Self:

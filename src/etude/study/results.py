@@ -87,7 +87,7 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
         if outcomes.has_scores(row.name, column.name)
     }
     tuned = {
-        name: plan.study.tune_grid()[number]
+        name: plan.tune_grid(row)[number]
         for (row_name, name), number in outcomes.chosen.items()
         if row_name == row.name
     }
@@ -96,7 +96,7 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
         "name": row.name, "label": row.label, "kind": row.kind, "amount": row.amount, "scores": scores, "mean": mean,
         "partial": {name: {"mean": fmean(values), "seeds": values, "planned": len(plan.units)}
                     for (row_name, name), values in outcomes.partial.items() if row_name == row.name},
-        "tuned": {name: changes for name, changes in tuned.items() if changes and row.kind != "majority"},
+        "tuned": {name: changes for name, changes in tuned.items() if changes},
         "failed": sorted({message for key, message in outcomes.errors.items()
                           if plan.cells[key].position["row"] == row.name}),
     }  # fmt: skip

@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from etude.baselines.registry import supports
 from etude.errors import UserError, suggest_name
 from etude.recipes.datasets import resolve_dataset
 from etude.recipes.document import Document, parse_file
@@ -202,6 +203,13 @@ class Control(Strict):
     of: list[str] | Literal["first", "all"] = Field(default="first", description="whose model is taken")
     epochs: int | None = Field(default=None, ge=1, description="over the labels; as many as everybody's if None")
     set: Changes = Field(default_factory=dict)
+    tune: dict[str, list[Any]] = Field(
+        default_factory=dict,
+        description="settings chosen on dev for it alone: new weights want other rates",
+    )
+    baselines: list[Literal["tfidf", "ngrams"]] = Field(
+        default_factory=list, description="linear models of plain text, as rows of their own (baselines/registry.py)"
+    )
 
 
 class Claim(Strict):
@@ -329,7 +337,7 @@ class Study(Strict):
             if task.made == "sense" and not self.text.pseudo_words:
                 where = document.place(("tasks", name, "made"))
                 raise UserError(f"{where}: senses are those of pseudo-words: set text.pseudo_words, such as 20.")
-        row_names = [entry.name for entry in entries] + [*self.controls(), FROZEN, MAJORITY]
+        row_names = [entry.name for entry in entries] + [*self.controls(), *self.control.baselines, FROZEN, MAJORITY]
         task_names = [MEAN, *self.tasks, *(f"{task}@{labels}" for task, labels in tasks if labels is not None)]
         for number, claim in enumerate(self.claims):
             for key, reference, known in (
@@ -349,6 +357,7 @@ class Study(Strict):
         self._check_trials(document)
         self._check_transfers(document)
         self._check_teachers(document)
+        self._check_baselines(document)
         for name in self.control.of if isinstance(self.control.of, list) else []:
             if name not in self.contenders:
                 where = document.place(("control", "of"))
@@ -410,6 +419,16 @@ class Study(Strict):
                         where = document.place(("contenders", own))
                         raise UserError(f"{where}: a {role} is a masked model, and this recipe learns something else.")
 
+    def _check_baselines(self, document: Document) -> None:
+        """Check that every task has the baselines that are asked for, and that none has a contender's name."""
+        for baseline in self.control.baselines:
+            where = document.place(("control", "baselines"))
+            if baseline in self.contenders:
+                raise UserError(f"{where}: a contender is called '{baseline}' too; choose another name for it.")
+            for name, task in self.tasks.items():
+                if not supports(baseline, task.kind) or task.prompt is not None or task.direct:
+                    raise UserError(f"{where}: there is no baseline '{baseline}' for {name}. Leave it out.")
+
     def _rivals(self, name: str) -> list[str]:
         """List the contenders whose FLOPs say how long this one trains, directly or not."""
         rivals: list[str] = []
@@ -450,13 +469,13 @@ class Study(Strict):
         """Check the settings of every transfer, so that no pre-training is spent before a misspelt one is met."""
         for name, task in self.tasks.items():
             for contender, settings in self.contenders.items():
-                for tuned in self.tune_grid():
+                for tuned in [*self.tune_grid(), *self.tune_grid(is_control=True)]:
                     changes = {**self.transfer, **task.set, **settings.transfer, **tuned}
                     try:
                         check_settings(resolve_dataset(task.kind, {})[0], changes)
                     except UserError as error:
                         own = ("tasks", name, "set"), ("contenders", contender, "transfer")
-                        sections: tuple[tuple[str, ...], ...] = (*own, ("transfer",), ("tune",))
+                        sections: tuple[tuple[str, ...], ...] = (*own, ("transfer",), ("tune",), ("control", "tune"))
                         paths = ((*section, key) for section in sections for key in changes if key in str(error))
                         place = next((document.places[path] for path in paths if path in document.places), "")
                         message = re.sub(r"^the override .*?: ", "", str(error))
@@ -498,8 +517,10 @@ class Study(Strict):
         """List (task, labels) of every column."""
         return [(name, amount) for name, task in self.tasks.items() for amount in task.amounts]
 
-    def tune_grid(self) -> list[Changes]:
-        return [dict(zip(self.tune, values, strict=True)) for values in itertools.product(*self.tune.values())]
+    def tune_grid(self, is_control: bool = False) -> list[Changes]:
+        """List the settings of transfers that are tried; of a control, with what is tried for it alone."""
+        grid = {**self.tune, **(self.control.tune if is_control else {})}
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
     def dump(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)

@@ -48,7 +48,7 @@ class StudyOutcomes:
         if plan.is_waiting(row):
             return  # its settings are not chosen yet: cells of others may lie there from a study without trials
         candidates = []
-        for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
+        for number in range(len(plan.tune_grid(row))):
             keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
             if all(store.state(key) == "done" for key in keys):
                 candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
@@ -69,7 +69,7 @@ class StudyOutcomes:
         """Keep the scores of the seeds that are done; of several tuned settings, of the one with the most."""
         plan, store = self.plan, self.plan.store
         listed: list[list[float]] = []
-        for number in range(len(plan.study.tune_grid()) if row.kind != "majority" else 1):
+        for number in range(len(plan.tune_grid(row))):
             keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
             listed.append([float(load_outcome(store, key).score()) for key in keys if store.state(key) == "done"])
         scores = max(listed, key=len)
