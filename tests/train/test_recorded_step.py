@@ -294,8 +294,10 @@ def test_dropout_is_drawn_anew_in_every_replay() -> None:
 
 
 @pytest.mark.gpu
-def test_a_failed_recording_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
-    loop = build(tmp_path, "gpt2-toy", recorded=True, device="cuda", **GPU)
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_failed_recording_leaves_a_run_that_goes_on(tmp_path: Path, dropout: float) -> None:
+    """Dropout too: the generator of random numbers must not go on believing in the recording."""
+    loop = build(tmp_path, "gpt2-toy", recorded=True, device="cuda", **GPU, model__dropout=dropout)
     plain = loop.objective.loss
 
     def waits(*given: Any) -> Any:

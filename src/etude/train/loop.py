@@ -397,7 +397,12 @@ class Loop:
         return norm.detach()
 
     def _seed_dropout(self, number: int, batch: Batch) -> None:
-        torch.manual_seed(fold(self.settings.seed, number, int(batch.slots[0]), "dropout") >> 1)
+        """Seed what dropout draws from; torch.manual_seed formats a stack trace for every other kind of device."""
+        seed = fold(self.settings.seed, number, int(batch.slots[0]), "dropout") >> 1
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            torch.cuda.default_generators[index].manual_seed(seed)
 
     def _to_device(self, batch: Batch) -> Batch:
         """Move a batch to the device; a CPU without compilation drops the padding that keeps shapes static."""

@@ -96,10 +96,24 @@ class CudaGraph:
             # thread_local: another thread may allocate meanwhile; it does not launch anything on this stream
             with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
                 self.sums = function()
+        except Exception:
+            self._release_generator()
+            raise
         finally:
             torch.cuda.set_stream(current)  # torch stays on the other stream where a recording fails
             if was_enabled:
                 gc.enable()
+
+    def _release_generator(self) -> None:
+        """Free the generator of random numbers, which believes that a recording that failed goes on.
+
+        Every later draw in this process would raise "Offset increment outside graph capture"; a recording that ends
+        well takes the belief away.
+        """
+        torch.cuda.synchronize(self.stream.device)
+        value = torch.zeros(1, device=self.stream.device)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(self.stream.device)):
+            value.add_(1)
 
     def replay(self) -> Sums:
         self.graph.replay()

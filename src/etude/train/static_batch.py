@@ -6,8 +6,10 @@ be baked into the recording, so while a step is recorded those values are replac
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Hashable
 from dataclasses import fields
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import Tensor
 from etude.nn.packed import HOST_VALUE, Layout, Packed
 
 BatchT = TypeVar("BatchT", bound=Packed)
+HELPERS = ("static_batch.py", "packed.py")  # through which others read the host
 
 
 class NotRecordable(Exception):
@@ -61,7 +64,10 @@ class HostValue:
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
     def _error(self) -> NotRecordable:
-        return NotRecordable(f"the step reads {self.name} on the host")
+        paths = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_stack()]
+        reads = [(path.name, line) for path, line in paths if "etude" in path.parts and path.name not in HELPERS]
+        place = f" ({reads[-1][0]}:{reads[-1][1]})" if reads else ""
+        return NotRecordable(f"the step reads {self.name} on the host{place}")
 
 
 def signature(packed: Packed) -> tuple[Hashable, ...]:
