@@ -53,6 +53,7 @@ class PublishedModel:
     files: dict[str, str] = field(default_factory=dict)  # of the tokenizer
     submodels: dict[str, PublishedModel] = field(default_factory=dict)  # in subfolders: ELECTRA's generator
     notes: tuple[str, ...] = ()  # for the user: rows that were left out
+    binary_files: dict[str, bytes] = field(default_factory=dict)  # of the tokenizer: SentencePiece models
     usage: tuple[str, ...] = ()  # how to open the folder, where not by a class of transformers
 
     @property
@@ -175,6 +176,10 @@ def write_published(published: PublishedModel, folder: Path) -> None:
         write_published(submodel, folder / name)
     for name, text in published.files.items():
         checkpoint.write_text(folder / name, text)
+    for name, content in published.binary_files.items():
+        with explain_write_failure(folder / name):
+            (folder / name).write_bytes(content)
+            checkpoint.flush(folder / name)
     checkpoint.write_text(folder / "config.json", json.dumps(published.config, indent=1) + "\n")
     write_tensors(published.tensors, folder / "model.safetensors")
 

@@ -54,7 +54,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
         return _export_ernie(run, tensors, folder)
     is_translator = recipe.objective_kind == "translate"
     if is_translator:
-        reason = translator_files.describe_mismatch(recipe, run.tokenizer.special)
+        reason = translator_files.describe_mismatch(recipe, run.tokenizer)
     else:
         reason = describe_mismatch(recipe, tensors)
     if reason:

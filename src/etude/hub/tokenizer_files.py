@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UserError
+from etude.hub import sentencepiece_files
 from etude.models.framing import Framing
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -31,11 +32,8 @@ TOKEN_NAMES = {
 
 def open_tokenizer(folder: Path) -> Tokenizer:
     """Open the tokenizer of a published folder."""
-    if (folder / "source.spm").is_file() and not (folder / "tokenizer.json").is_file():
-        raise UserError(
-            f"{folder} has a SentencePiece file for sources and one for targets (source.spm, target.spm), and a model "
-            "here has one tokenizer for both. Put a tokenizer.json of its vocab.json there that splits both languages."
-        )
+    if sentencepiece_files.has_sentencepiece(folder):
+        return sentencepiece_files.open_tokenizers(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json")):
         hint = (
             " A SentencePiece file alone (spiece.model) cannot be read." if (folder / "spiece.model").is_file() else ""

@@ -2,7 +2,8 @@
 
 A run keeps its weights under our names; export writes a published class, import reads one. An exported folder carries
 our tokenizer as a PreTrainedTokenizerFast whose post-processor ends a source as training did, in the place of Marian's
-pair of SentencePiece files, and a generation_config.json, so that `generate` takes 4 beams.
+pair of SentencePiece files, and a generation_config.json, so that `generate` takes 4 beams. A model that came with such
+a pair (OPUS-MT) leaves with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.hub import mapping
+from etude.hub import mapping, sentencepiece_files
 from etude.hub.checkpoint_writer import PublishedModel, compute_shapes
 from etude.hub.families import marian
 from etude.hub.family import Config
@@ -26,7 +27,7 @@ from etude.models.framing import Framing
 from etude.objectives import translate
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
-from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.pair_tokenizer import PairTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 BEAMS = 4
@@ -42,12 +43,15 @@ VOCAB_TENSORS = (
 # --- out --------------------------------------------------------------------------------------------
 
 
-def describe_mismatch(recipe: Recipe, special: Specials) -> str:
+def describe_mismatch(recipe: Recipe, tokenizer: Tokenizer) -> str:
     """Say why a recipe has no class in transformers; empty where it has one."""
+    special = tokenizer.special
     if recipe.model_kind != "encoder_decoder" or recipe.objective_kind != "translate":
         return f"{recipe.model_kind} models with the objective {recipe.objective_kind} have no class there"
     if recipe.model_settings(encoder_decoder.Settings).target_vocab is not None:
         return "it has a vocabulary for each side, and a tokenizer there has one for both"
+    if tokenizer.target is not tokenizer and not sentencepiece_files.is_sentencepiece(tokenizer):
+        return "it has a tokenizer for each side, and those there are two SentencePiece models, as an import has them"
     if special.pad is None:
         return "its tokenizer has no padding token, which batches there need"
     return marian.describe_mismatch(recipe.model_settings(encoder_decoder.Settings), _objective_settings(recipe))
@@ -76,12 +80,24 @@ def to_published(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Token
         published |= {name: marian.make_positions((settings.context, settings.width)) for name in marian.POSITIONS}
     start = translate.find_start(objective.start, special)
     config = marian.make_config(family, settings, objective, start=start, end=special.end, pad=special.pad)
-    framed = add_framing(tokenizer, Framing([], [special.end], [special.end], pooling="mean", separate=True))
-    files = make_tokenizer_configs(framed, settings.context, segments=False)
-    files["tokenizer.json"] = framed.content
+    files, binary_files = _tokenizer_files(tokenizer, settings.context)
     files["generation_config.json"] = json.dumps(_generation_config(config), indent=1) + "\n"
     detached = {name: value.detach().cpu().contiguous() for name, value in published.items()}
-    return PublishedModel(config, detached, files, notes=notes)
+    return PublishedModel(config, detached, files, notes=notes, binary_files=binary_files)
+
+
+def _tokenizer_files(tokenizer: Tokenizer, context: int) -> tuple[dict[str, str], dict[str, bytes]]:
+    """The files of a tokenizer that ends a source as training did: texts, and others."""
+    if isinstance(tokenizer, PairTokenizer):  # MarianTokenizer ends it by itself
+        config = {
+            "tokenizer_class": "MarianTokenizer", "model_max_length": context, "separate_vocabs": False,
+            "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>",
+        }  # fmt: skip
+        return {"tokenizer_config.json": json.dumps(config, indent=1) + "\n"}, sentencepiece_files.make_files(tokenizer)
+    end = tokenizer.special.end
+    assert end is not None
+    framed = add_framing(tokenizer, Framing([], [end], [end], pooling="mean", separate=True))
+    return make_tokenizer_configs(framed, context, segments=False) | {"tokenizer.json": framed.content}, {}
 
 
 def _generation_config(config: Config) -> dict[str, Any]:

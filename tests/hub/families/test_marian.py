@@ -213,14 +213,6 @@ def test_other_encoder_decoders_are_refused(system: str, tmp_path: Path) -> None
         hub.read_checkpoint(tmp_path)
 
 
-def test_two_sentencepiece_files_are_no_tokenizer_here(tmp_path: Path) -> None:
-    make("marian").save_pretrained(tmp_path)
-    for name in ("source.spm", "target.spm", "vocab.json"):
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match=r"source.spm, target.spm.*Put a tokenizer.json"):
-        hub.read_checkpoint(tmp_path)
-
-
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     folder = save(make("marian"), tmp_path / "there")
     config = json.loads((folder / "config.json").read_text())

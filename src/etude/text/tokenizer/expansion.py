@@ -11,6 +11,7 @@ import binascii
 import struct
 from typing import Any
 
+SPACE_RUNS = " {2,}"  # in tokenizers that come from SentencePiece: a match has two characters at least
 MAX_EXPANSION = 64  # NFKD, the widest of Unicode's own, makes 18 characters of one
 
 
@@ -45,6 +46,8 @@ def _expand(component: object) -> float:
 def _replacement_expansion(pattern: object, content: str) -> float:
     if isinstance(pattern, dict) and isinstance(pattern.get("String"), str) and pattern["String"]:
         return max(1.0, len(content) / len(pattern["String"]))
+    if isinstance(pattern, dict) and pattern.get("Regex") == SPACE_RUNS:
+        return max(1.0, len(content) / 2)
     return 1.0 + len(content)  # an expression may match nothing between any two characters
 
 
