@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from etude.train.memory import Estimate
 from etude.train.parallel import Ranks
 from etude.train.settings import Settings
 from etude.train.strategy import choose_strategy, refuse_sharding, shard_estimate
-from tests.train.forked_ranks import RankServer, serve_ranks, use_exact_muon
+from tests.train.forked_ranks import RankServer, use_exact_muon
 
 ENCODER = "layers: 2, width: 32, heads: 2, context: 32, segments: 2, norm: post, embedding_norm: true"
 MODELS = {
@@ -35,12 +34,6 @@ MODELS = {
     "bilm": "model: {kind: recurrent, layers: 2, width: 16, cells: 24, dropout: 0.0}\n"
     "objective: {kind: bilm, unroll: 16}",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    with serve_ranks(tmp_path_factory.mktemp("ranks")) as server:
-        yield server
 
 
 def write_recipe(folder: Path, name: str, **train: object) -> Path:

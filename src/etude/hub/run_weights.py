@@ -36,7 +36,7 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
         initial = {name: tensor for name, tensor in learner.state_dict().items() if name in untrained}
         checkpoint.load_strictly(learner, {**weights, **initial}, str(run.folder / WEIGHTS))
     elif run.steps:
-        groups, _ = checkpoint.load(run.checkpoints, run.steps[-1])
+        groups, _ = checkpoint.load(run.checkpoints, run.steps[-1], ("weights",))
         dropped = tuple(f"objective.{start}" for start in objective.training_state)
         weights = {name: tensor for name, tensor in groups["weights"].items() if not name.startswith(dropped)}
         checkpoint.load_strictly(learner, weights, f"checkpoint {run.steps[-1]} of {run.folder}")

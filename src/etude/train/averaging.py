@@ -25,7 +25,7 @@ def average_checkpoints(folder: Path, count: int) -> tuple[dict[str, Tensor], li
         raise ValueError(f"{folder} holds no checkpoint to average")
     totals: dict[str, Tensor] = {}
     for step in steps:
-        weights = checkpoint.load(folder, step)[0]["weights"]
+        weights = checkpoint.load(folder, step, ("weights",))[0]["weights"]
         if totals and weights.keys() != totals.keys():
             raise ValueError(f"checkpoint {step} in {folder} has other weights than those before it")
         for name, tensor in weights.items():
@@ -35,7 +35,7 @@ def average_checkpoints(folder: Path, count: int) -> tuple[dict[str, Tensor], li
                 if is_real and name in totals
                 else (tensor.double() if is_real else tensor)
             )
-    last = checkpoint.load(folder, steps[-1])[0]["weights"]
+    last = checkpoint.load(folder, steps[-1], ("weights",))[0]["weights"]
     means = {
         name: (total / len(steps)).to(last[name].dtype) if last[name].is_floating_point() else total
         for name, total in totals.items()

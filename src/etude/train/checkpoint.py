@@ -4,7 +4,8 @@ A checkpoint is written to a hidden folder, flushed to disk, and renamed into pl
 named `step-000…` is complete. `state.json` is written last and lists every file with its length and hash; loading
 checks both. No pickle is involved.
 
-Format 1 had BLAKE2b hashes of whole files, format 2 has hashes by pieces (train/piece_hash.py); both are read.
+Format 1 had BLAKE2b hashes of whole files, format 2 has hashes by pieces (train/piece_hash.py), format 3 is written by
+runs in shards (train/sharded_checkpoint.py); all are read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any  # the values of JSON
 
@@ -27,6 +28,7 @@ from etude.errors import UserError, explain_write_failure
 from etude.train.piece_hash import PieceHash, hash_pieces
 
 FORMAT = 2
+SHARDS = 3  # as format 2, but tensors lie in parts, one of each rank (train/sharded_checkpoint.py)
 PIECES, WHOLE = "sha256_pieces", "blake2b"  # the names of a file's hash in formats 2 and 1
 
 
@@ -53,14 +55,26 @@ def _write_checkpoint(
     folder.mkdir(exist_ok=True)
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir()
-    files = {}
+    finish_folder(writing, step, {}, groups, state, FORMAT)
+
+
+def finish_folder(
+    writing: Path,
+    step: int,
+    parts: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    version: int,
+) -> None:
+    """Write a file for each group of tensors beside the parts that are there, then the state, which lists them all."""
+    files = dict(parts)
     for name, tensors in groups.items():
         path = writing / f"{name}.safetensors"
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
         hashing = PieceHash(path)  # from the page cache, while the disk writes
         flush(path)
         files[path.name] = {"bytes": hashing.size, PIECES: hashing.result()}
-    content: dict[str, Any] = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
+    content: dict[str, Any] = {"format": version, "step": step, "files": files, "state": dict(state)}
     content[WHOLE] = _hash_content(content)  # of everything else in this file
     write_text(writing / "state.json", json.dumps(content, indent=1))
     flush(writing)
@@ -85,22 +99,72 @@ def list_steps(folder: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in folder.iterdir() if path.name.startswith("step-"))
 
 
-def load(folder: Path, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return the tensors of each group and the state, after checking every file's length and hash."""
+def load(
+    folder: Path, step: int, only: Collection[str] | None = None
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return the tensors of each group and the state, after checking every file's length and hash.
+
+    `only` names the groups to read; all if None.
+    """
     target = folder / f"step-{step:012d}"
     content = verify(folder, step)
+    parts: dict[str, dict[str, Tensor]] = {}
+    if content.get("format") == SHARDS:
+        from etude.train.checkpoint_parts import join_parts  # torch's machinery takes a second to load
+
+        parts = join_parts(target, only)
+    names = [name for name in list_whole(content) if only is None or Path(name).stem in only]
+    return parts | load_files(target, names), content["state"]
+
+
+def load_files(target: Path, names: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of files of a checkpoint, each a group."""
     groups: dict[str, dict[str, Tensor]] = {}
-    for name in content["files"]:
+    for name in names:
         path = target / name
         with safe_open(path, framework="pt") as file:
             groups[path.stem] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    return groups, content["state"]
+    return groups
 
 
-def verify(folder: Path, step: int) -> dict[str, Any]:
-    """Check the state and every file of a checkpoint, and return the content of its state.json."""
+def verify(folder: Path, step: int, first: int = 0, every: int = 1) -> dict[str, Any]:
+    """Check the state and every file of a checkpoint, and return the content of its state.json.
+
+    With `first` and `every`, only some files are hashed: each of several ranks checks others.
+    """
+    target, content = folder / f"step-{step:012d}", read_state(folder, step)
+    advice = _advise(target)
+    files = {str(name): (int(entry["bytes"]), _read_hash(entry)) for name, entry in content["files"].items()}
+    foreign = sorted(path.name for path in target.glob("*.safetensors") if path.name not in files)
+    if foreign and content.get("format") == SHARDS:  # every part in the folder would be read
+        raise UserError(f"{target / foreign[0]} is no part of this checkpoint: remove it. {advice}")
+    for number, (name, (length, (kind, expected))) in enumerate(files.items()):
+        path = target / name
+        if not path.is_file():
+            raise UserError(f"The checkpoint file {path} is damaged: it is missing. {advice}")
+        compute = hash_pieces if kind == PIECES else hash_file
+        is_mine = number % every == first
+        if path.stat().st_size != length or (is_mine and compute(path) != expected):
+            raise UserError(
+                f"The checkpoint file {path} is damaged: its length or hash differs from what was written. {advice}"
+            )
+    return content
+
+
+def list_whole(content: Mapping[str, Any]) -> list[str]:
+    """Return the files of a checkpoint that hold a group each, from its state; without the parts of single ranks."""
+    is_sharded = content.get("format") == SHARDS
+    return [name for name in content["files"] if not (is_sharded and name.startswith("shard-"))]  # torch's name
+
+
+def _advise(target: Path) -> str:
+    return f"Remove {target} to resume from the checkpoint before it."
+
+
+def read_state(folder: Path, step: int) -> dict[str, Any]:
+    """Return the content of a checkpoint's state.json, after checking its own hash."""
     target = folder / f"step-{step:012d}"
-    advice = f"Remove {target} to resume from the checkpoint before it."
+    advice = _advise(target)
     try:
         content: dict[str, Any] = json.loads((target / "state.json").read_text(encoding="utf-8"))
         files = {str(name): (int(entry["bytes"]), _read_hash(entry)) for name, entry in content["files"].items()}
@@ -112,13 +176,6 @@ def verify(folder: Path, step: int) -> dict[str, Any]:
     is_altered = is_altered or (digest is not None and digest != _hash_content(content))
     if is_altered or not isinstance(state, dict) or any(Path(name).name != name for name in files):
         raise UserError(f"{target / 'state.json'} is damaged: its hash differs from what was written. {advice}")
-    for name, (length, (kind, expected)) in files.items():
-        path = target / name
-        compute = hash_pieces if kind == PIECES else hash_file
-        if not path.is_file() or path.stat().st_size != length or compute(path) != expected:
-            raise UserError(
-                f"The checkpoint file {path} is damaged: its length or hash differs from what was written. {advice}"
-            )
     return content
 
 

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any  # the values of JSON
 
 import torch
 from torch import Tensor, nn
@@ -545,29 +546,26 @@ class Loop:
             return
         self._raise_if_nonfinite()
         self.state.sums = self._sums()
-        carried, groups = self._gather_carried(), self._gather_tensors()
-        if self.ranks.is_first:
-            assert self.log is not None
-            if carried:
-                groups["carried"] = carried
-            state = vars(self.state) | {"metrics_bytes": self.log.position(), "valid": self.valid}
-            self.saver.write(groups, state)
+        carried, groups = self._gather_carried(), self._tensors()
+        whole = {"carried": carried} if carried else {}
+        state = vars(self.state) | {"metrics_bytes": self.log.position() if self.log else 0, "valid": self.valid}
+        if self.strategy.is_sharded:
+            from etude.train import sharded_checkpoint
+
+            sharded_checkpoint.save(self.saver.folder, self.state.step, groups, whole, state, self.ranks)
+            if self.ranks.is_first:
+                checkpoint.prune(self.saver.folder, self.settings.keep, self.state.best_step)
+        elif self.ranks.is_first:
+            self.saver.write(groups | whole, state)
         self.saver.saved_step = self.state.step
         self.ranks.barrier()
 
-    def _gather_tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Return weights and optimiser state; those in shards as a whole."""
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return weights and optimiser state, by reference; in shards where the learner is."""
         groups = {"weights": dict(self.learner.state_dict())}
         if self.optimizer:
             groups["optimizer"] = optim.state_tensors(self.optimizer, self.named)
-        if not self.strategy.is_sharded:
-            return groups
-        from etude.train import sharding
-
-        return {
-            group: {name: sharding.gather_tensor(tensor).cpu() for name, tensor in tensors.items()}
-            for group, tensors in groups.items()
-        }
+        return groups
 
     def _gather_carried(self) -> dict[str, Tensor] | None:
         """Return the states that the objective carries from step to step, those of all ranks' lanes."""
@@ -582,13 +580,12 @@ class Loop:
         """Load the last complete checkpoint, if there is one, and truncate the log to its length."""
         if self.ranks.is_first:
             checkpoint.remove_leftovers(self.saver.folder)
-        last = self.saver.read()
+        last = self._load_last()
         if last is None:
             if self.log:
                 self.log.truncate(0)
             return
         groups, state = last
-        self._load_tensors(groups, f"checkpoint {state['step']}")
         if "carried" in groups:
             self.objective.restore({name: tensor.to(self.device) for name, tensor in groups["carried"].items()})
         position, self.valid = state.pop("metrics_bytes"), state.pop("valid")
@@ -599,8 +596,22 @@ class Loop:
         if self.log:
             self.log.truncate(position)
 
+    def _load_last(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+        """Load weights and optimiser state of the last checkpoint; return its other tensors and its state."""
+        steps = checkpoint.list_steps(self.saver.folder)
+        if self.strategy.is_sharded and steps:
+            from etude.train import sharded_checkpoint
+
+            if sharded_checkpoint.is_sharded(self.saver.folder, steps[-1]):
+                self.saver.saved_step = steps[-1]
+                return sharded_checkpoint.load(self.saver.folder, steps[-1], self._tensors(), self.ranks)
+        last = self.saver.read()
+        if last is not None:
+            self._load_tensors(last[0], f"checkpoint {last[1]['step']}")
+        return last
+
     def _load_tensors(self, groups: dict[str, dict[str, Tensor]], source: str) -> None:
-        """Load weights and optimiser state, into shards where the learner has them."""
+        """Load whole weights and optimiser state, into shards where the learner has them."""
         place: Callable[[Tensor, Tensor], Tensor] | None = None
         if self.strategy.is_sharded:
             from etude.train.sharding import distribute_like as place

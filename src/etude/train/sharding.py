@@ -105,11 +105,6 @@ class MatrixExchange:
         return whole.redistribute(placements=by_rows).to_local()
 
 
-def gather_tensor(tensor: Tensor) -> Tensor:
-    """Return a sharded tensor as a whole, on every rank; all ranks must call it. Others are returned as they are."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
 def distribute_like(whole: Tensor, target: Tensor) -> Tensor:
     """Return this rank's share of a tensor that every rank holds, placed as `target` is."""
     if not isinstance(target, DTensor):
