@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.heads import HeadReport
+    from etude.view.mix import Mix
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
     from etude.world import World
@@ -83,6 +84,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "GraphModel": "etude.inference.graph_model",
     "Guess": "etude.inference.fill",
     "LoadedModel": "etude.inference.model",
+    "Mix": "etude.view.mix",
     "ModelExport": "etude.verbs.hub",
     "ModelImport": "etude.verbs.hub",
     "PathExplanation": "etude.view.paths",
@@ -122,6 +124,7 @@ __all__ = [
     "Guess",
     "HeadReport",
     "LoadedModel",
+    "Mix",
     "ModelExport",
     "ModelImport",
     "PathExplanation",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.heads import HeadReport
+    from etude.view.mix import Mix
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
@@ -75,6 +76,18 @@ def present_batch(call: Call[TrainingBatch], *, tokens: int = 120, json: bool = 
         console.print(f"{batch.recipe.name}, step {batch.step}: {batch.describe()[0]}")
         for line in format_view(batch.view, batch.names, width=max(40, console.width - 1), tokens=tokens):
             console.print(line)
+
+
+def present_mix(call: Call[list[Mix]], *, json: bool = False) -> None:
+    """Prints a bar for each layer, or everything as JSON.
+
+    Args:
+        json: One JSON object a mix.
+    """
+    mixes = call()
+    from etude.view.mix import format_mixes
+
+    echo("\n".join(jsons.dumps(mix.json()) for mix in mixes) if json else format_mixes(mixes))
 
 
 def present_heads(call: Call[HeadReport], *, top: int = 20) -> None:
@@ -161,6 +174,7 @@ COMMANDS = (
     Command(verbs.batch, present_batch, usage="A recipe and a corpus are wanted, as 'bert-toy data/books'"),
     Command(verbs.attention, present_attention),
     Command(verbs.heads, present_heads),
+    Command(verbs.mix, present_mix),
     Command(verbs.paths, present_paths),
     Command(verbs.neighbours, present_neighbours),
     Command(verbs.analogy, present_analogy),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.heads import HeadReport
+    from etude.view.mix import Mix
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
@@ -153,6 +154,18 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
     if not isinstance(record, dict):
         raise UserError(f"{place}: a question is a JSON object with `question` and `choices`.")
     return record, place
+
+
+def mix(run: str | Path | TaskModel) -> list[Mix]:
+    """What a fine-tuned run takes of each layer: the softmax weights and gamma of its learned mixes (ELMo).
+
+    Args:
+        run: A run fine-tuned with transfer.combine=mix, or a tagger with task.network.mix.
+    """
+    from etude.inference.task_model import TaskModel
+    from etude.view.mix import read_mixes
+
+    return read_mixes(TaskModel.open(run, "cpu") if isinstance(run, (str, Path)) else run)
 
 
 def batch(
