@@ -19,6 +19,7 @@ from etude.inference.opening import open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import Search, TargetSampling, Translation
+from etude.notebook import render_card, render_facts
 from etude.runs.run import TASK
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
@@ -31,6 +32,24 @@ class LoadedModel(InferenceModel):
     """A trained model for inference: hidden states, logits, fill-mask, generation, perplexity."""
 
     folder: Path | None = None  # of a fine-tuned run
+
+    def _repr_html_(self) -> str:
+        """The model in a notebook: what it is, and how large."""
+        return render_card(type(self.model).__name__, render_facts(self.describe()))
+
+    def describe(self) -> list[tuple[str, object]]:
+        """Facts of the model by name, for a reader."""
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return [
+            ("parameters", f"{parameters:,}"),
+            ("width", f"{self.model.width:,}"),
+            ("vocabulary", f"{self.tokenizer.vocab:,}"),
+            ("longest text", "any" if self.model.context is None else f"{self.model.context:,} tokens"),
+            ("objective", type(self.objective).__name__),
+            ("device", self.device),
+            ("fine-tuned", self.folder),
+            ("not trained", ", ".join(sorted(self.untrained))),
+        ]
 
     def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
         """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""

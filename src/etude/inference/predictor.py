@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 from etude.errors import UserError
 from etude.inference.abstention import read_abstention
+from etude.notebook import render_card, render_facts
 from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, TaskKind
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
@@ -41,6 +42,11 @@ class Predictor(ABC):
     """A model of a task, opened for use."""
 
     folder: Path
+
+    def _repr_html_(self) -> str:
+        """The model in a notebook: its task, and the columns it reads."""
+        columns = ", ".join(self.columns.values())
+        return render_card(str(self.folder), render_facts([("task", self.kind), ("columns", columns)]))
 
     @property
     @abstractmethod

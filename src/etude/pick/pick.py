@@ -59,6 +59,10 @@ class PickResult:
     folder: Path
     results: dict[str, Any]
 
+    def _repr_html_(self) -> str:
+        """The contenders in a notebook, and how good the best is."""
+        return report.render_notebook(self)
+
     @property
     def winner(self) -> str:
         return self.results["winner"]

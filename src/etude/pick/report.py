@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
+from etude.notebook import render_card, render_note, render_table
 from etude.pick.data import PickData
 from etude.pick.final import Calibration, HeldOutScore
 from etude.pick.race import Entry, Race
@@ -108,16 +109,33 @@ def build_table(results: dict[str, Any]) -> Any:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
-    for name in (results["score"].replace("_", " "), "± error", "folds", "pre-training", "one fit"):
+    for name in _name_columns(results)[1:]:
         table.add_column(name, justify="right")
     for row in results["rows"]:
-        cost = row["pretraining"]
-        spent = "" if cost is None else "unknown" if cost["flops"] is None else f"{cost['seconds']:.0f} s"
-        cells = (format_points(row["score"]), format_points(row["error"]), f"{row['folds']}", spent,
-                 f"{row['fit_seconds']:.1f} s")  # fmt: skip
         is_best = row["name"] == results["winner"]
-        table.add_row(row["label"]["en"], *cells, style="bold" if is_best else "" if row["is_selectable"] else "dim")
+        table.add_row(*_format_row(row), style="bold" if is_best else "" if row["is_selectable"] else "dim")
     return table
+
+
+def _name_columns(results: dict[str, Any]) -> tuple[str, ...]:
+    return "", results["score"].replace("_", " "), "± error", "folds", "pre-training", "one fit"
+
+
+def _format_row(row: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of a contender, its label first."""
+    cost = row["pretraining"]
+    spent = "" if cost is None else "unknown" if cost["flops"] is None else f"{cost['seconds']:.0f} s"
+    return (row["label"]["en"], format_points(row["score"]), format_points(row["error"]), f"{row['folds']}", spent,
+            f"{row['fit_seconds']:.1f} s")  # fmt: skip
+
+
+def render_notebook(picked: PickedFolder) -> str:
+    """The contenders for a notebook, best first, and what a terminal is told below them."""
+    results = picked.results
+    best = [at for at, row in enumerate(results["rows"]) if row["name"] == results["winner"]]
+    rows = [_format_row(row) for row in results["rows"]]
+    notes = [render_note(line) for line in summarize(picked)]
+    return render_card(f"Pick: {results['task']}", render_table(_name_columns(results), rows, best), *notes)
 
 
 def describe_untried(results: dict[str, Any]) -> list[str]:

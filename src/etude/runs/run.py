@@ -28,6 +28,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.graph.entity_links import EntityLinks
 from etude.models.base import Model
+from etude.notebook import render_card, render_curve, render_facts
 from etude.recipes.schema import Recipe
 from etude.runs.source import ORIGIN, Source, read_origin, reopen_source, source_files
 from etude.runs.staging import staged_folder
@@ -40,6 +41,7 @@ from etude.train.metrics_log import read_metrics
 
 RECIPE, TASK = "recipe.yaml", "task.yaml"
 TRIALS = "trials.json"  # of a comparison of several fine-tunings (transfer/search.py)
+COUNTERS = frozenset({"split", "step", "tokens", "flops", "seconds"})  # of a line of metrics
 WEIGHTS, METRICS, MODEL_CARD = "model.safetensors", "metrics.jsonl", "README.md"
 
 
@@ -131,6 +133,30 @@ class Run:
         lines = read_metrics(self.folder / METRICS)
         return [line for line in lines if split is None or line.get("split") == split]
 
+    def _repr_html_(self) -> str:
+        """The run in a notebook: what it is, where it stands, its loss."""
+        return render_card(str(self.folder), render_facts(self.describe()), self.render_loss())
+
+    def describe(self) -> list[tuple[str, object]]:
+        """Facts of the run by name, for a reader."""
+        recipe, lines, valid = self.recipe, self.metrics("train"), self.metrics("valid")
+        step = int(lines[-1]["step"]) if lines else 0
+        planned = "" if recipe.train.steps is None else f" of {recipe.train.steps:,}"
+        scores = {} if not valid else {name: value for name, value in valid[-1].items() if name not in COUNTERS}
+        return [
+            ("system", recipe.system),
+            ("recipe", recipe.name),
+            ("state", "finished" if self.finished else "not finished"),
+            ("step", f"{step:,}{planned}" if step else None),
+            ("tokens", f"{int(lines[-1]['tokens']):,}" if lines else None),
+            ("held out", ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if is_number(value))),
+        ]
+
+    def render_loss(self) -> str:
+        """The training loss as HTML: a curve of at most 200 points; empty where there is none."""
+        losses = [float(line["loss"]) for line in self.metrics("train") if is_number(line.get("loss"))]
+        return render_curve(losses[:: max(1, len(losses) // 200)], "training loss")
+
     @property
     def pairs(self) -> tuple[str, str] | None:
         """The names of source and target in the pairs it learnt from; None where it learnt from none."""
@@ -147,6 +173,10 @@ class Run:
         if not isinstance(source, Corpus):
             raise UserError(f"{self.folder} learnt from a graph: it has no corpus.")
         return source
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def refuse_unfinished_search(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from etude.notebook import render_card, render_note, render_table
 from etude.recipes.size import format_count
 from etude.study.cells import Cell
 from etude.study.plan import Plan, format_budget
@@ -110,6 +111,37 @@ def _render_claim(claim: dict[str, Any], language: str) -> str:
     interval = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
     gain, verdict = format_points(claim["mean"], sign=True), describe_verdict(claim)
     return f"| {sentence} | {gain} | {interval} | {claim['holm']:.3g} | {verdict} |"
+
+
+def render_leaderboard_html(results: dict[str, Any], page: str) -> str:
+    """Render leaderboard and claims for a notebook; `page` is the file of the whole report."""
+    columns = results["columns"]
+    head = ["", "mean", *(column["name"] for column in columns), "FLOPs", "tokens", "seconds"]
+    rows = [
+        [
+            localize(row["label"], "en"),
+            format_spread(row["mean"], missing_reason(row)),
+            *(format_score(row, column["name"]) for column in columns),
+            *format_cost(row),
+        ]
+        for row in rank_rows(results)
+    ]
+    claims = [
+        [
+            localize(claim["claim"], "en"),
+            format_points(claim["mean"], sign=True) if "mean" in claim else "",
+            f"{format_points(claim['low'])} … {format_points(claim['high'])}" if "mean" in claim else "",
+            describe_verdict(claim),
+        ]
+        for claim in results["claims"]
+    ]
+    return render_card(
+        localize(results["title"], "en"),
+        render_table(head, rows),
+        render_note("Points, mean ± deviation over seeds."),
+        render_table(["claim", "difference", "95 % interval", "verdict"], claims) if claims else "",
+        render_note(f"The whole report: {page}"),
+    )
 
 
 # --- terminal ---------------------------------------------------------------------------------------

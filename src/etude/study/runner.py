@@ -27,7 +27,7 @@ from etude.study.cells import Cell, CellStore
 from etude.study.claim_scope import base_cells
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
 from etude.study.folder_checksums import open_for_writing, write_checksums
-from etude.study.leaderboard import render_markdown
+from etude.study.leaderboard import render_leaderboard_html, render_markdown
 from etude.study.plan import Plan
 from etude.study.queue import OnProgress, run_cells
 from etude.study.report.page import write_report
@@ -54,6 +54,10 @@ class Report:
     @property
     def page(self) -> Path:
         return self.folder / REPORT
+
+    def _repr_html_(self) -> str:
+        """The leaderboard and the claims in a notebook."""
+        return render_leaderboard_html(self.results, str(self.page))
 
     @property
     def failed(self) -> list[str]:

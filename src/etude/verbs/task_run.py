@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.inference.task_model import TaskModel
+from etude.notebook import render_card, render_facts
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.bootstrap import Score
@@ -27,6 +28,13 @@ class TaskRun(Run):
     def scores(self) -> dict[str, dict[str, Any]]:
         """Official scores on dev, with intervals; none where there was no dev file."""
         return Plan.read(self.folder).scores
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook: the task, its scores on dev, its loss."""
+        plan = Plan.read(self.folder)
+        scores = [(name, str(Score(**score))) for name, score in plan.scores.items()]
+        facts = [*self.describe(), ("task", plan.kind), ("learnt from", plan.examples.path)]
+        return render_card(str(self.folder), render_facts(facts), render_facts(scores), self.render_loss())
 
     def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
         """One answer an input, in their order: texts, the fields of records, or examples that were read."""

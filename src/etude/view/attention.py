@@ -20,9 +20,11 @@ import torch
 from etude.errors import UserError
 from etude.inference.model import LoadedModel
 from etude.nn.packed import pack
+from etude.notebook import render_card, render_map, render_note, render_table
 
 HABITS = ("entropy", "distance", "markers", "itself", "before", "after")
 SHARES = HABITS[2:]
+NOTEBOOK_ROWS = 24  # tokens of one head that a notebook shows
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,32 @@ class Attention:
         rows = self.weights[self.check_number("layer", layer, 0), self.check_number("head", head, 1)]
         order = np.argsort(-rows, axis=-1, kind="stable")[:, :top]
         return [[(self.columns[at], float(row[at])) for at in places] for row, places in zip(rows, order, strict=True)]
+
+    def _repr_html_(self) -> str:
+        """All heads in a notebook, and the head of the lowest entropy with its tokens."""
+        entropy = self.habits()["entropy"]
+        layers, heads = entropy.shape
+        pixels = max(20, min(64, 640 // heads))
+        maps = "".join(
+            '<div style="white-space:nowrap">'
+            + " ".join(render_map(self.weights[at, head], f"layer {at}, head {head}", pixels) for head in range(heads))
+            + "</div>"
+            for at in range(layers)
+        )
+        layer, head = (int(number) for number in np.argwhere(entropy == entropy.min())[0])
+        rows = [
+            (token, *(f"{key} {100 * share:.0f} %" for key, share in keys))
+            for token, keys in zip(self.tokens, self.top_keys(layer, head), strict=True)
+        ]
+        return render_card(
+            f"Attention: {layers} layers of {heads} heads",
+            f'<div style="overflow-x:auto;line-height:1">{maps}</div>',
+            render_note("A row of the maps is a layer. In a map a row is a token that looks, a column one looked at."),
+            render_note(f"Layer {layer}, head {head}, which looks at the fewest tokens:"),
+            render_table((), rows[:NOTEBOOK_ROWS], numbers=False),
+            render_note(f"{len(rows) - NOTEBOOK_ROWS} more tokens." if len(rows) > NOTEBOOK_ROWS else ""),
+            render_note("The text was longer than the model sees, and was cut." if self.cut else ""),
+        )
 
     def check_number(self, name: str, number: int, axis: int) -> int:
         """Return the number of a layer (axis 0) or a head (axis 1); raise UserError where there is none."""
