@@ -65,6 +65,19 @@ def test_answers_are_those_of_python(runs: ToyRuns) -> None:
         translated = post(server, "translate", input=[TEXT, "a dog"], beams=2)
         best = [rows[0].text for rows in etude.load(runs("transformer-toy")).translate([TEXT, "a dog"], beams=2)]
         assert [row["text"] for row in translated] == best
+        drawing = {"temperature": 2.0, "top_k": 40, "top_p": 0.95}
+        model = etude.load(runs("transformer-toy"))
+        drawn = {}
+        for seed in (0, 1):
+            drawn[seed] = [
+                row["text"] for row in post(server, "translate", input=[TEXT, "a dog"], seed=seed, **drawing)
+            ]
+            expected = model.translate([TEXT, "a dog"], seed=seed, **drawing)
+            assert drawn[seed] == [rows[0].text for rows in expected]
+        assert drawn[0] != drawn[1]
+        assert [row["text"] for row in post(server, "translate", input=TEXT, temperature=0)] == [
+            rows[0].text for rows in model.translate([TEXT], beams=1)
+        ]
         [maps] = post(server, "attention", run="transformer-toy", input="the cat", second="a dog ran")
         assert len(maps["keys"]) != len(maps["tokens"]) and len(maps["weights"][0][0]) == len(maps["tokens"])
         answers = post(server, "predict", input=[TEXT, {"text": "a dog"}])

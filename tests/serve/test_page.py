@@ -76,6 +76,21 @@ def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
     assert heads[-1].get_attribute("aria-pressed") == "true" and page.query_selector(".map canvas") is not None
 
 
+def test_a_translation_can_be_drawn(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/#transformer-toy/translate")
+    page.wait_for_selector("#ask")
+    page.click("#panel summary")
+    labels = page.locator("#panel .options label")
+    for name, value in (("Temperature", "1.5"), ("Seed", "3")):
+        labels.filter(has_text=name).locator("input").fill(value)
+    with page.expect_request("**/translate") as sent:
+        page.click("#ask")
+    assert {**sent.value.post_data_json, "input": None} == {
+        "run": "transformer-toy", "beams": 4, "temperature": 1.5, "seed": 3, "input": None,
+    }  # fmt: skip
+    page.wait_for_selector("#answer .quote")
+
+
 def test_what_is_wrong_is_shown(page: Any, server: Server) -> None:
     page.goto(f"{server.address}/#bert-toy/fill")
     page.fill("#field-input", "no blank")

@@ -2,7 +2,7 @@
 
     fill        a masked model            {"input": "The [MASK] sat.", "top": 5}
     generate    a causal model            {"input": "Once upon", "tokens": 40, "seed": 0, "stream": false}
-    translate   a translation model       {"input": ["The cat sat."], "beams": 4}
+    translate   a translation model       {"input": ["The cat sat."], "beams": 4}, or "temperature": 0.8, "seed": 0
     predict     a fine-tuned run          {"input": ["a text", {"text_a": "...", "text_b": "..."}]}
     attention   a Transformer             {"input": "The cat sat.", "second": null}
     paths       a run of graph_choice     {"input": {"question": "Where is a cat?", "choices": ["sofa", "sea"]}}
@@ -111,11 +111,21 @@ def fill_endpoint(model: LoadedModel) -> Endpoint[FillRequest]:
 def translate_endpoint(model: LoadedModel) -> Endpoint[TranslateRequest]:
     def answer(requests: Sequence[TranslateRequest]) -> list[Results]:
         texts = [text for request in requests for text in request.texts()]
-        best = [rows[0] for rows in model.translate(texts, beams=requests[0].beams, penalty=requests[0].penalty)]
-        results = [{"text": target.text, "score": target.score} for target in best]
+        first = requests[0]
+        translations = model.translate(
+            texts, beams=first.beams, penalty=first.penalty, temperature=first.temperature, top_k=first.top_k,
+            top_p=first.top_p, seed=first.seed,
+        )  # fmt: skip
+        results = [{"text": rows[0].text, "score": rows[0].score} for rows in translations]
         return _split(results, [len(request.texts()) for request in requests])
 
-    return Endpoint(answer, lambda request: (request.beams, request.penalty))
+    return Endpoint(answer, _search_settings)
+
+
+def _search_settings(request: TranslateRequest) -> Hashable:
+    """What requests that are translated together have in common; a draw does not depend on the others."""
+    drawing = request.temperature, request.top_k, request.top_p
+    return (*drawing, request.seed) if drawing != (None, None, None) else (request.beams, request.penalty)
 
 
 def predict_endpoint(predictor: Predictor) -> Endpoint[PredictRequest]:

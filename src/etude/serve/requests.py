@@ -65,6 +65,12 @@ class TranslateRequest(Request):
     input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] = Field(description=INPUT)
     beams: int = Field(default=4, ge=1, le=16, description="hypotheses of the beam search; 1 is greedy")
     penalty: float = Field(default=0.6, ge=0, le=10, allow_inf_nan=False, description="length penalty")
+    temperature: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="this, top_k or top_p: draw tokens instead of a search"
+    )
+    top_k: int | None = Field(default=None, ge=1, description="draw from the k likeliest tokens")
+    top_p: float | None = Field(default=None, gt=0, le=1, description="draw from the likeliest p of probability")
+    seed: int = Field(default=0, ge=-(2**63), lt=2**63, description="of a draw: same seed, same text")
 
     def texts(self) -> list[str]:
         return [self.input] if isinstance(self.input, str) else self.input

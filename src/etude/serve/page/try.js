@@ -26,7 +26,7 @@ const ABILITIES = {
   },
   translate: {
     fields: () => [["input", "source", 3, t("translate_text")]],
-    options: [number("beams", 4, 1, 16)],
+    options: [number("beams", 4, 1, 16), number("temperature", "", 0, 5, 0.1), number("top_k", "", 1, 100000), number("top_p", "", 0.05, 1, 0.05), number("seed", "", 0, 1e9)],
     body: values => ({input: lines(values.input)}),
     show: (answer, values) => showTranslation(answer, lines(values.input), state.run.endpoints.includes("attention") ? align : null),
   },

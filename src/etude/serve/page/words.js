@@ -28,7 +28,7 @@ const WORDS = {
   generate_lead: ["The model goes on with your text, word by word.", "모델이 글을 한 낱말씩 이어 씁니다."],
   generate_text: ["Once upon a time", "옛날 옛적에"],
   translate: ["Translate", "번역"],
-  translate_lead: ["One text a line.", "한 줄에 글 하나씩 쓰세요."],
+  translate_lead: ["One text a line. With a temperature, top k or top p it is drawn at random; otherwise searched by beams.", "한 줄에 글 하나씩 쓰세요. 온도, top k, top p 가운데 하나를 정하면 무작위로 뽑고, 아니면 빔으로 찾습니다."],
   translate_text: ["The cat sat on the mat.", "The cat sat on the mat."],
   attention: ["Attention", "어텐션"],
   attention_lead: ["What each token looks at, in every head of every layer.", "모든 층의 모든 헤드에서 토큰마다 무엇을 보는지 보여 줍니다."],
