@@ -26,6 +26,7 @@ from etude.train import checkpoint
 DRAWS = 5_000
 LEVEL = 0.95
 EXPORT = "export"
+LATEST = 0.05  # of the time that a pick may take longer, left out what export and report take
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ def choose_winner(race: Race) -> Entry:
 
 
 def _first_in_time(race: Race, ranking: list[str]) -> str:
-    in_time = (name for name in ranking if 2 * FIT_MARGIN * race.entries[name].trials.cost <= race.clock.left * 1.1)
-    chosen = next(in_time, None) or min(ranking, key=lambda name: race.entries[name].trials.cost)
+    in_time = (
+        name for name in ranking if 2 * FIT_MARGIN * race.refit_seconds(race.entries[name]) <= 1.1 * race.clock.left
+    )
+    chosen = next(in_time, None) or min(ranking, key=lambda name: race.refit_seconds(race.entries[name]))
     for name in ranking[: ranking.index(chosen)]:
         race.notes.append(f"{race.entries[name].contender.label['en']} was better, but no time is left to refit it")
     return chosen
@@ -63,7 +66,10 @@ def _first_in_time(race: Race, ranking: list[str]) -> str:
 def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
     """Score a contender that learnt from what it was chosen on; None where the time is over."""
     data = race.data
-    deadline = race.clock.deadline(FIT_MARGIN * entry.trials.cost) + 0.1 * race.clock.total
+    seconds = race.refit_seconds(entry)
+    deadline = race.clock.deadline(FIT_MARGIN * seconds) + 0.1 * race.clock.total
+    if 2 * seconds > race.clock.left + LATEST * race.clock.total:  # a fit of a baseline cannot be stopped on the way
+        return None
     try:
         answers, _ = race.run_trial(entry.contender, data.chosen_on, data.scored_on, deadline)
     except OutOfTime:

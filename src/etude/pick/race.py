@@ -31,6 +31,7 @@ from etude.pick.contenders import (
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
 from etude.pick.journal import Journal
+from etude.pick.pace import Pace
 from etude.pick.selection import Comparison, Standing, Trials
 from etude.pick.worker_pool import Job, WorkerPool
 from etude.study.cells import CellStore
@@ -88,9 +89,11 @@ class Race:
     notes: list[str] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     untried: list[dict[str, Label]] = field(default_factory=list)  # label and reason of those that were not worth it
+    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         assert self.journal.clock is not None
+        self.first_pace = float(self.journal.decide("pace", self.pace.now))
         self.clock = self.journal.clock
         self.comparison = Comparison(self.data.folds, self.data.outcome, self.data.gold, self.seed)
 
@@ -110,9 +113,14 @@ class Race:
     def reserve(self, entry: Entry | None = None) -> float:
         """Seconds that scoring and refitting take, for the slower of the leader and `entry`."""
         entries = [candidate for candidate in (self.leader(), entry) if candidate is not None]
-        finishing = max(FINISHING, min(self.loading, MOST_FINISHING * self.clock.total))
+        slower = self.pace.slowdown(self.first_pace)
+        finishing = max(FINISHING, min(max(slower * FINISHING, self.loading), MOST_FINISHING * self.clock.total))
         finishing += FINISHING_SHARE * self.clock.total
-        return finishing + max((2 * FIT_MARGIN * candidate.trials.cost for candidate in entries), default=0.0)
+        return finishing + max((2 * FIT_MARGIN * self.refit_seconds(candidate) for candidate in entries), default=0.0)
+
+    def refit_seconds(self, entry: Entry) -> float:
+        """Seconds that a fit on all labels takes now: as its folds say, and longer where the machine became slower."""
+        return entry.trials.cost * self.pace.slowdown(entry.trials.pace)
 
     # --- trials -------------------------------------------------------------------------------------
 
@@ -160,11 +168,17 @@ class Race:
                 entry.trials.answers.clear()
                 break
             entry.trials.answers[number], entry.trials.seconds[number] = answers, seconds
+            entry.trials.paces[number] = self._stored_pace(entry.contender, number)
             mean = float(np.mean(list(entry.trials.seconds.values())))
             entry.trials.cost = entry.contender.estimate(self.data, mean)
             number += 1
             allowed = self.journal.decide(decision, partial(count, seconds))
         return number
+
+    def _stored_pace(self, contender: Answerer, number: int) -> float:
+        fold = self.data.folds[number]
+        result = self.store.result(self._trial_key(contender, fold.train, fold.valid))
+        return float(result.get("pace", self.first_pace))  # picks of earlier versions stored none
 
     def _count_folds(self, share: float, seconds: float) -> int:
         """How many folds fit into a share of the whole time, at so many seconds each."""
@@ -216,7 +230,8 @@ class Race:
                     raise
                 lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
                 checkpoint.write_text(work / ANSWERS, lines)
-                self.store.finish(key, {"contender": contender.name, "seconds": time.monotonic() - start})
+                seconds = time.monotonic() - start
+                self.store.finish(key, {"contender": contender.name, "seconds": seconds, "pace": self.pace.now()})
             self.journal.save()
         text = (self.store.result_folder(key) / ANSWERS).read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()], float(self.store.result(key)["seconds"])

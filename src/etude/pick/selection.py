@@ -45,6 +45,12 @@ class Trials:
     cost: float  # seconds that a refit would take: the cheaper of two equals wins
     answers: dict[int, list[Answer]] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
+    paces: dict[int, float] = field(default_factory=dict)  # of the machine when each fold ended (pick/pace.py)
+
+    @property
+    def pace(self) -> float | None:
+        """The pace at which the cost was measured; None where nothing was."""
+        return sum(self.paces.values()) / len(self.paces) if self.paces else None
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class StoredResult(TypedDict):
     dev: NotRequired[float]
     examples: NotRequired[int]
     by_shots: NotRequired[dict[str, float]]
+    pace: NotRequired[float]
     valid: NotRequired[dict[str, Any]]
     curve: NotRequired[list[dict[str, Any]]]
     notes: NotRequired[list[str]]

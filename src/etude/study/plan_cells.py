@@ -150,7 +150,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
     data_hashes += [_hash_file(path, path.stat().st_mtime_ns) for path in _named_folders(settings)]
-    depends = [kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code]
+    depends: list[object] = [kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code]
     arguments: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
