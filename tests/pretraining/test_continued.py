@@ -21,8 +21,9 @@ from etude.pretraining import pretrain as pretraining
 from etude.pretraining.continued import read_start, read_start_file
 from etude.runs.checksums import remove_checksums
 from etude.runs.run import Run
+from etude.train.learner import total_loss
 from etude.train.loader import Step
-from etude.train.loop import Loop, total_loss
+from etude.train.loop import Loop
 
 TOKENIZER = "wordpiece:300,lower"
 SHAPE = {"model.width": 32, "model.heads": 2, "model.context": 32, "model.layers": 2, "model.dropout": 0.0}

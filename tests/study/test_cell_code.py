@@ -53,6 +53,7 @@ EDITS: dict[str, set[str]] = {
     | OPENED
     | {"initial", "bert", "gpt", "majority.classify", "baseline.classify"},  # its heads name it
     "train/loop.py": PRETRAININGS | TRANSFERS | {"distilled"},
+    "train/stepper.py": PRETRAININGS | TRANSFERS | {"distilled"},
 }
 
 

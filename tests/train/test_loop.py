@@ -17,7 +17,7 @@ from etude.objectives.base import Term
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, evaluation, schedule
-from etude.train.loop import Loop, total_loss
+from etude.train.loop import Loop
 from etude.train.settings import Settings
 
 
@@ -136,11 +136,6 @@ def test_the_best_checkpoint_stays(tmp_path: Path, corpus: Corpus, monkeypatch: 
     result = run.run()
     assert result.state.best_step == 10
     assert checkpoint.list_steps(tmp_path / "checkpoints") == [10, 30]
-
-
-def test_terms_are_divided_by_the_count_of_the_whole_step() -> None:
-    terms = {"a": Term(torch.tensor(6.0), 3, 1.0), "b": Term(torch.tensor(8.0), 1, 0.5)}
-    assert float(total_loss(terms, {"a": 12.0, "b": 4.0})) == pytest.approx(6 / 12 + 0.5 * 8 / 4)
 
 
 def test_a_batch_ramp_reads_every_row_once(tmp_path: Path, corpus: Corpus) -> None:

@@ -35,7 +35,8 @@ from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import failures, memory, optim, peak, schedule
 from etude.train.device import resolve_device, synchronize
-from etude.train.loop import Loop, total_loss
+from etude.train.learner import total_loss
+from etude.train.loop import Loop
 
 STEPS = 4  # whose parts are timed
 # Measured when no recipe is named: a few minutes at most, on a slow core too.

@@ -47,8 +47,8 @@ from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.device import resolve_device
 from etude.train.failures import is_memory_error
+from etude.train.learner import Learner, total_loss
 from etude.train.loader import Loader
-from etude.train.loop import Learner, total_loss
 from etude.transfer import finetune
 
 OUTCOME = "outcome.npy"
