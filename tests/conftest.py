@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.interpreter import Interpreter
 
 pytest_plugins = ["tests.transfer_fixtures"]
 
@@ -57,19 +58,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("runs inside test_in_the_interpreter")
 
 
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    process = Interpreter()
+    yield process
+    process.close()
+
+
 @pytest.fixture
-def in_the_interpreter() -> Callable[[str], None]:
-    """Runs the tests of a file in a process where Triton interprets: it must know that before it is imported."""
+def in_the_interpreter(interpreter: Interpreter) -> Callable[[str], None]:
+    """Runs the interpreted tests of a file where Triton interprets: it must know that before it is imported."""
 
     def run(path: str) -> None:
         if os.environ.get("TRITON_INTERPRET") == "1" or importlib.util.find_spec("triton") is None:
             pytest.skip("Triton is not installed: the GPU kernels are not checked here")
-        found = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", path],
-            env=os.environ | {"TRITON_INTERPRET": "1"},
-            capture_output=True,
-            text=True,
-        )
-        assert found.returncode == 0, found.stdout
+        code, output = interpreter.run(path)
+        assert code == 0, output
 
     return run

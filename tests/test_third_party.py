@@ -72,13 +72,17 @@ def etude(site: Path, *commands: list[str | Path]) -> str:
     return python(site, RUN, json.dumps([list(map(str, words)) for words in commands]))
 
 
-def test_it_goes_through_pretraining_and_finetuning_and_is_listed(site: Path, tmp_path: Path) -> None:
-    text, corpus, base, tuned = (tmp_path / name for name in ("text.txt", "corpus", "base", "tuned"))
+@pytest.fixture(scope="module")
+def output(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a pre-training, a fine-tuning and a study of the plug-in, and what they printed; in one process."""
+    folder = tmp_path_factory.mktemp("work")
+    text, corpus, base, tuned = (folder / name for name in ("text.txt", "corpus", "base", "tuned"))
     text.write_text("\n\n".join(f"the cat number {i} sat on the mat . it was warm ." for i in range(300)))
-    examples = tmp_path / "examples.jsonl"
+    examples = folder / "examples.jsonl"
     rows = [{"statement": f"the cat sat {i}", "verdict": "yes" if i % 2 else "no"} for i in range(16)]
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    printed = etude(
+    (folder / "study.yaml").write_text(STUDY)
+    return folder, etude(
         site,
         ["prepare", text, "-o", corpus, "--tokenizer", "wordpiece:200,lower", "--valid", "0.05"],
         ["pretrain", "prefix-mean-toy", corpus, "-o", base, "train.steps=4", "train.workers=0", "-q"],
@@ -88,8 +92,13 @@ def test_it_goes_through_pretraining_and_finetuning_and_is_listed(site: Path, tm
         ["evaluate", tuned, examples],
         ["tasks"],
         ["recipes", "prefix-mean-toy"],
+        ["study", folder / "study.yaml", "-o", folder / "out", "-q"],
     )  # fmt: skip
-    assert json.loads((base / "config.json").read_text())["model_type"] == "etude-prefix_mean"
+
+
+def test_it_goes_through_pretraining_and_finetuning_and_is_listed(site: Path, output: tuple[Path, str]) -> None:
+    folder, printed = output
+    assert json.loads((folder / "base" / "config.json").read_text())["model_type"] == "etude-prefix_mean"
     assert "accuracy" in printed
     assert "a verdict on a text" in printed
     assert "kind: prefix_mean" in printed
@@ -97,10 +106,9 @@ def test_it_goes_through_pretraining_and_finetuning_and_is_listed(site: Path, tm
     assert {"prefix-mean-toy", "bert-base"} <= set(names)
 
 
-def test_it_goes_through_a_study(site: Path, tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(STUDY)
-    printed = etude(site, ["study", file, "-o", tmp_path / "out", "-q"])
+def test_it_goes_through_a_study(output: tuple[Path, str]) -> None:
+    folder, printed = output
+    assert (folder / "out" / "results.json").is_file()
     assert "theirs" in printed and "Failed" not in printed
 
 

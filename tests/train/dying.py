@@ -4,6 +4,7 @@
     python dying.py resume RUN MOMENT
     python dying.py serve       each line of the input is such words as a JSON list: a fork does it, its exit code is
                                 answered. torch is imported once, and every run is still a process that can be killed.
+                                After `ranks`, two forks do it as the two ranks of one run.
 
 `writing:K` dies by SIGKILL with the checkpoint of step K written but not yet renamed, `half:K` with only part of it on
 the disk, `evaluation:K` after the first batch of the evaluation at step K; `term:K` sends itself SIGTERM in step K.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the first step of a run imports it, for two seconds: here once, and not in each fork
 
 from etude.pretraining import pretrain as pretraining
 from etude.train import checkpoint, evaluation
@@ -87,15 +90,31 @@ def work(words: list[str]) -> int:
 
 def serve() -> None:
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            try:
-                code = work(json.loads(line))
-            except BaseException:
-                traceback.print_exc()
-                code = 1
-            os._exit(code)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        words = json.loads(line)
+        children = fork_ranks(words[1:]) if words[0] == "ranks" else [fork(words, {})]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(next((code for code in codes if code), 0), flush=True)
+
+
+def fork_ranks(words: list[str]) -> list[int]:
+    """Two processes of one run, with the variables that torchrun gives them."""
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return [fork(words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+
+
+def fork(words: list[str], variables: dict[str, str]) -> int:
+    child = os.fork()
+    if not child:
+        os.environ.update(variables)
+        try:
+            code = work(words)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        os._exit(code)
+    return child
 
 
 if __name__ == "__main__":

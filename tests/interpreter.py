@@ -1,0 +1,81 @@
+"""A process where Triton interprets: it runs the files of tests it is asked for, each in a fork of its own.
+
+    python -m tests.interpreter     each line of the input is the path of a file; exit code, length and output follow
+
+Triton must know before it is imported whether it interprets, so such tests need another process than pytest's; torch
+and Triton are imported once in it, which takes longer than most of the tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from typing import IO
+
+INTERPRETED = "interpreted and not slow and not gpu"  # what else is in the files has run without the interpreter
+
+
+class Interpreter:
+    """The process, seen from the one that asks; started at the first question."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, path: str) -> tuple[int, str]:
+        """Run the interpreted tests of a file; return pytest's exit code and output."""
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.interpreter"]
+            environment = os.environ | {"TRITON_INTERPRET": "1"}
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None and answers is not None
+        print(path, file=questions, flush=True)
+        header = answers.readline()
+        assert header, "the process that interprets Triton's kernels has died"
+        code, length = map(int, header.split())
+        return code, answers.read(length)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+
+
+# imported once: what the files of tests and their fixtures need, and what torch and Triton import at a first call
+SHARED = (
+    "torch", "torch._dynamo", "triton", "triton.runtime.interpreter", "scipy.stats", "hypothesis.strategies",
+    "tests.transfer_fixtures",
+)  # fmt: skip
+
+
+def serve() -> None:
+    import pytest
+
+    for name in SHARED:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        with tempfile.TemporaryFile("w+") as output:
+            child = os.fork()
+            if not child:
+                os._exit(run_tests(pytest.main, line.strip(), output))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            output.seek(0)
+            text = output.read()
+        print(code, len(text), flush=True)
+        print(text, end="", flush=True)
+
+
+def run_tests(main: object, path: str, output: IO[str]) -> int:
+    """Run a file by pytest, with all that it prints in `output`."""
+    assert callable(main)
+    for stream in (1, 2):
+        os.dup2(output.fileno(), stream)
+    return int(main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "-m", INTERPRETED, path]))
+
+
+if __name__ == "__main__":
+    serve()
