@@ -164,7 +164,7 @@ class Client:
         self.tally.seconds.append(time.perf_counter() - start)
         status = int(head.split(b" ")[1])
         self.tally.statuses[status] = self.tally.statuses.get(status, 0) + 1
-        if status != 200 or not question.is_right(body):
+        if status == 200 and not question.is_right(body):
             self.tally.wrong += 1
 
     def close(self) -> None:
@@ -262,7 +262,7 @@ def main() -> None:
             p95 = percentile(tally.seconds, 0.95)
             print(
                 f"half load ({together / 2:.0f}/s): median {percentile(tally.seconds, 0.5):.1f} ms, p95 {p95:.1f} ms = "
-                f"{p95 / alone:.2f} x alone; {tally.lost} lost, {tally.wrong} wrong",
+                f"{p95 / alone:.2f} x alone; {tally.lost} lost, {tally.wrong} wrong, statuses {tally.statuses}",
                 flush=True,
             )
             part, sizes = options.requests // 10, []

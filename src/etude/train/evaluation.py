@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etude.chance import Chance
 from etude.objectives.base import Batch, Objective, Row, Rows, Stat
-from etude.train.loader import Loader, split_into_micro_batches
+from etude.train.loader import Loader
 from etude.train.parallel import Ranks
 from etude.train.settings import Settings
 
@@ -24,13 +24,15 @@ def build_batches(objective: Objective, rows: Rows, settings: Settings, ranks: R
         count = min(count, max(ranks.size, settings.eval_tokens // rows.row_tokens))
     chance = Chance(settings.seed, STEP)
     group: list[Row] = []
+    tokens = 0
     limit = settings.micro_tokens or settings.batch_tokens or MICRO_TOKENS
     for number in range(ranks.rank, count, ranks.size):  # streamed: only one micro-batch of rows is held
         row = rows[number]
-        if group and len(split_into_micro_batches([*group, row], limit)) > 1:
+        if group and tokens + len(row.tokens) > limit:
             yield objective.batch(group, chance)
-            group = []
+            group, tokens = [], 0
         group.append(row)
+        tokens += len(row.tokens)
     if group:
         yield objective.batch(group, chance)
 
