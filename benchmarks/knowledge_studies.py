@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -227,6 +228,8 @@ def main() -> None:
         words += ["--minutes", f"{(end - time.perf_counter()) / 60:.2f}"]
         log = options.out / "real.txt"
         queues["real"] = start_queue(files, [*words, *options.rest], log), log, folder / "studies"
+    # a call that is stopped stops its queues: what is done is in the archives
+    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process, _, _ in queues.values()])
     for half, (process, log, folder) in queues.items():
         wait_for(process, end + 30)
         print(f"--- {half}: exit {process.returncode} ---")
