@@ -15,6 +15,7 @@ what it has. --limit SECONDS starts no training that would end behind it, as lon
 
     python benchmarks/kge_pykeen.py --graph fb15k237 --score transe --epochs 20 --seeds 3            # one GPU
     python benchmarks/kge_pykeen.py --epochs 6 --seeds 5 --share 128 1 --limit 300 --json kge.json
+    python benchmarks/kge_pykeen.py --epochs 6 --seeds 4 --share 128 1 --eager --limit 420      # where is the gap?
     python benchmarks/kge_pykeen.py --same-batches 50 --share 128 1            # same start and batches: same vectors?
     python benchmarks/kge_pykeen.py --graph wn18rr --score rotate --epochs 20 --seeds 3
     python benchmarks/kge_pykeen.py --device cpu --width 64 --negatives 16 --epochs 3 --seeds 2 --triples 30000
@@ -105,7 +106,7 @@ def read_graph(folder: Path, name: str, limit: int | None) -> Any:
     return Graph.from_triples(encode(train), entities, relations, valid=encode(known))
 
 
-def build_recipe(options: argparse.Namespace, seed: int, share: int = 1) -> Any:
+def build_recipe(options: argparse.Namespace, seed: int, share: int = 1, compiled: bool = True) -> Any:
     from etude.recipes.schema import Recipe
 
     complex_parts = 2 if options.score in ("rotate", "complex") else 1
@@ -129,6 +130,7 @@ def build_recipe(options: argparse.Namespace, seed: int, share: int = 1) -> Any:
             "train.lr": options.lr,
             "train.lr_schedule": "constant",
             "train.seed": seed,
+            "train.compile": None if compiled else False,
             "train.device": options.device,
             "train.save_every": 0,
             "train.eval_every": 0,
@@ -150,18 +152,18 @@ def rank(model: Any, graph: Any, count: int) -> tuple[float, float]:
     return float((1 / ranks).mean()), float((ranks <= 10).mean())
 
 
-def train_ours(options: argparse.Namespace, graph: Any, seed: int, share: int) -> Outcome:
+def train_ours(options: argparse.Namespace, graph: Any, seed: int, share: int, compiled: bool = True) -> Outcome:
     from etude.recipes.learner import build_learner
     from etude.runs.source import open_source, resolve_for
     from etude.train.loop import Loop
 
-    recipe = build_recipe(options, seed, share)
+    recipe = build_recipe(options, seed, share, compiled)
     source = open_source(graph, recipe)
     recipe = resolve_for(recipe, source)
     steps = len(source.triples) // options.batch
     model, objective = build_learner(recipe, None)
     device = torch.device(options.device)
-    clock = EpochClock(f"ours, share {share}, seed {seed}", options)
+    clock = EpochClock(f"ours, share {share}{'' if compiled else ', eager'}, seed {seed}", options)
 
     class Timed(Loop):
         def advance(self, step: Any) -> None:
@@ -365,6 +367,7 @@ def main() -> None:
     parser.add_argument("--ranked", type=int, default=5000, help="valid triples that are ranked")
     parser.add_argument("--own-evaluator", action="store_true", help="PyKEEN's MRR of its own vectors, too")
     parser.add_argument("--only", choices=("ours", "pykeen"))
+    parser.add_argument("--eager", action="store_true", help="our sides once more, neither compiled nor recorded")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds of all trainings together")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--same-batches", type=int, help="compare so many updates on the same batches, and stop")
@@ -390,6 +393,11 @@ def main() -> None:
     trainers: dict[str, Callable[[int], Outcome]] = {
         f"ours {share}": functools.partial(train_ours, options, graph, share=share) for share in options.share
     }
+    if options.eager:  # the same steps, neither compiled nor recorded
+        trainers |= {
+            f"ours {share} eager": functools.partial(train_ours, options, graph, share=share, compiled=False)
+            for share in options.share
+        }
     trainers["pykeen"] = functools.partial(train_pykeen, options, graph)
     results: dict[str, list[Outcome]] = {name: [] for name in trainers if options.only in (None, name.split()[0])}
     started = time.perf_counter()
@@ -413,10 +421,10 @@ def main() -> None:
 def print_table(options: argparse.Namespace, results: dict[str, list[Outcome]]) -> None:
     """Mean and standard error of each side, and the differences from PyKEEN seed by seed."""
     print(f"\n{options.graph} {options.score} on {options.device}, {options.epochs} epochs, mean ± standard error")
-    print(f"{'':10}{'triples/s':>20}{'seconds':>18}{'MRR':>20}{'hits@10':>20}")
+    print(f"{'':14}{'triples/s':>20}{'seconds':>18}{'MRR':>20}{'hits@10':>20}")
     for name, outcomes in results.items():
         columns = [spread([vars(outcome)[key] for outcome in outcomes]) for key in COLUMNS]
-        print(f"{name:10}{columns[0]:>20}{columns[1]:>18}{columns[2]:>20}{columns[3]:>20}")
+        print(f"{name:14}{columns[0]:>20}{columns[1]:>18}{columns[2]:>20}{columns[3]:>20}")
     if "pykeen" not in results:
         return
     for name, outcomes in results.items():

@@ -27,10 +27,11 @@ def _both(english: str, korean: str) -> str:
 
 def _render_answer(answer: AnswerView, number: int) -> str:
     paths = answer.paths
+    count = "1 path" if len(paths) == 1 else f"{len(paths)} paths"
     summary = (
         f'<summary><i style="width:{100 * answer.probability:.1f}%"></i><b>{escape(answer.text)}</b>'
         f"<span>{answer.probability:.1%} · {_both('score', '점수')} {answer.score:.3f} · "
-        f"{_both(f'{len(paths)} paths', f'경로 {len(paths)}개')}</span></summary>"
+        f"{_both(count, f'경로 {len(paths)}개')}</span></summary>"
     )
     if not paths:
         inside = (
@@ -42,7 +43,7 @@ def _render_answer(answer: AnswerView, number: int) -> str:
             f"<td>{path.score:.2f}</td></tr>"
             for path in paths[:LISTED]
         )
-        inside = draw_answer(answer, number) + (
+        inside = f'<div class="picture">{draw_answer(answer, number)}</div>' + (
             f"<table><thead><tr><th>{_both('attention', '주의')}</th><th>{_both('path', '경로')}</th>"
             f"<th>{_both('plausibility', '그럴듯함')}</th></tr></thead><tbody>{rows}</tbody></table>"
         )

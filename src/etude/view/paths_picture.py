@@ -6,6 +6,7 @@ runs from head to tail. All colours are those of the page (view/page.css).
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from etude.view.paths import AnswerView, PathView
@@ -15,6 +16,7 @@ WIDTH, ROW, MARGIN = 860, 46, 30
 BOX_HEIGHT = 26
 LETTER = 7.4  # the width of a letter, about; a Korean one takes two
 LONGEST_NAME = 22
+TIP = 14  # of an arrow; a line ends where its tip begins, so that a thick one does not hide it
 
 
 def draw_answer(answer: AnswerView, number: int) -> str:
@@ -27,7 +29,7 @@ def draw_answer(answer: AnswerView, number: int) -> str:
     height = 2 * MARGIN + ROW * max(sum(column == own for own in columns.values()) for column in columns.values())
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(answer.text)}">',
-        f'<defs><marker id="tip{number}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        f'<defs><marker id="tip{number}" viewBox="0 0 8 8" refX="0" refY="4" markerWidth="{TIP}" markerHeight="{TIP}" '
         'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" class="tip"/></marker></defs>',
     ]
     parts += [
@@ -84,11 +86,15 @@ def _draw_hop(
     (x, y), (end_x, end_y) = spots[head], spots[tail]
     if x == end_x:  # two concepts of one column: around the boxes
         bend = 70 if x < WIDTH / 2 else -70
-        curve = f"M{x:.0f} {y:.0f}C{x + bend} {y:.0f} {x + bend} {end_y:.0f} {end_x:.0f} {end_y:.0f}"
+        side = _half_width(tail) + TIP if bend > 0 else -_half_width(tail) - TIP  # it arrives from the bend's side
+        bend += side
+        curve = f"M{x:.0f} {y:.0f}C{x + bend:.0f} {y:.0f} {x + bend:.0f} {end_y:.0f} {end_x + side:.0f} {end_y:.0f}"
         middle_x = x + 0.75 * bend
     else:
         shift = _half_width(tail) if end_x < x else -_half_width(tail)
-        curve = f"M{x:.0f} {y:.0f}L{end_x + shift:.0f} {end_y:.0f}"
+        length = math.hypot(end_x + shift - x, end_y - y)
+        back = max(0.0, 1 - TIP / length)
+        curve = f"M{x:.0f} {y:.0f}L{x + back * (end_x + shift - x):.0f} {y + back * (end_y - y):.0f}"
         middle_x = (x + end_x) / 2
     width = 1 + 5 * min(1.0, weight)
     shade = 0.25 + 0.75 * min(1.0, weight)
