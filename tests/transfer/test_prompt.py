@@ -21,8 +21,12 @@ from etude.cli.main import app
 from etude.errors import UserError
 from etude.inference.model import LoadedModel
 from etude.nn.packed import pack
+from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.transfer.prompt import PromptTask, prompt
 from etude.transfer.prompt_file import PromptFile, template_fields
+from etude.world import World
 
 TEXTS = [
     "good film",
@@ -331,3 +335,33 @@ def test_the_command_prints_a_table_and_writes_answers(base: Callable[[str], Pat
     lost = ["--predictions", str(folder / "nowhere" / "answers.jsonl")]
     assert "There is no folder" in str(CliRunner().invoke(app, [*words[:5], *lost]).exception)
     assert "whole numbers" in str(CliRunner().invoke(app, [*words[:4], "0,x"]).exception)
+
+
+def test_a_context_too_short_for_any_shot_names_the_setting(
+    small_gpt: Callable[..., LoadedModel], folder: Path
+) -> None:
+    """All columns of the table would be zero-shot: that is no result."""
+    gpt = small_gpt("word:60", [*TEXTS, "label: bad very good"])
+    long = " ".join(["really very good"] * 20)
+    write(folder / "train.jsonl", [{"text": long, "label": label} for label in ("1", "0")])
+    write(folder / "test.jsonl", [{"text": TEXTS[0], "label": "1"}])
+    room = gpt.model.max_length
+    with pytest.raises(UserError, match=rf"Not one shot fits into the {room} tokens.*model\.context=\d+ for 2 shots"):
+        prompt(gpt, write_prompt(folder), [0, 2])
+    assert prompt(gpt, write_prompt(folder), [0]).results[0].mean_shots == 0
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_four_shots_of_the_world_fit_into_the_toy_for_them(tmp_path: Path, language: str) -> None:
+    town = World(0, language)
+    tokenizer = Tokenizer.train("bytebpe:1000", list(town.text(0.1)))
+    recipe = Recipe.load("gpt3-shots-toy").resolve(vocab=tokenizer.vocab)
+    loaded = LoadedModel(*build_learner(recipe, tokenizer), tokenizer, "cpu")
+    town.write_prompts(tmp_path / "prompts")
+    (tmp_path / "tasks").mkdir()
+    for file in sorted((tmp_path / "prompts").iterdir()):
+        for split in ("train", "test"):
+            write(tmp_path / "tasks" / f"{file.stem}.{split}.jsonl", town.task(file.stem, split, 32))
+        (result,) = prompt(loaded, file, [4], limit=8).results
+        assert result.mean_shots == 4 and result.truncated == 0
+    assert [file.stem for file in sorted((tmp_path / "prompts").iterdir())] == ["sentiment", "topic"]

@@ -181,6 +181,7 @@ def present_world(call: Call[World]) -> None:
     echo(f"{out / 'text.txt'}: {size:.1f} MB about town {seed} ({language})")
     if call.options["tasks"]:
         echo(f"{out / 'tasks'}: {len(list((out / 'tasks').glob('*.jsonl')))} files of labelled examples")
+        echo(f"{out / 'prompts'}: {len(list((out / 'prompts').glob('*.yaml')))} of the tasks, for etude prompt")
     echo(f"{out / 'knowledge'}: {len(town.facts())} facts; with the district's, triples and labels of a graph")
     if call.options["pairs"]:
         echo(f"{out / 'pairs.tsv'}: {call.options['pairs']:,} sentences in English and Korean")

@@ -133,7 +133,9 @@ def prompt_table(prompted: PromptResult) -> str:
             lines.append(f"shots {result.shots}, accuracy by other rules: {rest}")
     for result in prompted.results:
         if result.mean_shots < result.shots:
-            lines.append(f"! shots {result.shots}: {result.mean_shots:.1f} fitted into the context on average")
+            lines.append(
+                f"! shots {result.shots}: {result.mean_shots:.1f} fitted into the context on average (model.context)"
+            )
         if result.truncated:
             lines.append(
                 f"! shots {result.shots}: {result.truncated:,} of {count:,} examples were cut to fit the context"

@@ -111,6 +111,8 @@ def prompt(
     if limit is not None:
         examples = examples.part(range(min(limit, len(examples))))
     task = PromptTask(_load_causal(source, device), description, examples, pool, seed, same, labels)
+    if max(shots):
+        task.require_room(max(shots))
     results: list[ShotResult] = []
 
     def report(number: int) -> None:
@@ -190,6 +192,27 @@ class PromptTask:
                 return text, fit
             fit -= 1
 
+    def room(self, number: int) -> int:
+        """Return the tokens of the context that are left before the answer of an example."""
+        if isinstance(self.file.form, WritePrompt):
+            return self.loaded.model.max_length - self.file.tokens
+        answers = [self.file.delimiter + option for option in self.options(number)]
+        return self.loaded.model.max_length - max(map(self._cached_length, answers))
+
+    def require_room(self, count: int) -> None:
+        """Raise UserError where not one shot fits before a question: all numbers of shots would be none."""
+        numbers = range(min(GROUP, len(self.examples)))
+        if any(self.context(number, 1, self.room(number))[1] for number in numbers):
+            return
+        context = self.loaded.model.max_length
+        question, shot = (self._length(text) for text in (self.context(0, 0, 0)[0], self._demonstration(0)))
+        needed = 1 << (question + count * (shot + 2) + context - self.room(0)).bit_length()
+        raise UserError(
+            f"Not one shot fits into the {context} tokens that this model sees: a question has about {question}, an "
+            f"example with its answer {shot}. Pre-train with model.context={needed} for {count} shots, shorten the "
+            "template, or ask with --shots 0."
+        )
+
     def _join(self, demonstrations: list[str], question: str) -> str:
         instruction = [self.file.instruction] if self.file.instruction else []
         return self.file.separator.join([*instruction, *demonstrations, question])
@@ -229,8 +252,7 @@ class PromptTask:
             fits: list[int] = []
             for number in numbers:
                 answers = [self.file.delimiter + option for option in self.options(number)]
-                room = self.loaded.model.max_length - max(map(self._cached_length, answers))
-                text, fit = self.context(number, count, room)
+                text, fit = self.context(number, count, self.room(number))
                 group.append(encode_answers(self.loaded, text, answers))
                 fits.append(fit)
                 if self.file.compared == "unconditional":

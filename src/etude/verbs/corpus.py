@@ -132,11 +132,11 @@ def world(
     """Write text about the built-in town, with gold labels for every task.
 
     Args:
-        out: Folder for text.txt, tasks/ and knowledge/ (facts, and the triples and labels of a graph).
+        out: Folder for text.txt, tasks/, prompts/ and knowledge/ (facts, and the triples and labels of a graph).
         megabytes: How much text.
         language: The language of the town.
         seed: Another seed is another town.
-        tasks: Also write the labelled examples.
+        tasks: Also write the labelled examples, and prompt files for some of them.
         pairs: Also write so many sentences in English and Korean to pairs.tsv, for translation.
         anchored: Also write so many megabytes of text whose mentions are linked to the graph, to anchored.txt.
         link_noise: Share of those links that point to a wrong entity.

@@ -27,6 +27,21 @@ LANGUAGES = ("en", "ko")
 COUNTS = {"train": 2000, "valid": 500, "test": 500}  # examples of each task that `write` leaves
 _EXHAUSTED = 500  # documents in a row without a new sentence
 _EVERY = 500  # documents between two reports of progress: a fraction of a second
+# task -> lines of its prompt file (transfer/prompt_file.py), by language
+PROMPTS = {
+    "en": {
+        "sentiment": ('template: "{text} In the end everybody was"', "answers: {positive: happy, negative: sad}"),
+        "topic": ('template: "{text} Topic:"',),
+    },
+    "ko": {
+        "sentiment": ('template: "{text} 결국 모두의 기분은"', "answers: {positive: 좋았다, negative: 나빴다}"),
+        "topic": (
+            'template: "{text} 주제:"',
+            "answers: {food: 음식, work: 일, animals: 동물, family: 가족, market: 시장, travel: 여행, music: 음악, "
+            "garden: 정원}",
+        ),
+    },
+}
 Progress = Callable[[str, float], None]  # what is being written, and the share of all work that is done
 
 
@@ -90,8 +105,9 @@ class World:
     def write(
         self, folder: str | Path, megabytes: float, tasks: bool = True, progress: Progress = lambda part, share: None
     ) -> Path:
-        """text.txt with a blank line between documents; tasks/<task>.<split>.jsonl; the facts as tab-separated
-        knowledge/facts.tsv (head, relation, tail) and knowledge/entities.tsv (key, label, kind)."""
+        """text.txt with a blank line between documents; tasks/<task>.<split>.jsonl, and some of them in words as
+        prompts/<task>.yaml; the facts as tab-separated knowledge/facts.tsv (head, relation, tail) and
+        knowledge/entities.tsv (key, label, kind)."""
         folder = Path(folder)
         parts = [(name, split) for name in TASKS for split in SPLITS] if tasks else []
         for needed in (folder, folder / "knowledge", *([folder / "tasks"] if tasks else [])):
@@ -108,9 +124,19 @@ class World:
             with _aside(folder / "tasks" / f"{name}.{split}.jsonl") as out:
                 for example in self.task(name, split, COUNTS[split]):
                     out.write(json.dumps(example, ensure_ascii=False) + "\n")
+        if tasks:
+            self.write_prompts(folder / "prompts")
         _write_table(folder / "knowledge" / "facts.tsv", self.facts())
         _write_table(folder / "knowledge" / "entities.tsv", self.entities())
         return folder
+
+    def write_prompts(self, folder: Path) -> None:
+        """Tasks in words for `etude prompt`, over the files of labelled examples."""
+        folder.mkdir(exist_ok=True)
+        for name, lines in PROMPTS[self.language].items():
+            files = [f"{split}: ../tasks/{name}.{split}.jsonl" for split in ("train", "test")]
+            with _aside(folder / f"{name}.yaml") as out:
+                out.write("\n".join(["kind: classify", *files, *lines]) + "\n")
 
 
 @contextmanager
