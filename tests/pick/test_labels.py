@@ -196,9 +196,10 @@ def test_nan_of_a_data_frame_is_no_label(tmp_path: Path) -> None:
 
 def test_korean_spreadsheets_are_recognised(tmp_path: Path) -> None:
     rows = "text,label\n정말 재미있는 영화였다,긍정\n지루했다,부정\n"
-    for encoding, name in (("cp949", "CP949"), ("utf-16", "UTF-16"), ("latin-1", None)):
+    for encoding, name in (("cp949", "CP949"), ("utf-16", "UTF-16"), ("latin-1", "CP1252"), ("cp1251", None)):
         path = tmp_path / f"{encoding}.csv"
-        path.write_bytes((rows if name else "text,label\ncaf\xe9 na\xefve,a\n").encode(encoding))
+        other = {"latin-1": "text,label\ncaf\xe9 na\xefve,a\n", "cp1251": "text,label\nхорошо,да\n"}
+        path.write_bytes(other.get(encoding, rows).encode(encoding))
         _, problems = read_labels("classify", path)
         assert "not UTF-8" in str(problems[0])
         assert (f"iconv -f {name} -t UTF-8" in str(problems[0])) if name else ("iconv" not in str(problems[0]))

@@ -21,6 +21,7 @@ from etude.models.transfer_settings import Layers
 from etude.tasks import classify
 from etude.tasks.base import by_length
 from etude.tasks.data.examples import checked_text
+from etude.text.encodings import suggest_encoding
 
 FeaturePooling = Literal["mean", "max", "start", "last", "none"]
 
@@ -98,7 +99,9 @@ def read_texts(file: Path, column: str | None) -> list[str]:
     except FileNotFoundError:
         raise UserError(f"There is no file {file}.") from None
     except UnicodeDecodeError as problem:
-        raise UserError(f"{file}: not UTF-8 at byte {problem.start}. Convert the file.") from None
+        raise UserError(
+            f"{file}: not UTF-8 at byte {problem.start}. Convert the file.{suggest_encoding(file)}"
+        ) from None
     if lines and not lines[-1]:
         lines.pop()
     if not lines:

@@ -21,7 +21,6 @@ import numpy as np
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.pick.encodings import suggest_encoding
 from etude.pick.problems import Problem, merge_alike
 from etude.runs.task_plan import task_module
 from etude.tasks.base import TaskKind
@@ -139,7 +138,6 @@ def read_labels(
         problems += merge_alike(bad)
     if not items and not any(problem.is_fatal for problem in problems):
         problems.append(Problem(f"{source} holds no examples. Give a file with labelled examples."))
-    problems = [_add_encoding(source, problem) for problem in problems]
     examples = Examples(items, source, places, [message for _, message in bad])
     strata = [module.strata(item) for item in items]
     groups = [hash_input(module, record, named) for record in records]
@@ -153,12 +151,6 @@ def _refuse_nan(module: TaskKind, item: Any, record: Record, place: str) -> None
         isinstance(value, float) and math.isnan(value) for value in record.values()
     ):
         raise UserError(f"{place}: the label is NaN, which says that there is none. Fill it, or remove the line.")
-
-
-def _add_encoding(path: str, problem: Problem) -> Problem:
-    if "not UTF-8" not in problem.message:
-        return problem
-    return dataclasses.replace(problem, message=problem.message + suggest_encoding(path))
 
 
 def _read_records(module: TaskKind, path: str, columns: Mapping[str, str]) -> Records:

@@ -17,7 +17,6 @@ import numpy as np
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.pick.encodings import suggest_encoding
 from etude.pick.problems import Problem, merge_alike
 from etude.pick.text_fields import DEFAULT_FIELD, choose_fields
 from etude.text.corpus.corpus import Corpus
@@ -304,5 +303,4 @@ def _locate(part: BlockPart, data: bytes, message: str) -> str:
     except UnicodeDecodeError as problem:
         before = data[: problem.start]
     line = part.line + before.count(b"\n")
-    hint = suggest_encoding(part.file) if "is not UTF-8" in message else ""
-    return message.replace(f"{part.file} is ", f"{part.file}:{line} is ", 1) + hint
+    return message.replace(f"{part.file} is ", f"{part.file}:{line} is ", 1)

@@ -30,6 +30,7 @@ def prepare(
     weights: Sequence[float] | None = None,
     one_document: bool = False,
     errors: Literal["strict", "replace"] = "strict",
+    encoding: str | None = None,
     workers: int | None = None,
     sample_mb: float = 32.0,
     ids: Literal["auto", "uint16", "uint32"] = "auto",
@@ -64,6 +65,7 @@ def prepare(
         weights: How many times each source counts, as in 1,2.5,0.5; one number a source.
         one_document: A .txt file is one document.
         errors: 'replace' goes on at invalid UTF-8, with U+FFFD in its place.
+        encoding: Of text that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's names.
         workers: Processes; all cores unless given.
         sample_mb: MB of text the tokenizer is trained on, drawn by hash.
         ids: Type of ids on disk.
@@ -91,6 +93,7 @@ def prepare(
         target_tokenizer=target_tokenizer,
         unique=unique,
         errors=errors,
+        encoding=encoding,
         weights=weights,
         one_document=one_document,
         sample_bytes=int(sample_mb * 1e6),

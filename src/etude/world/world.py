@@ -28,7 +28,7 @@ COUNTS = {"train": 2000, "valid": 500, "test": 500}  # examples of each task tha
 _EXHAUSTED = 500  # documents in a row without a new sentence
 _EVERY = 500  # documents between two reports of progress: a fraction of a second
 # task -> lines of its prompt file (transfer/prompt_file.py), by language
-PROMPTS = {
+PROMPTS: dict[str, dict[str, tuple[str, ...]]] = {
     "en": {
         "sentiment": ('template: "{text} In the end everybody was"', "answers: {positive: happy, negative: sad}"),
         "topic": ('template: "{text} Topic:"',),

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, cast
 from etude.errors import UserError
 from etude.extras import require
 from etude.tasks.data.examples import Record, short
+from etude.text.encodings import suggest_encoding
 from etude.text.prepare.zstd_stream import open_zstd
 
 FILES = (".jsonl", ".csv", ".tsv", ".json", ".parquet")
@@ -86,7 +87,10 @@ def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserErro
         except UnicodeDecodeError as problem:
             yield (
                 number,
-                UserError(f"{path}:{number}: not UTF-8 at byte {problem.start} of the line. Convert the file."),
+                UserError(
+                    f"{path}:{number}: not UTF-8 at byte {problem.start} of the line. Convert the file."
+                    f"{suggest_encoding(path)}"
+                ),
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
+from etude.errors import UserError
 from etude.text.prepare.sources import SourceFile
 from etude.text.prepare.zstd_stream import open_zstd
 
@@ -29,8 +31,9 @@ class _Readable(Protocol):
 class InputFile:
     """A file open for reading; a hub data set has nothing to open."""
 
-    def __init__(self, file: SourceFile, hashing: bool) -> None:
-        self.file, self.hashing = file, hashing
+    def __init__(self, file: SourceFile, hashing: bool, encoding: str | None = None) -> None:
+        """`encoding`: of its text, where that is not UTF-8; it is read as if it were."""
+        self.file, self.hashing, self.encoding = file, hashing, encoding
         self.raw: BinaryIO | None = None
         if file.format == "hub":
             return
@@ -39,6 +42,8 @@ class InputFile:
         hashed = io.BufferedReader(_HashingReader(self.raw, self.hash), 1 << 18) if hashing else self.raw
         self.source = cast("BinaryIO", hashed)
         self.stream = DECOMPRESSORS[file.compression](self.source)
+        if encoding is not None:
+            self.stream = _Transcoder(self.stream, encoding, file.path)
 
     def position(self) -> int:
         """Return how many bytes of the file were read so far."""
@@ -46,7 +51,7 @@ class InputFile:
 
     def skip(self, offset: int) -> None:
         """Skip the first bytes of the decompressed text."""
-        if self.file.compression or self.hashing:
+        if self.file.compression or self.hashing or self.encoding is not None:
             while offset and (chunk := self.stream.read(min(offset, 1 << 20))):
                 offset -= len(chunk)
         else:
@@ -71,6 +76,31 @@ class InputFile:
     def close(self) -> None:
         if self.raw is not None:
             self.raw.close()
+
+
+class _Transcoder:
+    """A stream of text in some encoding, as UTF-8."""
+
+    def __init__(self, stream: _Readable, encoding: str, path: str) -> None:
+        self.stream, self.encoding, self.path = stream, encoding, path
+        self.decoder = codecs.getincrementaldecoder(encoding)()
+        self.pending, self.at_end, self.place = b"", False, 0
+
+    def read(self, size: int, /) -> bytes:
+        while not self.pending and not self.at_end:
+            chunk = self.stream.read(1 << 16)
+            self.at_end = not chunk
+            try:
+                text = self.decoder.decode(chunk, final=self.at_end)
+            except UnicodeDecodeError as problem:
+                raise UserError(
+                    f"{self.path} is not {self.encoding}: a byte near {self.place + problem.start} is invalid. Its "
+                    "encoding is named with --encoding; without the option it is UTF-8."
+                ) from None
+            self.place += len(chunk)
+            self.pending = text.encode("utf-8", "surrogatepass")
+        piece, self.pending = self.pending[:size], self.pending[size:]
+        return piece
 
 
 class _HashingReader(io.RawIOBase):

@@ -21,6 +21,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import FORMAT, VERSION, Manifest, SampleEntry, TokenizerEntry
 from etude.text.corpus.shard import choose_id_dtype
 from etude.text.corpus.split_writer import SHARD_TOKENS
+from etude.text.encodings import check_encoding
 from etude.text.prepare import corpus_report
 from etude.text.prepare.anchors import FIELDS as ANCHOR_FIELDS
 from etude.text.prepare.linking import Linking, describe_entities
@@ -68,6 +69,7 @@ def prepare(
     target_tokenizer: str | Path | Tokenizer | None = None,
     unique: bool = False,
     errors: str = "strict",
+    encoding: str | None = None,
     weights: Sequence[float] | None = None,
     one_document: bool = False,
     sample_bytes: int = SAMPLE_BYTES,
@@ -89,6 +91,7 @@ def prepare(
     target_tokenizer: of the targets of pairs, where it is not `tokenizer` too; a folder with both gives both.
     unique: drops documents whose text came before.
     errors: "replace" puts U+FFFD for invalid UTF-8 instead of stopping.
+    encoding: of text, records and tables that are not UTF-8, by Python's name, such as "cp1252".
     weights: how many times each source counts: 2 takes every document twice, 0.5 every other one.
     one_document: a text file is one document; otherwise blank lines separate documents.
     sample_bytes: how much text, drawn by hash, the tokenizer is trained on.
@@ -124,7 +127,7 @@ def prepare(
             raise UserError(f"--anchors {anchors} reads records, but {plain} is plain text and has none.")
         fields = (*fields, ANCHOR_FIELDS[anchors])
         text_field = ANCHOR_FIELDS[anchors] if anchors == "ernie" else text_field
-    read_settings = ReadSettings(text_field, fields, one_document, errors, sides, anchors)
+    read_settings = ReadSettings(text_field, fields, one_document, errors, sides, check_encoding(encoding), anchors)
     settings = {
         "version": VERSION, "reading": read_settings.as_dict(), "where": where, "seed": seed, "valid": valid,
         "unique": unique,

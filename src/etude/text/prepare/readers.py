@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from etude.errors import UserError, suggest_name
 from etude.extras import require
+from etude.text.encodings import suggest_encoding
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
 from etude.text.prepare.tmx import read_units
@@ -28,6 +29,7 @@ MAX_LINE_BYTES = 1 << 26  # of JSON
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
 Row = dict[str, object]
 BOM = b"\xef\xbb\xbf"
+TEXT_FORMATS = ("text", "jsonl", "csv", "tsv", SOURCE_SIDE, TARGET_SIDE)  # that may be in another encoding
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,13 @@ class ReadSettings:
     one_document: bool = False  # a text file is one document, whatever blank lines it has
     errors: str = "strict"  # or "replace": invalid UTF-8 becomes U+FFFD
     pairs: tuple[str, str] | None = None  # fields of source and target: a record is a pair (text/prepare/pairs.py)
+    encoding: str | None = None  # of text, where that is not UTF-8
     anchors: str | None = None  # format of mentions that the text brings along (text/prepare/anchors.py)
 
     def as_dict(self) -> dict[str, object]:
-        """The settings as JSON; without anchors where there are none, as in corpora that were made before them."""
-        return {name: value for name, value in asdict(self).items() if name != "anchors" or value is not None}
+        """The settings as JSON; without what a corpus has not, as in corpora that were made before there was any."""
+        optional = ("anchors", "encoding")
+        return {name: value for name, value in asdict(self).items() if name not in optional or value is not None}
 
     @property
     def text_fields(self) -> tuple[str, ...]:
@@ -110,7 +114,8 @@ def read_blocks(
         file = files[number]
         offset, line = (start.offset, start.line) if number == start.file else (0, 1)
         kind = {"text": "file" if settings.one_document else "text", "jsonl": "lines"}.get(file.format, "rows")
-        input_file = InputFile(file, hashing=on_hash is not None and offset == 0)
+        encoding = settings.encoding if file.format in TEXT_FORMATS else None
+        input_file = InputFile(file, on_hash is not None and offset == 0, encoding)
         try:
             for piece in _read_pieces(input_file, kind, settings, offset, line):
                 part = BlockPart(file.path, kind, piece.offset, piece.line, len(piece.payload), piece.cut)
@@ -264,7 +269,7 @@ def _read_sides(input_file: InputFile, settings: ReadSettings, skip: int) -> Ite
     """Yield line i of the source side and line i of the target side as one record."""
     target = input_file.file.target_side
     assert target is not None and settings.pairs is not None
-    target_file = InputFile(target, hashing=False)
+    target_file = InputFile(target, hashing=False, encoding=settings.encoding)
     try:
         sides = (_decode_lines(side, settings.errors) for side in (input_file, target_file))
         for number, lines in enumerate(zip_longest(*sides), start=1):
@@ -364,7 +369,9 @@ def _require_columns(path: str, settings: ReadSettings, names: list[str], what: 
 
 
 def build_utf8_error(path: str, offset: int) -> UserError:
+    """The message on invalid UTF-8: what the file looks like, and the options to go on."""
+    hint = suggest_encoding(path) or " Name its encoding with --encoding, as in --encoding cp1252."
     return UserError(
-        f"{path} is not UTF-8: byte {offset} is invalid. Convert the file (iconv -f ... -t UTF-8), or go on with "
-        "--errors replace, which puts U+FFFD in its place."
+        f"{path} is not UTF-8: byte {offset} is invalid.{hint} Or go on with --errors replace, which puts U+FFFD in "
+        "its place."
     )

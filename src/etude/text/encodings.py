@@ -1,0 +1,89 @@
+"""The encoding of a file that is not UTF-8: Korean spreadsheets write CP949, others UTF-16, old Windows files CP1252.
+
+A guess for a message, never used unasked: `etude prepare --encoding` reads such text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from functools import lru_cache
+from pathlib import Path
+
+from etude.errors import UserError, suggest_name
+
+SAMPLE_BYTES = 1 << 16
+HANGUL_SHARE = 0.6  # of the characters beyond ASCII, from which on a text is taken for Korean
+LATIN_SHARE = 0.9  # of them that a text in Western European letters has in letters and marks of print
+MOST_BEYOND = 0.3  # of all characters: more is another alphabet
+LATIN = frozenset(chr(code) for code in range(0xC0, 0x100)) - {"×", "÷"} | frozenset("ŒœŠšŽžŸƒªºß")
+PRINT = frozenset("€‚„…†‡‰‹›‘’“”•–—™¡¢£§©«®°±²³´µ·»¼½¾¿\xa0")
+NAMES = {"CP949": "CP949 (Korean Windows)", "CP1252": "CP1252 (Windows-1252, Western European)"}
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".zip")
+UTF8 = ("utf-8", "utf8", "utf_8", "utf-8-sig")
+
+
+def suggest_encoding(path: str | Path) -> str:
+    """Return a hint such as " It reads as CP949 ...", or "" where nothing fits."""
+    try:
+        status = Path(path).stat()
+        name = _guess_of_file(str(path), status.st_size, status.st_mtime_ns)
+    except (OSError, ValueError):
+        return ""
+    if not name:
+        return ""
+    return (
+        f" It reads as {NAMES.get(name, name)}: iconv -f {name} -t UTF-8 turns it into UTF-8, and etude prepare "
+        f"reads it with --encoding {name.lower()}."
+    )
+
+
+@lru_cache(maxsize=8)
+def _guess_of_file(path: str, size: int, modified: int) -> str:
+    """The guess for a file as it is now; a file has many lines that ask."""
+    if Path(path).suffix in COMPRESSED:
+        return ""
+    with Path(path).open("rb") as file:
+        return guess_encoding(file.read(SAMPLE_BYTES))
+
+
+def guess_encoding(data: bytes) -> str:
+    """Return UTF-16, CP949 or CP1252, or "" where none of them fits the first bytes of a file."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    for name, fits in (("CP949", _is_korean), ("CP1252", _is_western)):
+        try:
+            text = codecs.getincrementaldecoder(name)().decode(data)  # a character cut at the end is no error
+        except UnicodeDecodeError:
+            continue
+        beyond = [letter for letter in text if not letter.isascii()]
+        if beyond and fits(text, beyond):
+            return name
+    return ""
+
+
+def _is_korean(text: str, beyond: list[str]) -> bool:
+    """Whether most of what is not ASCII are syllables of the national standard, as of every Korean text.
+
+    Quotation marks of CP1252 before a letter are syllables of CP949, too, but of its rare extension.
+    """
+    hangul = sum("\uac00" <= letter <= "\ud7a3" and len(letter.encode("euc_kr", "ignore")) == 2 for letter in beyond)
+    return hangul >= HANGUL_SHARE * len(beyond)
+
+
+def _is_western(text: str, beyond: list[str]) -> bool:
+    usual = sum(letter in LATIN or letter in PRINT for letter in beyond)
+    return usual >= LATIN_SHARE * len(beyond) and len(beyond) <= MOST_BEYOND * len(text)
+
+
+def check_encoding(name: str | None) -> str | None:
+    """Return the name of an encoding to decode, None for UTF-8; raise UserError where there is none of that name."""
+    if name is None or name.lower() in UTF8:
+        return None
+    try:
+        codec = codecs.lookup(name)
+        "a".encode(codec.name)  # refuses what is no encoding of text, such as base64
+    except (LookupError, ValueError):
+        known = ("cp1252", "cp949", "euc_kr", "latin_1", "utf-16", "shift_jis", "gb18030", "big5", "cp1251")
+        hint = suggest_name(name, known)
+        raise UserError(f"There is no encoding '{name}'.{hint} Python's names are known, such as cp1252.") from None
+    return codec.name
