@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ BACKWARD = 3  # forward and backward cost three times the forward pass
 STARTUP_SECONDS = 2.0  # of a fine-tuning: opening the model, the first step, writing
 GPU_STEP_SECONDS = 0.04  # of a small batch on a GPU, which waits for its launches
 WARM_UP_EXAMPLES = 32
+TRIAL_EXAMPLES = 16  # by which the time of all features is guessed on a processor
 
 
 class Answerer(ABC):
@@ -64,6 +65,10 @@ class Answerer(ABC):
 
     def seconds_before(self, work: Path) -> float:
         """Seconds that went into a trial's folder before `answer`: by another process, or before a kill."""
+        return 0.0
+
+    def estimate_scoring(self, data: PickData) -> float:
+        """Estimate the seconds of answering what was set aside, where that is more than a part of a fit."""
         return 0.0
 
     def estimate(self, data: PickData, seconds: float) -> float:
@@ -165,11 +170,45 @@ class ProbeContender(Contender):
         try:
             if self.device != "cpu":  # libraries and kernels load at the first pass, which says nothing of the next
                 self._probe.features(data.examples(range(min(WARM_UP_EXAMPLES, len(data.labelled)))), deadline)
+            else:
+                self._check_time(data, deadline)
             start = time.monotonic()
-            self._features = self._probe.features(data.labelled.examples, deadline)
+            # what is learnt from comes first in the examples: a test file is read only where this contender is scored
+            self._features = self._read(data, range(len(data.refit_on)), deadline)
         except TimeoutError:
             raise OutOfTime from None
         self.feature_seconds = time.monotonic() - start
+
+    def _check_time(self, data: PickData, deadline: float | None) -> None:
+        """Raise OutOfTime where the features cannot be read in time, by what a few examples take.
+
+        A batch of them may take a minute on a busy processor, and cannot be stopped on the way.
+        """
+        count = len(data.refit_on)
+        if deadline is None or count < 4 * TRIAL_EXAMPLES:
+            return
+        start = time.monotonic()
+        self._read(data, data.refit_on[:: count // TRIAL_EXAMPLES][:TRIAL_EXAMPLES].tolist(), deadline)
+        seconds = (time.monotonic() - start) * count / TRIAL_EXAMPLES
+        if time.monotonic() + seconds > deadline:
+            raise OutOfTime
+
+    def _read(self, data: PickData, numbers: Iterable[int], deadline: float | None) -> probe.Features:
+        """Compute features, and stop before the batch that would end after the deadline, not behind it."""
+        assert self._probe is not None
+        before = time.monotonic()
+
+        def check(done: int, total: int) -> None:
+            nonlocal before
+            now = time.monotonic()
+            if deadline is not None and done < total and 2 * now - before > deadline:
+                raise OutOfTime
+            before = now
+
+        return self._probe.features(data.examples(numbers), deadline, check)
+
+    def estimate_scoring(self, data: PickData) -> float:
+        return self.feature_seconds * len(data.scored_on) / max(1, len(data.refit_on)) if data.has_test else 0.0
 
     def answer(
         self, data: PickData, train: np.ndarray, valid: np.ndarray, work: Path, deadline: float | None
@@ -178,7 +217,13 @@ class ProbeContender(Contender):
         self.prepare(data, deadline)
         assert self._probe is not None and self._features is not None
         head = self._probe.fit(self._features, train, groups=data.labelled.groups)
-        return self._probe.predict(head, self._features, valid)
+        if int(valid.max(initial=-1)) < len(data.refit_on):
+            return self._probe.predict(head, self._features, valid)
+        try:
+            features = self._read(data, valid.tolist(), deadline)
+        except TimeoutError:
+            raise OutOfTime from None
+        return self._probe.predict(head, features, range(len(valid)))
 
     def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
         self.prepare(data, deadline)
@@ -257,7 +302,7 @@ class TunedContender(Contender):
         updates, batch = overrides["train.steps"], overrides["train.batch_examples"]
         assert isinstance(updates, int) and isinstance(batch, int)
         least = updates * GPU_STEP_SECONDS if self.device != "cpu" else 0.0
-        return STARTUP_SECONDS + max(least, BACKWARD * updates * batch * feature_seconds / len(data.labelled))
+        return STARTUP_SECONDS + max(least, BACKWARD * updates * batch * feature_seconds / len(data.refit_on))
 
 
 def _task_overrides(data: PickData) -> dict[str, object]:

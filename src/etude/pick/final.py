@@ -26,7 +26,7 @@ from etude.train import checkpoint
 DRAWS = 5_000
 LEVEL = 0.95
 EXPORT = "export"
-LATEST = 0.05  # of the time that a pick may take longer, left out what export and report take
+LATEST = 0.1  # of the time that a pick may take longer
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
     """Score a contender that learnt from what it was chosen on; None where the time is over."""
     data = race.data
     seconds = race.refit_seconds(entry)
-    deadline = race.clock.deadline(FIT_MARGIN * seconds) + 0.1 * race.clock.total
-    if 2 * seconds > race.clock.left + LATEST * race.clock.total:  # a fit of a baseline cannot be stopped on the way
+    end, late = race.finishing_seconds(), LATEST * race.clock.total
+    deadline = race.clock.deadline(end + FIT_MARGIN * seconds) + late
+    if end + 2 * seconds > race.clock.left + late:  # a fit of a baseline cannot be stopped on the way
         return None
     try:
         answers, _ = race.run_trial(entry.contender, data.chosen_on, data.scored_on, deadline)

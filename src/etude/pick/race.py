@@ -111,12 +111,21 @@ class Race:
         return self.entries[names[0]] if names else None
 
     def reserve(self, entry: Entry | None = None) -> float:
-        """Seconds that scoring and refitting take, for the slower of the leader and `entry`."""
+        """Seconds that scoring and refitting take, for the slower of the leader and `entry`, and the end after them."""
         entries = [candidate for candidate in (self.leader(), entry) if candidate is not None]
+        fits = (FIT_MARGIN * self.final_seconds(candidate) for candidate in entries)
+        return self.finishing_seconds() + max(fits, default=0.0)
+
+    def finishing_seconds(self) -> float:
+        """Seconds of calibration, export and report: more where loading was slow or the machine became so."""
         slower = self.pace.slowdown(self.first_pace)
         finishing = max(FINISHING, min(max(slower * FINISHING, self.loading), MOST_FINISHING * self.clock.total))
-        finishing += FINISHING_SHARE * self.clock.total
-        return finishing + max((2 * FIT_MARGIN * self.refit_seconds(candidate) for candidate in entries), default=0.0)
+        return finishing + FINISHING_SHARE * self.clock.total
+
+    def final_seconds(self, entry: Entry) -> float:
+        """Seconds that the scored fit, its answers and the refit take now."""
+        answering = entry.contender.estimate_scoring(self.data) * self.pace.slowdown(entry.trials.pace)
+        return 2 * self.refit_seconds(entry) + answering
 
     def refit_seconds(self, entry: Entry) -> float:
         """Seconds that a fit on all labels takes now: as its folds say, and longer where the machine became slower."""
