@@ -85,7 +85,7 @@ def _draw_hop(
 ) -> str:
     (x, y), (end_x, end_y) = spots[head], spots[tail]
     if x == end_x:  # two concepts of one column: around the boxes
-        bend = 70 if x < WIDTH / 2 else -70
+        bend = 70.0 if x < WIDTH / 2 else -70.0
         side = _half_width(tail) + TIP if bend > 0 else -_half_width(tail) - TIP  # it arrives from the bend's side
         bend += side
         curve = f"M{x:.0f} {y:.0f}C{x + bend:.0f} {y:.0f} {x + bend:.0f} {end_y:.0f} {end_x + side:.0f} {end_y:.0f}"
