@@ -162,3 +162,16 @@ def test_unknown_recipes_are_named_with_the_nearest() -> None:
 
 def test_infinite_numbers_read_back() -> None:
     assert parse(yaml.dump({"value": math.inf}, Dumper=Writer), "here").values["value"] == math.inf
+
+
+def test_what_is_parsed_again_was_not_changed_meanwhile() -> None:
+    text = "name: x\nmodel: {layers: 2, list: [1, 2]}\n"
+    first = parse(text, "a.yaml")
+    first.put(("model", "layers"), 9, "elsewhere")
+    first.values["model"]["list"].append(3)
+    second = parse(text, "a.yaml")
+    assert second.values == {"name": "x", "model": {"layers": 2, "list": [1, 2]}}
+    assert second.place(("model", "layers")) == "a.yaml, line 2" and parse(text, "b.yaml").place(()) == "b.yaml, line 1"
+    for _ in range(2):
+        with pytest.raises(UserError, match="a second time"):
+            parse("a: 1\na: 2\n", "a.yaml")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
+from etude.recipes.document import recipe_names
 from etude.recipes.schema import Recipe, kinds
 from etude.text.tokenizer.special_tokens import Specials
 
@@ -186,3 +187,12 @@ def test_distill_at_the_top_is_short_for_the_group_of_the_objective() -> None:
         Recipe.parse(older.replace("temperature", "temperatur"), "older.yaml")
     with pytest.raises(UserError, match=r"there is no setting 'objective\.distill'"):
         Recipe.load("gpt2-toy", {"distill.temperature": 4.0})
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_changed_settings_are_those_of_a_recipe_written_and_read_again(name: str) -> None:
+    recipe = Recipe.load(name)
+    again = Recipe.parse(recipe.dump(), "again")
+    changes = {"train.seed": 7, "train.lr": 1e-05}
+    assert recipe.with_settings(changes).dump() == again.with_settings(changes).dump()
+    assert recipe.with_settings({}).dump() == recipe.dump() == again.dump()

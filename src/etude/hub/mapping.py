@@ -316,6 +316,6 @@ def _split(stacked: Tensor, pieces: int) -> list[Tensor]:
 def _raise_problems(problems: list[str], source: str) -> None:
     """Raise one error with the first dozen problems: in a wrong file everything is wrong."""
     if problems:
-        shown = problems[:12]
-        more = f"; and {len(problems) - len(shown)} more" if len(problems) > len(shown) else ""
-        raise UserError(f"{source}: {'; '.join(shown)}{more}.")
+        first = problems[:12]
+        more = f"; and {len(problems) - len(first)} more" if len(problems) > len(first) else ""
+        raise UserError(f"{source}: {'; '.join(first)}{more}.")

@@ -102,10 +102,10 @@ def view_aligned(
 ) -> list[SequenceView]:
     """Sequences with one or several lines of targets, (N,) each, IGNORE where nothing is asked."""
     tokens = packed.tokens.tolist()
-    asked = [[None if target == IGNORE else target for target in line.tolist()] for line in targets]
+    labels = [[None if target == IGNORE else target for target in line.tolist()] for line in targets]
     return [
         SequenceView(
-            [TokenView(tokens[at], targets=tuple(line[at] for line in asked)) for at in range(start, stop)],
+            [TokenView(tokens[at], targets=tuple(line[at] for line in labels)) for at in range(start, stop)],
             "aligned",
             name,
             lines=(READ, *names),
@@ -128,11 +128,11 @@ def view_slots(
     """
     ids = packed.tokens.tolist()
     used = targets != IGNORE
-    asked = dict(zip(index[used].tolist(), targets[used].tolist(), strict=True))
+    labels = dict(zip(index[used].tolist(), targets[used].tolist(), strict=True))
     sequences = []
     for number, (start, stop) in enumerate(spans(packed, padding)):
         views = [
-            TokenView(ids[at], mark(ids[at], asked[at]), (asked[at],)) if at in asked else TokenView(ids[at])
+            TokenView(ids[at], mark(ids[at], labels[at]), (labels[at],)) if at in labels else TokenView(ids[at])
             for at in range(start, stop)
         ]
         sequences.append(SequenceView(views, note=notes[number] if notes else ("", "")))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path as File
 from typing import Any
 
@@ -20,6 +22,7 @@ from etude.train.settings import BUDGETS
 
 FOLDER = File(__file__).parent
 MAX_DEPTH = 50
+REMEMBERED_LENGTH = 20_000  # characters
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 Path = tuple[str, ...]
@@ -152,7 +155,16 @@ def parse_list(text: str, where: str) -> list[Any]:
 
 
 def _parse_tree(text: str, where: str) -> tuple[Any, Document]:
-    """The values of a YAML text, and a document with the place of each."""
+    """The values of a YAML text, and a document with the place of each.
+
+    PyYAML needs 20 ms for a recipe, and the plan of a study reads the same few hundreds of times: short texts are
+    remembered. What is returned may be changed, so it is a copy.
+    """
+    values, document = (_parse_once if len(text) <= REMEMBERED_LENGTH else _parse_nodes)(text, where)
+    return deepcopy(values), Document(places=dict(document.places))
+
+
+def _parse_nodes(text: str, where: str) -> tuple[Any, Document]:
     try:
         reader = Reader(text)
     except yaml.reader.ReaderError as error:
@@ -198,6 +210,9 @@ def _parse_tree(text: str, where: str) -> tuple[Any, Document]:
     finally:
         reader.dispose()
     return values, document
+
+
+_parse_once = lru_cache(maxsize=64)(_parse_nodes)
 
 
 def parse_file(file: File, where: str, absent: str) -> Document:

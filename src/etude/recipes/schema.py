@@ -232,19 +232,22 @@ class Recipe:
 
     def with_settings(self, overrides: Overrides) -> Self:
         """The same recipe with some settings changed."""
-        document = parse(self.dump(), f"recipe {self.name}")
-        document.places.update(self.source.places)
+        document = Document(self._plain_values(), {(): f"recipe {self.name}"} | self.source.places)
         return self.from_document(document.overlay(parse_overrides(overrides)))
 
     def dump(self) -> str:
         """YAML that loads back equal."""
+        return yaml.dump(self._plain_values(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+
+    def _plain_values(self) -> dict[str, Any]:
+        """All settings as texts, numbers, lists and dicts."""
         values: dict[str, Any] = {key: getattr(self, key) for key in TEXTS if getattr(self, key)}
         for group in PARTS:
             values[group] = {"kind": getattr(self, f"{group}_kind"), **getattr(self, group).model_dump(mode="json")}
         values["train"] = self.train.model_dump(mode="json")
         if self.finetune != FinetuningDefaults():
             values["finetune"] = self.finetune.model_dump(mode="json")
-        return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+        return values
 
     def model_settings(self, family: type[SettingsT]) -> SettingsT:
         """The model's settings, typed as those of one family; for code that has checked `model_kind`."""

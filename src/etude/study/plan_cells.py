@@ -246,9 +246,9 @@ def _estimate_prompts(
 ) -> tuple[float, float]:
     """Estimate (FLOPs, seconds) of answering prompts: every question is read with its shots, once for each answer."""
     example = train.stat().st_size / max(1, train.read_bytes().count(b"\n")) / 4
-    asked = sum(path.read_bytes().count(b"\n") for path in (files.dev, files.test))
+    questions = sum(path.read_bytes().count(b"\n") for path in (files.dev, files.test))
     answers = max(2, len(prompt.answers))
-    tokens = asked * answers * sum(1 + shots for shots in prompt.all_shots) * example
+    tokens = questions * answers * sum(1 + shots for shots in prompt.all_shots) * example
     seconds = tokens / 3 / plan.tokens_per_second(draft) + TRANSFER_OVERHEAD
     return tokens / 3 * draft.cost.flops_per_token, seconds
 

@@ -44,8 +44,8 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
     if not isinstance(manifest, dict) or manifest.get("format") != f"etude {noun}":
         raise UserError(f"{path} is not the manifest of a {noun}. Make one with '{command}'.")
     if manifest.get("version") != version:
-        found = str(manifest.get("version"))[:20]
-        raise UserError(f"{path} has format version {escape_path(found)}; this version of etude reads {version}.")
+        text = str(manifest.get("version"))[:20]
+        raise UserError(f"{path} has format version {escape_path(text)}; this version of etude reads {version}.")
     return check_values(manifest, shape, str(path), f"Prepare the {noun} again.")
 
 

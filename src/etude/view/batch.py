@@ -71,13 +71,13 @@ def format_view(view: BatchView, names: Names, *, width: int = 100, tokens: int 
         yield Text()
         yield _heading(sequence, number)
         most = tokens if sequence.form != "list" else max(1, tokens // LIST_SHARE)
-        shown = sequence.tokens[:most]
+        first = sequence.tokens[:most]
         if sequence.form == "text":
-            yield _wrap([_format_token(token, names) for token in shown], width)
+            yield _wrap([_format_token(token, names) for token in first], width)
         elif sequence.form == "aligned":
-            yield from _format_lines(sequence, shown, names, width)
+            yield from _format_lines(sequence, first, names, width)
         else:
-            yield from (_format_item(token, sequence, names) for token in shown)
+            yield from (_format_item(token, sequence, names) for token in first)
         if len(sequence.tokens) > most:
             yield Text(f"… {len(sequence.tokens) - most:,} more", style=NOTE)
 
@@ -159,8 +159,8 @@ def _format_item(token: TokenView, sequence: SequenceView, names: Names) -> Text
     targets = [_name_target(target, names) for target in token.targets]
     if token.relation is not None:
         known, relation = (first, "bold"), (f" —{names.relations[token.relation]}→ ", NOTE)
-        asked = (f"‹?→{targets[0]}›", STYLES["masked"])
-        parts = [asked, relation, known] if token.note == "head" else [known, relation, asked]
+        target = (f"‹?→{targets[0]}›", STYLES["masked"])
+        parts = [target, relation, known] if token.note == "head" else [known, relation, target]
         return Text.assemble("  ", *parts, (f"   not {', '.join(targets[1:])}", NOTE))
     joint = f" {sequence.joint[0]} " if targets else ""
     note = f"   {token.note}" if token.note else ""

@@ -35,8 +35,8 @@ def _render_sequence(sequence: SequenceView, number: int, names: Names, tokens: 
     note = f" <em>{_both(sequence.note)}</em>" if sequence.note[0] else ""
     left = len(sequence.tokens) - tokens
     rest = f"<p>… {left:,}</p>" if left > 0 else ""
-    shown = sequence.tokens[:tokens]
-    body = _render_list(sequence, shown, names) if sequence.form == "list" else _render_text(shown, names)
+    first = sequence.tokens[:tokens]
+    body = _render_list(sequence, first, names) if sequence.form == "list" else _render_text(first, names)
     return f"<section><h2>{number}{name} <small>{len(sequence.tokens)}</small>{note}</h2>{body}{rest}</section>"
 
 

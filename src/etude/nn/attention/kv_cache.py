@@ -140,10 +140,10 @@ class LockstepCache(KVCache):
         """Keep only these sequences, (S,), in this order; one may be named twice."""
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
-                kept = buffer.new_empty(len(rows), *buffer.shape[1:])
+                selection = buffer.new_empty(len(rows), *buffer.shape[1:])
                 # what lies beyond the tokens is never read
-                torch.index_select(buffer[:, : self.length], 0, rows, out=kept[:, : self.length])
-                buffers[layer] = kept
+                torch.index_select(buffer[:, : self.length], 0, rows, out=selection[:, : self.length])
+                buffers[layer] = selection
 
 
 class _Step:

@@ -247,11 +247,11 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
             TokenView(word, targets=tuple(words[low[at] : at] + words[at + 1 : high[at]]))
             for at, word in enumerate(words)
         ]
-        told = "noise words" if self.settings.output == "negative" else "the nodes of a tree"
+        contrast = "noise words" if self.settings.output == "negative" else "the nodes of a tree"
         english, korean, joint = self.task_words
-        kept = f"{len(words):,} of {len(batch.tokens):,} words are kept"
+        counts = f"{len(words):,} of {len(batch.tokens):,} words are kept"
         asks = (
-            f"{english}, told from {told}; {kept}",
+            f"{english}, told from {contrast}; {counts}",
             f"{korean}; {len(batch.tokens):,}개 낱말 가운데 {len(words):,}개를 남김",
         )
         return BatchView(asks, view_list(items, joint, batch.starts))

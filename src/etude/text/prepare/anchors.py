@@ -93,15 +93,15 @@ def remove_wiki_links(text: str) -> AnchoredText:
 
 
 def _append_link(frame: AnchoredText, link: AnchoredText) -> None:
-    target, bar, shown = link.text.partition("|")
+    target, bar, label = link.text.partition("|")
     if DROPPED.match(target):
         return
-    shown = shown.rpartition("|")[2].strip() if bar else ""
-    shown = shown or target.strip().lstrip(":")
+    label = label.rpartition("|")[2].strip() if bar else ""
+    label = label or target.strip().lstrip(":")
     name = target.partition("#")[0].strip().lstrip(":").strip()
     start = len(frame.text)
-    frame.text += shown
-    if name and shown:
+    frame.text += label
+    if name and label:
         frame.anchors.append(Anchor(start, len(frame.text), name))
 
 

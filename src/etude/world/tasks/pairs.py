@@ -100,8 +100,8 @@ def _filled(cast: dict[str, Word], *needs: Frame | Question) -> dict[str, Word]:
     words = dict(cast)
     for need in needs:
         for path in need.facts:
-            found = resolve(cast, path)
-            if found is None:
+            word = resolve(cast, path)
+            if word is None:
                 raise LookupError(f"{path} is not known")
-            words[path] = found
+            words[path] = word
     return words
