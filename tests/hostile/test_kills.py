@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -13,32 +12,13 @@ from pathlib import Path
 import pytest
 
 import etude
-from tests.hostile.commands import hash_files, list_leftovers, run_command
+from tests.hostile.commands import list_leftovers, run_command
 from tests.hostile.lives import Death, run_life, run_whole
+from tests.hostile.outcomes import choose_words, read_outcome
 from tests.hostile.samples import Samples
-from tests.study.test_runner import timeless
 
 KILLS = int(os.environ.get("ETUDE_KILLS", "100"))
 SHARES = {"pretrain": 30, "finetune": 25, "prepare": 25, "study": 12, "pick": 8}  # of a hundred
-
-
-def choose_words(samples: Samples, verb: str, out: Path) -> list[str]:
-    """The same command again; a run goes on by --resume."""
-    if verb in ("pretrain", "finetune") and (out / "recipe.yaml").is_file():
-        return [verb, "--resume", str(out), "-q"]
-    return samples.command(verb, out)
-
-
-def read_outcome(verb: str, out: Path) -> object:
-    if verb == "study":
-        return timeless(json.loads((out / "results.json").read_text(encoding="utf-8")))
-    if verb == "pick":
-        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        return results["winner"], {row["name"]: (row["folds"], row["score"]) for row in results["rows"]}
-    return hash_files(out, "**/*") if verb == "prepare" else hash_files(out, *RUN_FILES)
-
-
-RUN_FILES = ("model.safetensors", "checkpoints/*/*.safetensors", "recipe.yaml", "task.yaml", "tokenizer.json")
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
