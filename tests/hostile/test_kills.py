@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import etude
+from etude.train import checkpoint
 from tests.hostile.commands import list_leftovers, run_command
 from tests.hostile.lives import Death, run_life, run_whole
 from tests.hostile.outcomes import choose_words, read_outcome
@@ -37,6 +38,19 @@ def test_a_run_killed_after_its_weights_is_completed(samples: Samples, tmp_path:
     assert (run / "checksums.json").read_bytes() == checksums and not list_leftovers(run)
     assert (run / "checkpoints").exists() == (verb == "pretrain")
     assert not etude.verify(run).notes
+
+
+def test_a_run_killed_after_its_last_checkpoint_has_no_older_ones(samples: Samples, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(samples.folder / "run", run)
+    weights = (run / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "checksums.json"):
+        (run / name).unlink()
+    steps = checkpoint.list_steps(run / "checkpoints")
+    shutil.copytree(run / "checkpoints" / f"step-{steps[0]:012d}", run / "checkpoints" / "step-000000000002")
+    assert run_command("pretrain", "--resume", run, "-q").code == 0
+    assert checkpoint.list_steps(run / "checkpoints") == steps == [4, 6]
+    assert (run / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.slow

@@ -86,6 +86,10 @@ def test_headers_of_vectors_are_compared_with_the_file(tmp_path: Path) -> None:
     path.write_text("999999999 3\na 1 2 3\n")
     with pytest.raises(UserError, match="do not fit into its"):
         read_vectors(path)
+    for header in ("3 184467440737095516164", "184467440737095516164 3", "0 184467440737095516164", "9" * 5000 + " 3"):
+        path.write_text(f"{header}\na 1 2 3\n")
+        with pytest.raises(UserError, match="as its first line promises"):
+            read_vectors(path)
     path.write_bytes(b"999999999 300\na \0\0")
     with pytest.raises(UserError, match=r"too short|do not fit"):
         read_vectors(path)

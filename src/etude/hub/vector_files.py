@@ -29,6 +29,7 @@ log = logging.getLogger("etude")
 VectorFormat = Literal["word2vec", "word2vec-binary", "glove", "fasttext"]
 UNKNOWN_WORD = "<unk>"  # GloVe's name for the mean of its rarest words
 BLOCK_BYTES = 1 << 20
+MAX_DIGITS = 15  # of a header's numbers: more than any file has bytes
 
 
 def detect_format(path: Path) -> VectorFormat:
@@ -41,7 +42,7 @@ def detect_format(path: Path) -> VectorFormat:
     fields = first.split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields):
         return "glove"
-    width, line = int(fields[1]), rest.split(b"\n", 1)[0]
+    width, line = _parse_size(path, fields)[1], rest.split(b"\n", 1)[0]
     numbers = line.rstrip().rsplit(b" ", width)[1:]
     return "word2vec" if len(numbers) == width and all(map(_is_number, numbers)) else "word2vec-binary"
 
@@ -117,7 +118,7 @@ def _read_size(path: Path, header: bool) -> tuple[int, int]:
     if header:
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise UserError(f"{place}: expected the numbers of words and of dimensions, found {first[:40]!r}.")
-        return int(fields[0]), int(fields[1])
+        return _parse_size(path, fields)
     width = 0
     for field in reversed(fields[1:]):
         if not _is_number(field):
@@ -152,6 +153,13 @@ def _format_numbers(row: np.ndarray) -> list[str]:
     return row.astype(np.float32).astype(str).tolist()  # numpy writes the shortest digits that read back the same
 
 
+def _parse_size(path: Path, fields: list[bytes]) -> tuple[int, int]:
+    """Parse a header: the numbers of words and of dimensions. They may have more digits than Python converts."""
+    if max(map(len, fields)) > MAX_DIGITS:
+        raise UserError(f"{path}:1: no file has as many words or dimensions as its first line promises.")
+    return int(fields[0]), int(fields[1])
+
+
 def _is_number(field: bytes) -> bool:
     try:
         float(field)
@@ -168,7 +176,7 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
         fields = file.readline(MAX_WORD_BYTES).split()
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise UserError(f"{path}: expected the numbers of words and of dimensions in the first line.")
-        count, width = (int(field) for field in fields)
+        count, width = _parse_size(path, fields)
         rest_bytes = path.stat().st_size - file.tell()
         if count * (4 * width + 2) > rest_bytes + count:
             raise UserError(f"{path}: the file is too short for {count:,} words of {width} numbers: it is not whole.")
