@@ -10,9 +10,10 @@ import pytest
 
 import etude
 from etude.errors import UserError
+from etude.runs import checksums
 from etude.study.cell_archive import export_cells, import_cells
 from etude.study.cells import RESULT, CellStore
-from etude.study.execute import OUTCOME
+from etude.study.execute import OUTCOME, _remove_checkpoints
 from etude.study.folder_checksums import open_for_writing, verify_cell, write_checksums
 from etude.text.run_checksums import CHECKSUMS
 
@@ -54,6 +55,24 @@ def test_another_outcome_is_refused_by_name(store: CellStore) -> None:
     flip(store.result_folder(KEY) / OUTCOME, b"\xf0?", b"\xf1?")
     with pytest.raises(UserError, match=r"outcome\.npy was altered"):
         store.result(KEY)
+
+
+def test_a_transfer_that_dropped_its_weights_is_whole(store: CellStore) -> None:
+    """Every finished study was refused: its transfers' checksums listed weights that were not kept."""
+    run = store.result_folder(KEY) / "run"
+    run.mkdir()
+    for name in ("recipe.yaml", "model.safetensors"):
+        (run / name).write_text(name)
+    checksums.write_checksums(run)
+    (run / "model.safetensors").unlink()
+    [note] = [note for note in etude.verify(store.folder.parent).notes if note.startswith(KEY)]  # an earlier version's
+    assert "weights of its run were not kept" in note
+    (run / "model.safetensors").write_text("model.safetensors")
+    _remove_checkpoints(run, keep=False)
+    assert not [note for note in etude.verify(store.folder.parent).notes if note.startswith(KEY)]
+    flip(run / "recipe.yaml", b"recipe", b"Recipe")
+    with pytest.raises(UserError, match=r"recipe\.yaml was altered"):
+        etude.verify(store.folder.parent)
 
 
 def test_a_failure_has_a_hash(store: CellStore) -> None:

@@ -33,6 +33,7 @@ from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.student import build_run_learner
 from etude.recipes.document import parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
+from etude.runs.checksums import remove_checksums, write_checksums
 from etude.runs.completion import complete_finished
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.runs.run import Run, corpus_origin
@@ -126,8 +127,10 @@ def _now() -> str:
 def _remove_checkpoints(run: Path, keep: bool) -> None:
     """Remove the checkpoints of a finished run; the weights too unless `keep`."""
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    if not keep:
-        (run / "model.safetensors").unlink(missing_ok=True)
+    if not keep and (run / "model.safetensors").is_file():
+        remove_checksums(run)
+        (run / "model.safetensors").unlink()
+        write_checksums(run)  # of what stays: a run whose weights are missing is damaged otherwise
 
 
 # --- pre-training -----------------------------------------------------------------------------------

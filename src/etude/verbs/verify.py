@@ -97,11 +97,21 @@ def _verify_study(folder: Path) -> Verified:
         if result.name == ERROR:
             store.error(result.parent.stem)
             continue
-        store.result(result.parent.name)
-        if (result.parent / "run" / "recipe.yaml").is_file():
-            run = _verify_run(result.parent / "run")
+        kind_of_cell, folder_of_run = store.result(result.parent.name).get("kind"), result.parent / "run"
+        if kind_of_cell == "transfer" and _lists_dropped_weights(folder_of_run):
+            notes.append(f"{result.parent.name}: the weights of its run were not kept, but are in its {CHECKSUMS}")
+        elif (folder_of_run / "recipe.yaml").is_file():
+            run = _verify_run(folder_of_run)
             files += run.files
             notes += [f"{result.parent.name}: {note}" for note in run.notes if note != "it is not finished"]
     if kind == "pick" and (folder / "best").is_dir():
         files += _verify_run(folder / "best").files
     return Verified(folder, kind, files, tuple(notes))
+
+
+def _lists_dropped_weights(run: Path) -> bool:
+    """Whether a transfer of an earlier version dropped its weights and left them in its checksums."""
+    from etude.text.run_checksums import CHECKSUMS
+
+    checksums, weights = run / CHECKSUMS, run / "model.safetensors"
+    return checksums.is_file() and not weights.exists() and weights.name.encode() in checksums.read_bytes()
