@@ -97,6 +97,7 @@ class CudaGraph:
             with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
                 self.sums = function()
         except Exception:
+            torch.cuda.set_stream(current)
             self._release_generator()
             raise
         finally:
@@ -112,7 +113,8 @@ class CudaGraph:
         """
         torch.cuda.synchronize(self.stream.device)
         value = torch.zeros(1, device=self.stream.device)
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(self.stream.device)):
+        stream = torch.cuda.Stream(self.stream.device)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"):
             value.add_(1)
 
     def replay(self) -> Sums:
