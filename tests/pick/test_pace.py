@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from etude.pick import pace
@@ -12,7 +13,7 @@ from etude.pick.clock import OutOfTime
 from etude.pick.contenders import TRIAL_EXAMPLES, ProbeContender
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
-from etude.pick.final import choose_winner, score_held_out
+from etude.pick.final import LEAST_SCORED, choose_winner, draw_part, score_held_out
 from etude.pick.pace import FRESH, MOST, Pace
 from etude.pick.race import FIT_MARGIN
 from tests.pick.test_race import FakeTime, Scripted, build_race, data, fake_time
@@ -90,3 +91,22 @@ def test_features_that_cannot_be_read_in_time_are_not_begun(data: PickData, fake
         contender._check_time(data, fake_time.seconds + 60)
     assert batches.sizes == [TRIAL_EXAMPLES]
     contender._check_time(data, fake_time.seconds + 600)
+
+
+def test_a_large_test_file_is_answered_as_far_as_there_is_time(data: PickData, tmp_path: Path) -> None:
+    numbers = np.arange(500, 1500)
+    part = draw_part(numbers, 0.3, seed=0)
+    assert len(part) == 300 and set(part) <= set(numbers.tolist()) and (np.diff(part) > 0).all()
+    assert (draw_part(numbers, 0.3, seed=0) == part).all() and len(draw_part(numbers, 0.0, seed=0)) == LEAST_SCORED
+    assert (draw_part(numbers, 1.0, seed=0) == numbers).all()
+
+    class SlowAnswers(Scripted):
+        def estimate_scoring(self, data: PickData) -> float:
+            return 400.0
+
+    race = build_race(data, tmp_path / "out", 200)
+    race.run_folds(race.enter(SlowAnswers("slow answers", 0.9, lambda: 1.0)))
+    assert race.entries["slow answers"].trials.answers.keys() == set(range(data.planned)), "no fold is given up for it"
+    assert race.reserve() <= race.finishing_seconds() + 0.15 * 200 + 2 * FIT_MARGIN * 2
+    score = score_held_out(race, choose_winner(race))
+    assert score is not None and score.examples == len(data.scored_on) < LEAST_SCORED

@@ -26,6 +26,7 @@ from etude.train import checkpoint
 DRAWS = 5_000
 LEVEL = 0.95
 EXPORT = "export"
+LEAST_SCORED = 100  # examples: fewer say too little
 LATEST = 0.1  # of the time that a pick may take longer
 
 
@@ -36,8 +37,12 @@ class HeldOutScore:
     value: float
     low: float
     high: float
-    examples: int
+    numbers: np.ndarray  # of the examples, in the order of the answers
     answers: list[Answer]
+
+    @property
+    def examples(self) -> int:
+        return len(self.numbers)
 
     def json(self) -> dict[str, Any]:
         return {"value": self.value, "low": self.low, "high": self.high, "examples": self.examples}
@@ -64,23 +69,37 @@ def _first_in_time(race: Race, ranking: list[str]) -> str:
 
 
 def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
-    """Score a contender that learnt from what it was chosen on; None where the time is over."""
+    """Score a contender that learnt from what it was chosen on; None where the time is over.
+
+    Where there is no time to answer all of a large test file, a part of it is drawn.
+    """
     data = race.data
     seconds = race.refit_seconds(entry)
     end, late = race.finishing_seconds(), LATEST * race.clock.total
     deadline = race.clock.deadline(end + FIT_MARGIN * seconds) + late
     if end + 2 * seconds > race.clock.left + late:  # a fit of a baseline cannot be stopped on the way
         return None
+    room, needed = race.clock.left + late - end - 2 * FIT_MARGIN * seconds, race.answering_seconds(entry)
+    fitting = 1.0 if not needed else min(1.0, max(0.0, room) / (FIT_MARGIN * needed))
+    share = race.journal.decide("scored share", lambda: fitting)
+    numbers = draw_part(data.scored_on, share, race.seed)
     try:
-        answers, _ = race.run_trial(entry.contender, data.chosen_on, data.scored_on, deadline)
+        answers, _ = race.run_trial(entry.contender, data.chosen_on, numbers, deadline)
     except OutOfTime:
         return None
-    outcome = data.outcome(data.scored_on, answers)
+    outcome = data.outcome(numbers, answers)
     rng = np.random.default_rng([race.seed, len(answers)])
     counts = np.stack([np.bincount(rng.integers(len(answers), size=len(answers)), minlength=len(answers))
                        for _ in range(DRAWS)]).astype(np.float64)  # fmt: skip
     low, high = np.quantile(outcome.score(counts), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return HeldOutScore(float(outcome.score()), float(low), float(high), len(answers), answers)
+    return HeldOutScore(float(outcome.score()), float(low), float(high), numbers, answers)
+
+
+def draw_part(numbers: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Draw a share of some examples, LEAST_SCORED at least where there are as many; in their order."""
+    count = max(int(share * len(numbers)), min(LEAST_SCORED, len(numbers)))
+    drawn: np.ndarray = np.sort(np.random.default_rng([seed, len(numbers)]).permutation(numbers)[:count])
+    return numbers if count == len(numbers) else drawn
 
 
 @dataclass(frozen=True)

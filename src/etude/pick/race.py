@@ -45,6 +45,7 @@ FINISHING = 6.0  # seconds for calibration, export and report, and FINISHING_SHA
 FINISHING_SHARE = 0.02
 MOST_FINISHING = 0.25  # of the whole, however long loading took
 CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
+SCORING_SHARE = 0.15  # of the time at most for answering a test file: a better model is worth more than a finer score
 FIT_MARGIN = 1.5  # a refit may take so many times what its folds took
 BASELINE_LABELS = {
     "tfidf": {"en": "TF-IDF, logistic regression", "ko": "TF-IDF, 로지스틱 회귀"},
@@ -123,9 +124,13 @@ class Race:
         return finishing + FINISHING_SHARE * self.clock.total
 
     def final_seconds(self, entry: Entry) -> float:
-        """Seconds that the scored fit, its answers and the refit take now."""
-        answering = entry.contender.estimate_scoring(self.data) * self.pace.slowdown(entry.trials.pace)
-        return 2 * self.refit_seconds(entry) + answering
+        """Seconds that the scored fit, its answers and the refit take now; of a large test file, those for a part."""
+        most = SCORING_SHARE * self.clock.total / FIT_MARGIN
+        return 2 * self.refit_seconds(entry) + min(most, self.answering_seconds(entry))
+
+    def answering_seconds(self, entry: Entry) -> float:
+        """Seconds that answers to all examples set aside take now, where that is more than a part of a fit."""
+        return entry.contender.estimate_scoring(self.data) * self.pace.slowdown(entry.trials.pace)
 
     def refit_seconds(self, entry: Entry) -> float:
         """Seconds that a fit on all labels takes now: as its folds say, and longer where the machine became slower."""

@@ -81,7 +81,7 @@ def _collect_errors(data: PickData, score: HeldOutScore | None) -> dict[str, Any
     if score is None:
         return None
     scoring = data.scoring
-    examples = data.examples(data.scored_on)
+    examples = data.examples(score.numbers)
     judged = scoring.judge(examples, score.answers)
     confusion = scoring.confusion(examples, score.answers)
     wrong = sorted(

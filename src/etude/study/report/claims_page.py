@@ -119,7 +119,7 @@ def _render_outcome(claim: JsonDict, name: str, outcome: JsonDict, judged: JsonD
     difference = p = ""
     if judged.get("mean") is not None:
         low, high = format_points(judged["low"]), format_points(judged["high"])
-        difference = f"<b>{format_points(judged['mean'], sign=True)}</b> ({low} … {high})"
+        difference = f"<b>{format_points(judged['mean'], sign=True)}</b> <span>({low} … {high})</span>"
         p = f"<br><small>{format_p_statement(judged['holm'])}</small>"
     flops = outcome["flops"] if "flops" in outcome else count_flops(outcome)
     scale = format_scientific(float(f"{flops:.1e}")) if flops else "–"
