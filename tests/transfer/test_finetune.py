@@ -245,6 +245,13 @@ def test_features_leave_the_model_as_it_was(
         torch.testing.assert_close(once, before(batch).last, atol=1e-5, rtol=1e-5)
 
 
+def test_a_card_without_dev_tells_no_scores(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    changes = QUICK | {"train.epochs": 1}
+    run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", overrides=changes, quiet=True)
+    card = (run.folder / "README.md").read_text(encoding="utf-8")
+    assert "none: the last weights were taken" in card and "Scores on dev" not in card and "optimistic" not in card
+
+
 def test_frozen_lower_layers(base: Bases, reviews: Files, tmp_path: Path) -> None:
     changes = QUICK | {"transfer.freeze": 1, "train.epochs": 1, "train.layer_decay": 0.8, "train.head_lr": 1e-2}
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)

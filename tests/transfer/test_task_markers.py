@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -141,7 +142,8 @@ def test_what_has_no_class_there_is_exported_with_one_of_its_own(openai: Path, t
 def test_the_recipe_decides(base: Bases, tmp_path: Path) -> None:
     """GPT-1's own default, off for others, for a frozen model, where a teacher teaches, and where it is asked."""
     start = open_pretrained(base("gpt"))
-    recipe, plain = start.recipe, Recipe.load("gpt2-toy").resolve(vocab=60)
+    recipe, plain = Recipe.load("gpt1").resolve(), Recipe.load("gpt2-toy").resolve(vocab=60)
+    assert recipe.finetune.markers == "new" and start.recipe.finetune.markers == "own"  # a toy has no time for it
     assert Recipe.parse(recipe.dump()).finetune == recipe.finetune and "finetune" not in plain.dump()
 
     def weight(recipe: Recipe, kind: str = "classify", **given: Any) -> float:
@@ -151,12 +153,19 @@ def test_the_recipe_decides(base: Bases, tmp_path: Path) -> None:
     assert weight(recipe, **{"task.language_model": 0}) == weight(recipe, **{"transfer.frozen": True}) == 0.0
     assert weight(recipe, **{"distill.teacher": "x"}) == 0.0
     assert not hasattr(resolve_settings("tag", {}, start.model, recipe)[0], "language_model")
-    run = tune(base("gpt"), "classify", tmp_path, **{"transfer.frozen": True})
+    paper = tmp_path / "paper"
+    shutil.copytree(base("gpt"), paper)
+    paper_recipe = start.recipe.with_settings({"finetune.markers": "new"})
+    (paper / "recipe.yaml").write_text(paper_recipe.dump(), encoding="utf-8")
+    (paper / "checksums.json").unlink()
+    (tmp_path / "whole").mkdir()
+    assert Plan.read(tune(paper, "classify", tmp_path / "whole").folder).transfer.markers == "new"
+    run = tune(paper, "classify", tmp_path, **{"transfer.frozen": True})
     assert run.tokenizer.special.extract is None and Plan.read(run.folder).transfer.markers == "own"
 
 
 def test_a_second_task_keeps_the_tokens_of_the_first(base: Bases, tmp_path: Path) -> None:
-    first = tune(base("gpt"), "classify", tmp_path)
+    first = tune(base("gpt"), "classify", tmp_path, **{"transfer.markers": "new"})
     (tmp_path / "second").mkdir()
     second = tune(first.folder, "pair", tmp_path / "second", **{"train.lr": 1e-20})
     assert second.tokenizer.content == first.tokenizer.content
@@ -168,7 +177,7 @@ def test_resumed_before_its_first_step_it_draws_the_same_rows(base: Bases, tmp_p
     (tmp_path / "stopped").mkdir()
     file = tmp_path / "train.jsonl"
     file.write_text("".join(json.dumps(item) + "\n" for item in records("classify", 24, 0)), encoding="utf-8")
-    settings = {"train.steps": 3, "train.batch_examples": 8}
+    settings = {"train.steps": 3, "train.batch_examples": 8, "transfer.markers": "new"}
     whole = finetune(base("gpt"), "classify", file, tmp_path / "whole", overrides=settings, quiet=True)
     stopped = finetune(
         base("gpt"), "classify", file, tmp_path / "run", overrides=settings, quiet=True, deadline=time.monotonic()

@@ -63,16 +63,23 @@ def format_model_card(run: Run, recipe: Recipe, plan: Plan, result: TrainResult 
 | versions | {describe_versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
 
-## Scores on dev
-{origin} Intervals are 95 % bootstrap intervals.
-
-| | value | interval | examples |
-|---|---|---|---|
-{scores or "| none | | | |"}
-
-{USE}
+{_format_scores(scores, origin)}{USE}
 In this folder:
 
     etude evaluate . FILE
     etude predict . < lines.txt
+"""
+
+
+def _format_scores(rows: str, origin: str) -> str:
+    """The section of scores; nothing where there was no dev set to score."""
+    if not rows:
+        return ""
+    return f"""## Scores on dev
+{origin} Intervals are 95 % bootstrap intervals.
+
+| | value | interval | examples |
+|---|---|---|---|
+{rows}
+
 """
