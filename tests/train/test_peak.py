@@ -30,6 +30,21 @@ def test_the_peak_is_measured_fast_kept_and_near_the_truth():
     assert 0.25 < best / measured < 4  # the machine may be shared: the same order, in either direction
 
 
+def test_waiting_threads_of_a_busy_cpu_are_not_the_peak(monkeypatch):
+    """Each product waits 100 ms for a thread that does not run; the rest is done at 50 GFLOP/s."""
+    now = [0.0]
+
+    def time_product(left, *_):
+        seconds = 0.1 + 2 * len(left) ** 3 / 50e9
+        now[0] += seconds
+        return seconds
+
+    monkeypatch.setattr(peak, "_time_product", time_product)
+    monkeypatch.setattr(peak.time, "perf_counter", lambda: now[0])
+    measured = peak._measure.__wrapped__(torch.device("cpu"), "float32", 2, "highest")
+    assert 50e9 / 4 < measured <= 50e9 and now[0] < 1.5
+
+
 def test_bf16_is_chosen_only_where_it_is_faster():
     chosen = peak.is_bf16_faster_on_cpu()
     slow = min(peak._time_layer(64, bf16=True) for _ in range(3)) > 5 * min(

@@ -83,6 +83,18 @@ def test_the_numbers_of_the_line():
     assert line == "step 11/1000  loss 6.312  2k tokens/s  20 % of peak  left 8m14s  memory 1.4 GB"
 
 
+def test_a_share_far_above_the_peak_is_left_out():
+    """The peak was measured while others used the machine: 960 % of it says nothing."""
+    clock = Clock()
+    progress = Progress(1000, quiet=True, peak=1e10, clock=clock)
+    for step in range(1, 12):
+        clock.now += 1
+        progress.update(step, 1_000 * step, 96 * 10**9 * step)
+    assert progress.format_line() == "step 11/1000  1k tokens/s  left 16m29s"
+    progress.peak = 1e11
+    assert "96 % of peak" in progress.format_line()
+
+
 def test_time_left_follows_tokens_where_batches_grow():
     clock = Clock()
     progress = Progress(10, quiet=True, total_tokens=100_000, clock=clock)

@@ -22,6 +22,9 @@ from etude.train.cpu_state import onednn_enabled
 Precision = Literal["float32", "bf16"]
 
 SECONDS = 0.3  # of a measurement, after warming up
+# A CPU that others use, too: threads of a small product wait for each other for longer than it takes, and what was
+# measured is the waiting. So products of this size are timed at least so often, however late it is.
+BUSY_CPU_SIZE, BUSY_CPU_REPEATS = 1024, 3
 MAX_SIZE = 8192  # of a square matrix: beyond it a GPU is no faster, and three of them must fit beside a model
 
 # Dense bf16 FLOP/s (tensor cores, no sparsity) from the vendors' data sheets; a key's words stand in the device's name.
@@ -67,12 +70,17 @@ def _measure(device: torch.device, precision: Precision, threads: int, matmul: s
         best = max(best, 2.0 * size**3 / seconds)
         now = time.perf_counter()
         if now + seconds > deadline:
-            return best
+            break
         # twice the size takes about eight times as long; twice that, so that it can also be repeated
         if size < MAX_SIZE and now + 16 * seconds < deadline:
             size *= 2
             left, right, out = _make_matrices(size, device, dtype)
             _time_product(left, right, out)  # chooses a kernel, fills caches
+    if device.type == "cpu" and precision == "float32" and size < BUSY_CPU_SIZE:
+        matrices = _make_matrices(BUSY_CPU_SIZE, device, dtype)
+        seconds = min(_time_product(*matrices) for _ in range(BUSY_CPU_REPEATS))
+        best = max(best, 2.0 * BUSY_CPU_SIZE**3 / seconds)
+    return best
 
 
 def _make_matrices(size: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

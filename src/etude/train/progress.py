@@ -22,6 +22,7 @@ from etude.stages import report_stage
 FIRST_SECONDS = 0.5  # before the first line: short runs finish before it and print nothing in between
 TERMINAL_SECONDS = 0.25  # between lines: more often cannot be read
 PLAIN_SECONDS = 10.0
+MAX_SHARE = 1.2  # of the peak; more says that it was measured while the machine was busy, and is not worth a number
 WINDOW_SECONDS = 30.0  # over which speed is measured: long enough for steps of several seconds
 
 
@@ -139,8 +140,9 @@ class Progress:
             seconds = marks[-1][0] - marks[0][0]
             steps, tokens, flops = (marks[-1][i] - marks[0][i] for i in (1, 2, 3))
             parts.append(f"{_format_number(tokens / seconds)} tokens/s")
-            if self.peak:
-                parts.append(f"{100 * flops / seconds / self.peak:.0f} % of peak")
+            share = flops / seconds / self.peak if self.peak else None
+            if share is not None and share <= MAX_SHARE:
+                parts.append(f"{100 * share:.0f} % of peak")
             if self.total_tokens and tokens:
                 left = (self.total_tokens - marks[-1][2]) * seconds / tokens
             else:
