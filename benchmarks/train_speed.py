@@ -458,6 +458,9 @@ def main() -> None:
     best = peak.measure_peak(device, precision)
     works = SMALL if asked.small or device.type == "cpu" else PUBLISHED
     if asked.only:
+        unknown = sorted(set(asked.only.split(",")) - {work.name for work in works})
+        if unknown:
+            parser.error(f"no work {unknown[0]}: there are {', '.join(work.name for work in works)}")
         works = tuple(work for work in works if work.name in asked.only.split(","))
     if asked.side:
         if asked.side == "etude":
