@@ -76,7 +76,7 @@ def build_loop(folder: Path, shape: dict[str, int], kind: str, loop_class: type[
     torch.manual_seed(0)
     model = recipe.build_model()
     overrides = {"task.dropout": dropout, "train.precision": "bf16", "train.device": "cuda", "train.log_every": 100}
-    settings, _, train = resolve_settings("classify", overrides, model)
+    settings, _, train = resolve_settings("classify", overrides, model, recipe)
     task = classify.build(settings, model, tokenizer, {"labels": ["a", "b"]})
     words, labels = draw_texts(kind)
     items = [

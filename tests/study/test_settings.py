@@ -101,7 +101,7 @@ def test_the_shipped_studies_are_sound(file: Path, gpu: bool) -> None:
             model = recipe.build_model()
         for task in study.tasks.values():
             settings = {**study.transfer, **task.set, **study.contenders[entry.contender].transfer}
-            resolve_settings(task.kind, {**settings, "train.precision": "float32"}, model)
+            resolve_settings(task.kind, {**settings, "train.precision": "float32"}, model, recipe)
 
 
 def test_looks_are_planned() -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 import etude
 from etude.errors import UserError
 from etude.inference.opening import open_learner
-from etude.models import transformer
+from etude.recipes.schema import Recipe
 from etude.runs.task_plan import resolve_settings
 from etude.train import checkpoint
 from etude.train.averaging import average_checkpoints
@@ -59,6 +59,7 @@ def test_what_is_averaged_must_be_kept() -> None:
 
 
 def test_a_transfer_refuses_it() -> None:
-    model = transformer.build(transformer.Settings(layers=1, width=8, heads=2, vocab=40, context=16))
+    recipe = Recipe.load("bert-toy").resolve(vocab=400)
+    settings = {"train.average": 2, "train.keep": 2, "train.save_every": 5}
     with pytest.raises(UserError, match="average is of pre-training"):
-        resolve_settings("classify", {"train.average": 2, "train.keep": 2, "train.save_every": 5}, model)
+        resolve_settings("classify", settings, recipe.build_model(), recipe)
