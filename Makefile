@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.documented
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 WORKERS ?= 2
 
@@ -27,9 +27,10 @@ setup: $(STAMP)
 $(RUNTIME): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Etude needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Installing into $(VENV) (once, a few minutes, 1.3 GB with torch for the CPU)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV) (once, a few minutes)"
 # torch by its exact version and first: asked for by a range, the resolver looks at wheels of several gigabytes.
+# pip says what it is doing: in silence, minutes look like a standstill.
 	@$(PIP) torch==2.13.0
 	@$(PIP) --editable '.[fast]'
 	@touch $@

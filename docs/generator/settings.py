@@ -89,18 +89,18 @@ def comments(settings: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def written_meanings() -> dict[str, str]:
-    """Meanings that stand with the pages, for settings of which the code says nothing."""
+    """Meanings that stand with the pages, for settings of which the code says nothing, or too little for a page."""
     return typing.cast(dict[str, str], yaml.safe_load(MEANINGS.read_text(encoding="utf-8")))
 
 
 def meaning_of(settings: type[BaseModel], name: str, full: str) -> str:
-    """The description of a setting, else the comment behind it in the class that defines it, else a line of ours."""
-    if description := settings.model_fields[name].description:
+    """The description of a setting, else the line that stands with the pages, else the comment in its class."""
+    if description := settings.model_fields[name].description or written_meanings().get(full, ""):
         return description
     for owner in settings.__mro__:
         if issubclass(owner, BaseModel) and owner is not BaseModel and (comment := comments(owner).get(name, "")):
             return comment
-    return written_meanings().get(full, "")
+    return ""
 
 
 def rows(settings: type[BaseModel], prefix: str) -> Iterator[str]:

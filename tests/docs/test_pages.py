@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -98,6 +100,12 @@ def check_command(words: list[str], place: str) -> None:
     check_settings(name, arguments, place)
 
 
+@cache
+def check_recipe(name: str, settings: str) -> None:
+    """Raise UserError where a shipped recipe has no such settings; pages repeat the same few commands."""
+    Recipe.load(name, json.loads(settings))
+
+
 def check_settings(name: str, arguments: dict[str, object], place: str) -> None:
     """Settings of a shipped recipe and of a fine-tuning, by the schema."""
     settings = arguments.get("settings") or {}
@@ -105,7 +113,7 @@ def check_settings(name: str, arguments: dict[str, object], place: str) -> None:
     recipe = arguments.get("recipe") or arguments.get("name")
     shipped = isinstance(recipe, str) and "/" not in recipe and not recipe.endswith(".yaml")
     if shipped and name in ("etude pretrain", "etude check", "etude bench", "etude recipes"):
-        Recipe.load(str(recipe), settings)
+        check_recipe(str(recipe), json.dumps(settings))
     if name == "etude finetune":
         known = {"train": Train.model_fields, "transfer": TransferSettings.model_fields}
         kinds = list_kinds("tasks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from docs.generator import commands, recipe_list, settings
 
 from etude.cli.main import ORDER
@@ -15,8 +16,13 @@ def test_every_command_and_option_is_there() -> None:
     assert not [line for line in page.splitlines() if line.startswith("| `") and line.endswith("|  |")]
 
 
-def test_every_setting_has_a_meaning() -> None:
-    page = settings.page()
+@pytest.fixture(scope="module")
+def page() -> str:
+    """The page of settings."""
+    return settings.page()
+
+
+def test_every_setting_has_a_meaning(page: str) -> None:
     for group, name in (("models", "model"), ("objectives", "objective"), ("tasks", "task")):
         assert all(f"## {name}: {kind}\n" in page for kind in list_kinds(group))
     assert "| `train.lr` | float | `0.0005` |" in page
@@ -25,11 +31,11 @@ def test_every_setting_has_a_meaning() -> None:
     assert not [line for line in rows if line.endswith("|  |")], "write them into docs/generator/meanings.yaml"
 
 
-def test_written_meanings_are_all_in_use() -> None:
-    page = settings.page()
+def test_written_meanings_are_all_in_use(page: str) -> None:
     assert not [name for name, text in settings.written_meanings().items() if f"| {text} |" not in page]
 
 
+@pytest.mark.slow  # reads and checks a hundred recipes; tests/recipes does so too
 def test_every_recipe_is_listed() -> None:
     page = recipe_list.page()
     assert all(f"[`{file.stem}`]" in page for file in recipe_list.FOLDER.glob("*.yaml"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etude.study.cells import Cell, CellStore
 from etude.study.execute import CellResult
-from etude.study.queue import run_cells
+from etude.study.queue import _estimate_remaining, run_cells
 
 
 class InstantExecutor:
@@ -39,11 +39,11 @@ class InstantExecutor:
         return
 
 
-def make_cell(title: str, depends_on: str | None = None) -> Cell:
+def make_cell(title: str, depends_on: str | None = None, seconds: float = 1.0) -> Cell:
     key = title.encode().hex().ljust(32, "0")[:32]
     return Cell(
         key=key, kind="pretrain", title=title, arguments={}, position={"row": title},
-        depends_on=None if depends_on is None else depends_on.encode().hex().ljust(32, "0")[:32], seconds=1.0,
+        depends_on=None if depends_on is None else depends_on.encode().hex().ljust(32, "0")[:32], seconds=seconds,
     )  # fmt: skip
 
 
@@ -80,3 +80,12 @@ def test_what_failed_before_the_plan_changed_is_not_tried_again(tmp_path: Path) 
     errors = run_cells(store, [first, child], executor, lambda _: None, replan=lambda: next(lists, None))
     assert executor.order == ["first", "late"]
     assert errors[first.key] == "it failed" and "what it starts from failed" in errors[child.key]
+
+
+def test_the_time_left_of_short_cells_counts_their_start_and_no_factor() -> None:
+    """The first cell of a demo on a busy machine was planned for a second and took 22: eight hours were announced."""
+    pending = [make_cell(str(number), seconds=10.0) for number in range(40)]
+    assert _estimate_remaining(22.0, 1.0, 1, pending) == 400 + 40 * 21
+    assert _estimate_remaining(20.0, 10.0, 1, pending[:1]) == 20
+    assert _estimate_remaining(5.0, 10.0, 2, pending) == 200  # two at a time
+    assert _estimate_remaining(5.0, 0.0, 1, pending) == _estimate_remaining(5.0, 1.0, 1, []) == 0

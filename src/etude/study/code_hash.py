@@ -19,6 +19,7 @@ REPORTING_MODULES = {
     "etude.errors",
     "etude.extras",
     "etude.kinds",
+    "etude.notebook",
     "etude.runs.model_card",
     "etude.runs.staging",
     "etude.train.failures",

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from etude.stages import report_stage
 from etude.study import planner
 from etude.study.cells import PRETRAININGS
 from etude.study.runner import Report, run
@@ -22,6 +23,7 @@ from etude.train import checkpoint
 STUDY_FILE = Path(__file__).parent / "demo.yaml"
 MINUTES = 4.5  # planned for; what is not foreseen (a busy machine) has the rest of six
 STARTUP_SECONDS = 15.0  # seconds of every process: loading torch; and of the first: preparing the text
+LEAST_FLOPS = 1e9  # of a contender: a step or two
 SHARED_SPEED = 0.8  # speed of a core when the others work too
 BUDGET_FILE = "budget.json"
 
@@ -50,6 +52,7 @@ def calibrate_flops(
     if path.is_file():
         return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
     on_progress("Measuring this machine")
+    report_stage("measuring this machine")
     folder.mkdir(parents=True, exist_ok=True)
     plan = planner.make_plan(study, folder, device="cpu", on_progress=on_progress)
     seconds = minutes * 60 * workers * SHARED_SPEED - workers * STARTUP_SECONDS
@@ -62,13 +65,18 @@ def calibrate_flops(
     ]
     # those that go by the clock take what the others take on average
     share = sum(by_gradient) * len(drafts) / len(by_gradient) * study.seeds.pretrain
-    flops = max(1e9, seconds / share)
+    flops = max(LEAST_FLOPS, seconds / share)
     flops = float(f"{flops:.2g}")  # a round number, and the same one after a small change of speed
     checkpoint.write_text(path, json.dumps({"flops": flops, "minutes": minutes, "workers": workers}))
     seconds_each = [flops * seconds_per_flop for seconds_per_flop in by_gradient]
     on_progress(
         f"{flops:.2g} FLOPs for each contender: {min(seconds_each):.0f} to {max(seconds_each):.0f} s on this machine"
     )
+    if flops <= LEAST_FLOPS:
+        on_progress(
+            f"This machine is too slow or too busy for a comparison in {minutes:g} minutes: pre-training will hardly "
+            "begin, and the scores will say nothing. 'etude demo --minutes 20 -o another' gives it time."
+        )
     return flops
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from etude.errors import WriteError
+from etude.stages import report_stage
 from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.execute import Interrupted
 from etude.study.executors import Executor
@@ -38,6 +39,7 @@ def run_cells(
     if len(finished) and total:
         on_progress(f"{len(finished)} of {len(cells)} cells are there already")
     planned_seconds = 0.0
+    report_stage("running cells")
     while waiting or active:
         for cell in [cell for cell in waiting if cell.depends_on in errors]:
             waiting.remove(cell)
@@ -100,6 +102,18 @@ def _open_queue(store: CellStore, cells: Sequence[Cell], visit: Visit) -> list[C
     return [cell for cell in cells if store.state(cell.key) != "done"]
 
 
+def _estimate_remaining(elapsed: float, planned: float, count: int, pending: Sequence[Cell]) -> float:
+    """Seconds that the pending cells take if plans are wrong as they were so far, by a factor or by a delay a cell.
+
+    A short cell mostly loads its program: a factor of minutes over a plan of one second is no measure for the others.
+    """
+    if not planned or not pending:
+        return 0.0
+    left = sum(cell.seconds for cell in pending)
+    by_factor = left * elapsed / planned
+    return min(by_factor, left + len(pending) * (elapsed - planned) / count) if elapsed > planned else by_factor
+
+
 def _format_progress(
     store: CellStore,
     cell: Cell,
@@ -110,9 +124,7 @@ def _format_progress(
     planned_seconds: float,
     pending: list[Cell],
 ) -> str:
-    remaining = (
-        sum(cell.seconds for cell in pending) * elapsed / planned_seconds if planned_seconds and pending else 0.0
-    )
+    remaining = _estimate_remaining(elapsed, planned_seconds, count, pending)
     if error is not None:
         outcome = f"FAILED: {error.splitlines()[0]}"
     else:

@@ -1,0 +1,39 @@
+"""The budget of the demo: what fits the minutes, and a word where hardly anything does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etude.study import demo
+from etude.study.settings import Study
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study.load(demo.STUDY_FILE)
+
+
+def plan(tokens_per_second: float, transfer_seconds: float) -> Any:
+    draft = SimpleNamespace(cost=SimpleNamespace(flops_per_token=1e6, updates_itself=False))
+    return SimpleNamespace(
+        cells={"a": SimpleNamespace(kind="transfer", seconds=transfer_seconds)},
+        rows=[SimpleNamespace(kind="contender", draft=draft)],
+        tokens_per_second=lambda draft: tokens_per_second,
+    )
+
+
+@pytest.mark.parametrize(("transfer_seconds", "is_too_slow"), [(10.0, False), (1000.0, True)])
+def test_a_machine_without_time_is_told(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transfer_seconds: float, is_too_slow: bool
+) -> None:
+    """After one step of pre-training 'ELECTRA: +4.6 points' was announced on a busy machine."""
+    monkeypatch.setattr(demo.planner, "make_plan", lambda *_, **__: plan(1e4, transfer_seconds))
+    lines: list[str] = []
+    flops = demo.calibrate_flops(study, tmp_path, 4.5, 2, lines.append)
+    assert (flops == demo.LEAST_FLOPS) == is_too_slow
+    assert any("too slow or too busy" in line for line in lines) == is_too_slow
+    assert demo.calibrate_flops(study, tmp_path, 4.5, 2, lines.append) == flops, "a demo that goes on keeps it"
