@@ -89,7 +89,7 @@ def test_features_that_cannot_be_read_in_time_are_not_begun(data: PickData, fake
     contender._probe = batches  # type: ignore[assignment]
     with pytest.raises(OutOfTime):
         contender._check_time(data, fake_time.seconds + 60)
-    assert batches.sizes == [TRIAL_EXAMPLES]
+    assert batches.sizes == [2, TRIAL_EXAMPLES]
     contender._check_time(data, fake_time.seconds + 600)
 
 
