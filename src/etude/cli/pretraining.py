@@ -19,6 +19,7 @@ from etude.verbs.transfer import is_finetuning, resume_finetune
 if TYPE_CHECKING:
     from etude.pretraining.bench import Bench, BenchTrial
     from etude.pretraining.check import Check
+    from etude.pretraining.cluster_check import ClusterCheck
     from etude.runs.run import Run
 
 USAGE = "A recipe and a corpus are wanted, for example 'bert-small data/books'"
@@ -28,10 +29,19 @@ HINT = "'etude recipes' lists the recipes, 'etude prepare' makes a corpus."
 # --- before a run -----------------------------------------------------------------------------------
 
 
-def present_check(call: Call[Check]) -> None:
+def present_check(call: Call[Check | ClusterCheck]) -> None:
     from rich.table import Table
 
     result = call()
+    if "nodes" in call.arguments or "gpus" in call.arguments:
+        from etude.pretraining.cluster_check import ClusterCheck
+
+        assert isinstance(result, ClusterCheck)
+        _present_plan(result)
+        return
+    from etude.pretraining.check import Check
+
+    assert isinstance(result, Check)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
@@ -59,6 +69,58 @@ def present_check(call: Call[Check]) -> None:
         console.print(f"! {problem}", highlight=False, style="yellow")
     if not result.problems and not too_long:
         console.print("No problems found.")
+
+
+def _present_plan(result: ClusterCheck) -> None:
+    from rich.table import Table
+
+    from etude.train.cluster_plan import NETWORK, PRODUCTS
+
+    best, machine, console = result.best, result.machine, make_console(highlight=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    part, sent = best.memory, best.traffic
+    memory = ", ".join(
+        f"{name} {value / 1e9:.1f}"
+        for name, value in (
+            ("weights", part.weights), ("gradients", part.gradients), ("optimiser", part.optimizer),
+            ("activations", part.activations), ("gathered layers", part.gathered), ("output", part.output),
+        )
+    )  # fmt: skip
+    fits = "fits" if best.is_fitting else "DOES NOT FIT"
+    for name, value in (
+        ("recipe", f"{result.recipe.name}: {result.parameters:,} parameters"),
+        ("machine", f"{result.nodes} x {result.gpus} {machine.name}"),
+        ("mesh", f"{best.mesh}, train.recompute={best.recompute}"),
+        ("memory a GPU", f"{part.total / 1e9:.1f} GB, {fits} ({memory})"),
+        ("sent a step", f"{(sent.gathered + sent.reduced + sent.copies) / 1e9:,.1f} GB a GPU (gathered "
+         f"{sent.gathered / 1e9:,.1f}, reduced {sent.reduced / 1e9:,.1f}, between copies {sent.copies / 1e9:,.1f})"),
+        ("time", f"about {result.days:,.1f} days at {best.tokens_per_second:,.0f} tokens/s, bound by {best.bound}; a "
+         f"model: products at {PRODUCTS:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s, network at {NETWORK:.0%} of "
+         f"{machine.within / 1e9:.0f} and {machine.between / 1e9:.0f} GB/s"),
+    ):  # fmt: skip
+        table.add_row(name, value)
+    if result.fake is not None:
+        check = result.fake
+        verdict = "agree" if check.agrees else "DIFFER"
+        table.add_row(
+            "fake ranks",
+            f"{verdict}: one row in float32 as rank 0 of {result.nodes * result.gpus:,} takes "
+            f"{check.peak / 1e9:.2f} GB where {check.planned_peak / 1e9:.2f} are planned; "
+            f"largest difference {max(check.differences):.1%}, "
+            f"{check.seconds:.0f} s",
+        )
+    console.print(table)
+    others = Table("mesh", "recompute", "memory a GPU", "tokens/s", "fits", box=None, pad_edge=False)
+    for plan in result.plans[:6]:
+        others.add_row(
+            str(plan.mesh), plan.recompute, f"{plan.memory.total / 1e9:.1f} GB", f"{plan.tokens_per_second:,.0f}",
+            "yes" if plan.is_fitting else "no",
+        )  # fmt: skip
+    console.print(others)
+    for problem in result.problems:
+        console.print(f"! {problem}", highlight=False, style="yellow")
 
 
 COLUMNS = ("micro-batch", "tokens/s", "of peak", "memory", "waiting", "start-up")

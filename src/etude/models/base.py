@@ -24,7 +24,7 @@ from etude.models.transfer_settings import TransferSettings
 from etude.nn.block import pool_first
 from etude.nn.layer_mix import LayerMix
 from etude.nn.packed import Layout, Packed
-from etude.nn.recompute import Recomputable
+from etude.nn.recompute import Recomputable, RecomputePolicy
 from etude.nn.states import States
 from etude.settings import Strict
 from etude.text.tokenizer.special_tokens import Specials
@@ -177,7 +177,9 @@ class Model(nn.Module, ABC):
         """
         return []
 
-    def activation_bytes(self, tokens: int, element_size: int, device: str) -> int | None:
+    def activation_bytes(
+        self, tokens: int, element_size: int, device: str, recompute: RecomputePolicy = "none"
+    ) -> int | None:
         """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known."""
         return None
 

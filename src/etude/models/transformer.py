@@ -34,7 +34,7 @@ from etude.nn.initialization import Scaling, draw_key, fill_normal, init_weights
 from etude.nn.norm import Norm, NormKind
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
-from etude.nn.recompute import Recomputable
+from etude.nn.recompute import Recomputable, RecomputePolicy
 from etude.nn.rotary import Rotation, compute_rotation
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
@@ -299,7 +299,7 @@ class Transformer(Model):
             total += 2 * int((lengths > 0).sum()) * width * width
         return total
 
-    def activation_bytes(self, tokens: int, element_size: int, device: str) -> int:
+    def activation_bytes(self, tokens: int, element_size: int, device: str, recompute: RecomputePolicy = "none") -> int:
         """Of each token and layer (D width, F feedforward; b the element size):
 
         4 * 2D             the residual stream at both norms, which work in float32
@@ -308,6 +308,8 @@ class Transformer(Model):
         b * 2F             before and after the activation; F for relu, 4F gated
         dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does
         that, counted for sequences of full context
+
+        What is computed again keeps its input alone, b * D, and exists in one layer at a time.
         """
         settings, width = self.settings, self.width
         mask = 1 if device == "cuda" else 4  # of a dropout mask's element; on a CPU torch keeps a scaled float
@@ -319,11 +321,17 @@ class Transformer(Model):
         layer = 4 * 2 * width + element_size * elements
         if settings.dropout:
             layer += 2 * width * mask
+        attention = 4 * width + element_size * (7 if settings.positions == "rotary" else 5) * width
+        attention += width * mask if settings.dropout else 0
+        pairs = 0
         if device == "cpu" and (settings.attention_dropout or element_size == 2):
             # a weight for each pair, and whether it is dropped (nn/attention/dense.py)
-            layer += (element_size + (1 if settings.attention_dropout else 0)) * settings.heads * settings.context
+            pairs = (element_size + (1 if settings.attention_dropout else 0)) * settings.heads * settings.context
+        layer, attention = layer + pairs, attention + pairs
         embedding = (settings.embedding_width or width) * (4 + (mask if settings.embedding_dropout else 0))
-        return tokens * (settings.layers * layer + embedding)
+        again = {"none": 0, "attention": attention, "all": layer}[recompute]
+        inputs = {"none": 0, "attention": 1, "all": 2}[recompute] * element_size * width
+        return tokens * (settings.layers * (layer - again + inputs) + again + embedding)
 
     # --- what kind of model it is -------------------------------------------------------------------
 

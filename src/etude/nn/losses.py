@@ -11,6 +11,7 @@ gradient.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -233,11 +234,10 @@ def _cpu_chunk_loss_and_grad(
         normalizer = exps.sum(-1, keepdim=True)
         torch.sub(normalizer.log().add_(highest), label_logits, out=losses[piece])
         if needs_grad:
-            grad = exps.div_(normalizer).scatter_add_(1, label[piece], torch.full_like(normalizer, -1.0))
+            # an unused slot divides by infinity: its row becomes 0 without a pass of its own
+            grad = exps.div_(normalizer.masked_fill_(~is_used[piece], math.inf))
+            grad.scatter_add_(1, label[piece], -is_used[piece].to(grad.dtype))
             if grad_bias is not None:
                 grad_bias.addmv_(grad.t(), is_used[piece, 0].to(grad.dtype))  # a sum over used slots
             product[piece] = grad
-    total = losses.masked_fill_(~is_used, 0.0).sum()
-    if not needs_grad:
-        return total, None
-    return total, product.index_fill_(0, (~is_used[:, 0]).nonzero()[:, 0], 0.0)
+    return losses.masked_fill_(~is_used, 0.0).sum(), product if needs_grad else None

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+RecomputePolicy = Literal["none", "attention", "all"]  # which parts of the layers do so: `train.recompute`
 
 
 class Recomputable(nn.Module):

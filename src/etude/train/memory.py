@@ -69,17 +69,20 @@ def estimate(
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
     element_size = 2 if precision == "bf16" else 4
-    activations = None if model is None else model.activation_bytes(micro_tokens, element_size, device)
+    activations = (
+        None if model is None else model.activation_bytes(micro_tokens, element_size, device, settings.recompute)
+    )
     vocab = 0 if model is None or activations is None else model.target_vocab
     slots = min(choose_chunk_size(vocab, device), int(micro_tokens * predicted)) if vocab else 0
+    others = [
+        part.activation_bytes(micro_tokens, element_size, device, settings.recompute) or 0 for part in other_models
+    ]
     return Estimate(
         parameters=stored,
         gradients=sum(parameter.nbytes for _, parameter in trainable),
         optimizer=optimizer_bytes(settings, trainable),
         casts=stored // 2 if precision == "bf16" else 0,
-        activations=None
-        if activations is None
-        else activations + sum(part.activation_bytes(micro_tokens, element_size, device) or 0 for part in other_models),
+        activations=None if activations is None else activations + sum(others),
         output=slots * vocab * (8 if device == "cpu" else element_size),
     )
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from etude.graph.graph import Graph
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
+    from etude.pretraining.cluster_check import ClusterCheck
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
     from etude.text.corpus.corpus import Corpus
@@ -23,7 +24,10 @@ def check(
     *,
     entities: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
-) -> Check:
+    nodes: int | None = None,
+    gpus: int | None = None,
+    gpu: str = "h100",
+) -> Check | ClusterCheck:
     """Say before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
 
     Args:
@@ -31,7 +35,20 @@ def check(
         corpus: A prepared corpus; of a recipe over triples, a prepared graph.
         entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
         settings: Settings of the recipe to change: train.lr=3e-4
+        nodes: Plan the run for a cluster of so many machines instead: memory, what is sent, time, the best mesh.
+        gpus: GPUs of each of these machines; 8 unless given.
+        gpu: Their kind: a100, h100, h200 or b200.
     """
+    if nodes is not None or gpus is not None:
+        require_at_least("nodes", nodes or 1, 1)
+        require_at_least("gpus", gpus or 8, 1)
+        from etude.errors import UserError
+        from etude.graph.graph import Graph
+        from etude.pretraining.cluster_check import check_cluster
+
+        if isinstance(corpus, Graph):
+            raise UserError("A plan for a cluster is for models of text: give a corpus.")
+        return check_cluster(recipe, corpus, dict(settings or {}), nodes=nodes or 1, gpus=gpus or 8, gpu=gpu)
     from etude.pretraining import check as checking
 
     return checking.check(recipe, corpus, dict(settings or {}), entities)

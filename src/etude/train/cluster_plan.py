@@ -1,0 +1,191 @@
+"""What a run in shards needs on a cluster: memory of a GPU by part, bytes sent a step, tokens a second.
+
+Memory and bytes follow from the shapes of the model and from what FSDP2 does (train/sharding.py):
+
+    weights, gradients, optimiser   in float32, one share of `shards`
+    gathered      the root's weights (tables, heads) in float32 with their whole gradients, and of two layers, the one
+                  that runs and the one that is fetched for it, the weights in the compute precision; of one layer the
+                  whole gradients in that precision and, to be reduced, in float32
+    sent          for each micro-batch every layer is gathered twice and the root once, and all gradients are reduced
+                  in float32; between copies the shares of gradients are added up once a step
+
+Time is a model of the machine, not a measurement: products run at PRODUCTS of the GPU's published peak, what is sent
+moves at NETWORK of its published bandwidth in one direction while products run, so a step takes as long as the slower
+of both, and the sums between copies follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etude.errors import UserError, suggest_name
+from etude.models.base import Model
+from etude.nn.recompute import RecomputePolicy
+from etude.objectives.base import Objective
+from etude.train.memory import Estimate
+from etude.train.strategy import USABLE_SHARE
+
+PRODUCTS, NETWORK = 0.45, 0.8  # shares of published peaks that are assumed to be reached
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of GPU in machines of eight, and its network."""
+
+    name: str
+    memory: float  # bytes
+    peak: float  # FLOPs a second in bf16, dense
+    within: float  # bytes a second of one GPU to the others of its machine (NVLink)
+    between: float  # bytes a second of one GPU to other machines
+
+
+MACHINES = {
+    "a100": Machine("A100 80 GB", 80e9, 312e12, 300e9, 25e9),  # NVLink 3; 200 Gbit/s a GPU
+    "h100": Machine("H100 80 GB", 80e9, 989.5e12, 450e9, 50e9),  # NVLink 4; 400 Gbit/s a GPU
+    "h200": Machine("H200 141 GB", 141e9, 989.5e12, 450e9, 50e9),
+    "b200": Machine("B200 180 GB", 180e9, 2250e12, 900e9, 50e9),  # NVLink 5
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Numbers of parameters: of each layer that is sharded alone, and of the root."""
+
+    layers: list[int]
+    root: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.layers) + self.root
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """So many copies of the model, each in so many shards."""
+
+    copies: int
+    shards: int
+
+    def __str__(self) -> str:
+        return f"fsdp over {self.shards}" if self.copies == 1 else f"hybrid: {self.copies} copies in {self.shards}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak bytes of one GPU by part."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    output: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations + self.output
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Payload of one GPU's collectives in a step, in bytes."""
+
+    gathered: int
+    reduced: int
+    copies: int  # all-reduced between copies
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """A mesh with its memory, traffic and time."""
+
+    mesh: Mesh
+    recompute: RecomputePolicy
+    memory: Memory
+    traffic: Traffic
+    tokens_per_second: float
+    is_fitting: bool
+    bound: str  # what a step waits for: products or network
+
+
+def count_parts(model: Model, objective: Objective, layers: Sequence[Sequence[int]]) -> Parts:
+    """Return the parameters of each layer, `layers` being those of its modules, and of everything else."""
+    sizes = [sum(modules) for modules in layers]
+    total = sum(p.numel() for part in (model, objective) for p in part.parameters())
+    return Parts(sizes, total - sum(sizes))
+
+
+def plan_memory(needs: Estimate, parts: Parts, mesh: Mesh, element_size: int, layer_activations: int) -> Memory:
+    """Return the peak of one GPU; `needs` is that of a process that holds everything.
+
+    Gradients of a layer, `layer_activations` being all it keeps, take the place of what they were computed from.
+    """
+    largest = max(parts.layers, default=0)
+    layers = max(2 * element_size * largest, (3 * element_size + 4) * largest - layer_activations)
+    return Memory(
+        weights=needs.parameters // mesh.shards,
+        gradients=needs.gradients // mesh.shards,
+        optimizer=needs.optimizer // mesh.shards,
+        gathered=2 * 4 * parts.root + layers,
+        # in the backward pass of a layer, about half of its activations have a gradient at a time: those of the inner
+        # states of a feed-forward branch, before and after the activation
+        activations=(needs.activations or 0) + layer_activations // 2,
+        output=max(0, needs.output - layers),  # logits are gone when the backward pass gathers its first layer
+    )
+
+
+def plan_traffic(parts: Parts, mesh: Mesh, element_size: int, micro_batches: int) -> Traffic:
+    """Return the payload of one GPU in a step of so many micro-batches."""
+    return Traffic(
+        gathered=micro_batches * (2 * element_size * sum(parts.layers) + 4 * parts.root),
+        reduced=micro_batches * 4 * parts.total,
+        copies=4 * parts.total // mesh.shards if mesh.copies > 1 else 0,
+    )
+
+
+def plan_mesh(
+    needs: Estimate,
+    parts: Parts,
+    mesh: Mesh,
+    machine: Machine,
+    *,
+    gpus: int,
+    batch_tokens: int,
+    micro_tokens: int,
+    flops_per_token: float,
+    recompute: RecomputePolicy,
+    layer_activations: int,
+    element_size: int = 2,
+) -> ClusterPlan:
+    """Return the plan of one mesh over machines of `gpus`."""
+    ranks = mesh.copies * mesh.shards
+    micro_batches = max(1, round(batch_tokens / ranks / micro_tokens))
+    memory = plan_memory(needs, parts, mesh, element_size, layer_activations)
+    traffic = plan_traffic(parts, mesh, element_size, micro_batches)
+    again = {"none": 0.0, "attention": 0.12, "all": 1.0}[recompute] / 3  # a forward pass is a third of a step
+    products = batch_tokens / ranks * flops_per_token * (1 + again) / (PRODUCTS * machine.peak)
+    bandwidth = machine.within if mesh.shards <= gpus else machine.between
+    share = (mesh.shards - 1) / mesh.shards
+    network = (traffic.gathered + traffic.reduced) * share / (NETWORK * bandwidth)
+    copies = 2 * (mesh.copies - 1) / mesh.copies * traffic.copies / (NETWORK * machine.between)
+    return ClusterPlan(
+        mesh, recompute, memory, traffic,
+        tokens_per_second=batch_tokens / (max(products, network) + copies),
+        is_fitting=memory.total <= USABLE_SHARE * machine.memory,
+        bound="products" if products >= network else "network",
+    )  # fmt: skip
+
+
+def find_machine(name: str) -> Machine:
+    """Return a kind of GPU by its name; UserError with the nearest name otherwise."""
+    if name not in MACHINES:
+        raise UserError(f"--gpu {name}: known are {', '.join(MACHINES)}.{suggest_name(name, MACHINES)}")
+    return MACHINES[name]
+
+
+def list_meshes(nodes: int, gpus: int) -> list[Mesh]:
+    """Return the meshes to compare: shards over all, over one machine, and over powers of two of machines between."""
+    ranks = nodes * gpus
+    shards = [gpus * 2**power for power in range(20) if ranks % (gpus * 2**power) == 0 and gpus * 2**power <= ranks]
+    return [Mesh(ranks // size, size) for size in sorted({*shards, ranks}, reverse=True)]

@@ -1,0 +1,64 @@
+"""A plan for a cluster agrees with the real sharded step on fake ranks, and compares meshes as it should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.pretraining.cluster_check import ClusterCheck, check_cluster
+from etude.train.cluster_plan import MACHINES, Mesh, Parts, find_machine, list_meshes, plan_traffic
+
+GPT = {"model.window": None, "model.layers": 6, "model.width": 128, "model.heads": 4, "model.context": 256,
+       "train.batch_tokens": 65_536, "train.micro_tokens": 256, "train.batch_ramp": None}  # fmt: skip
+
+
+def plan(corpus: Path, changes: dict[str, object]) -> ClusterCheck:
+    return check_cluster("gpt3-small", corpus, {**GPT, **changes}, nodes=16, gpus=4)
+
+
+def test_the_plan_of_fsdp_agrees_with_64_fake_ranks(prepared) -> None:
+    result = plan(prepared("wordpiece:600"), {})
+    assert result.fake is not None
+    assert result.fake.agrees, result.fake
+    assert result.best.is_fitting and result.days > 0
+    traffic = result.fake.traffic
+    assert traffic.reduced == pytest.approx(4 * result.parameters, rel=0.02)
+    worse = replace(result.fake, planned_peak=2 * result.fake.peak)
+    assert not worse.agrees
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["none", "attention", "all"])
+def test_every_policy_agrees(prepared, policy: str) -> None:
+    result = plan(prepared("wordpiece:600"), {"train.recompute": policy})
+    assert result.best.recompute == policy or policy == "none"
+    assert result.fake is not None and result.fake.agrees, result.fake
+
+
+def test_meshes_and_machines() -> None:
+    assert list_meshes(4, 8) == [Mesh(1, 32), Mesh(2, 16), Mesh(4, 8)]
+    assert list_meshes(3, 8) == [Mesh(1, 24), Mesh(3, 8)]
+    assert find_machine("h200") is MACHINES["h200"]
+    with pytest.raises(UserError, match="Did you mean 'h100'"):
+        find_machine("h10")
+
+
+def test_traffic_follows_from_sizes() -> None:
+    parts = Parts([100, 100], 50)
+    traffic = plan_traffic(parts, Mesh(2, 4), element_size=2, micro_batches=3)
+    assert traffic.gathered == 3 * (2 * 2 * 200 + 4 * 50)
+    assert traffic.reduced == 3 * 4 * 250 and traffic.copies == 250
+    assert plan_traffic(parts, Mesh(1, 8), 2, 3).copies == 0
+
+
+def test_what_does_not_fit_is_said(prepared) -> None:
+    changes = {"model.layers": 96, "model.width": 12288, "model.heads": 96, "train.batch_tokens": 65_536}
+    result = check_cluster(
+        "gpt3-small", prepared("wordpiece:600"), {**changes, "train.batch_ramp": None}, nodes=1, gpus=8, fake=False
+    )
+    assert not result.best.is_fitting
+    assert "32 rows cannot be divided" not in str(result.problems)
+    assert result.best.memory.total > 300e9
