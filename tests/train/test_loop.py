@@ -18,6 +18,8 @@ from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, evaluation, schedule
 from etude.train.loop import Loop
+from etude.train.parallel import Ranks
+from etude.train.saver import SaveTimer
 from etude.train.settings import Settings
 
 
@@ -158,3 +160,12 @@ def test_a_bf16_product_before_it_changes_no_bit_of_a_float32_run(tmp_path: Path
     assert not torch.backends.mkldnn.enabled
     for one, two in zip(undisturbed.learner.parameters(), after.learner.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_a_clock_that_only_the_first_rank_starts_again_saves_once(tmp_path: Path, corpus: Corpus) -> None:
+    """The other ranks write nothing, so their clocks stay due: they must not ask for a checkpoint at every step."""
+    run = loop(tmp_path, corpus, save_every=0)
+    run.saver.timer = SaveTimer(seconds=-1)  # due at once and for ever
+    for rank, is_saved in ((0, True), (1, False)):
+        run.ranks = Ranks(rank)
+        assert run._must_save(finished=False) is is_saved

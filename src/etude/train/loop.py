@@ -116,9 +116,9 @@ class Loop(Stepper):
         return step == self.total or (step > 0 and bool(every) and step % (every or 1) == 0)
 
     def _must_save(self, finished: bool) -> bool:
-        """Whether a checkpoint is due; all ranks agree, whose clocks do not."""
+        """Whether a checkpoint is due; by the clock of the first rank, the only one that writes and starts it again."""
         due = self.saver.is_due(self.state, finished)
-        return due if self.saver.timer is None else self.ranks.any(due)
+        return due if self.saver.timer is None else self.ranks.any(due and self.ranks.is_first)
 
     def _must_stop(self) -> bool:
         """Whether a signal arrived, or the deadline has passed while steps are left."""
