@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from etude.study.leaderboard import VERDICTS, format_points
-from etude.study.settings import MEAN, Claim, Rule, Study, localize
+from etude.study.sections import MEAN, Claim, Rule, localize
+from etude.study.settings import Study
 from etude.study.statistics import compare, decide_verdict, holm_adjust
 from etude.study.uncertainty import Estimate, detectable_difference, seed_variance
 

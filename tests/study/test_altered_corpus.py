@@ -14,7 +14,8 @@ from etude.study import altered_corpus as remade
 from etude.study import planner, results
 from etude.study.budget import Machine
 from etude.study.report.page import render_page
-from etude.study.settings import Study, Text
+from etude.study.sections import Text
+from etude.study.settings import Study
 from etude.study.text_source import TextSource
 from etude.text.corpus.corpus import Corpus
 from tests.study.tiny_study import tiny

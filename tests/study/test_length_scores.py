@@ -13,7 +13,8 @@ from etude.recipes.document import parse_file
 from etude.study.length_scores import SMALLEST, split_lengths
 from etude.study.report.page import render_page
 from etude.study.runner import run
-from etude.study.settings import Study, Text
+from etude.study.sections import Text
+from etude.study.settings import Study
 from etude.study.text_source import TextSource, world_pairs, world_texts
 from etude.text.corpus.corpus import Corpus
 from etude.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from etude.study.settings import Rule
+from etude.study.sections import Rule
 from etude.study.statistics import Difference, compare, decide_verdict, hedges_g, holm_adjust, summarize
 from etude.study.uncertainty import Estimate, estimate_mean
 

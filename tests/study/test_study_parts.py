@@ -16,7 +16,7 @@ from etude.study import plan_cells
 from etude.study.budget import Cost, compute_cost, compute_length, stretch_schedule
 from etude.study.label_splits import draw_examples, split_by_hash, split_files
 from etude.study.plan import format_scientific
-from etude.study.settings import Task
+from etude.study.sections import Task
 from etude.study.text_source import make_sentence_pairs
 from etude.text.corpus.corpus import Corpus
 from etude.world import World

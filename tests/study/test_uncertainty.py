@@ -16,7 +16,7 @@ from benchmarks.calibration import (
     simulate,
 )
 
-from etude.study.settings import Rule
+from etude.study.sections import Rule
 from etude.study.uncertainty import (
     compute_power,
     critical_value,

@@ -102,7 +102,7 @@ def _print_claims(results: dict[str, Any], console: Console) -> None:
     from rich.text import Text
 
     from etude.study.leaderboard import describe_verdict, format_points
-    from etude.study.settings import localize
+    from etude.study.sections import localize
 
     styles = {"holds": "green", "fails": "red"}
     for claim in results["claims"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.study.plan import Column, Plan
-from etude.study.settings import MAJORITY, MEAN, Claim
+from etude.study.sections import MAJORITY, MEAN, Claim
 
 
 def columns_of(plan: Plan, on: str) -> list[Column]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from etude.study.claim_scope import largest_budget_rows
 from etude.study.power import claim_level
 from etude.study.references import Progress
-from etude.study.settings import MAJORITY, MEAN
+from etude.study.sections import MAJORITY, MEAN
 from etude.study.statistics import Difference, Verdict, decide_verdict, holm_adjust
 from etude.study.study_outcomes import StudyOutcomes
 from etude.study.uncertainty import detectable_difference

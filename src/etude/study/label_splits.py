@@ -21,7 +21,8 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.runs.task_plan import task_module
-from etude.study.settings import Study, Task
+from etude.study.sections import Task
+from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.train import checkpoint
 

@@ -8,7 +8,7 @@ from etude.notebook import render_card, render_note, render_table
 from etude.recipes.size import format_count
 from etude.study.cells import Cell
 from etude.study.plan import Plan, format_budget
-from etude.study.settings import localize
+from etude.study.sections import localize
 
 VERDICTS = {
     "holds": "holds", "fails": "fails", "not settled": "not settled at this budget", "not tested": "not tested",

@@ -28,7 +28,8 @@ from etude.recipes.schema import Recipe
 from etude.study.budget import GPU_FLOPS, Cost, Machine, TrainingLength
 from etude.study.cells import Cell, CellStore
 from etude.study.label_splits import TaskFiles, prepare_labels
-from etude.study.settings import Changes, Entry, Localized, Study
+from etude.study.sections import Changes, Localized
+from etude.study.settings import Entry, Study
 from etude.study.text_source import TextSource
 from etude.text.corpus.corpus import Corpus
 

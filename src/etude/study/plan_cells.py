@@ -17,7 +17,7 @@ from etude.study.cells import Cell
 from etude.study.label_splits import TaskFiles
 from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.prompts import TaskPrompt
-from etude.study.settings import Changes
+from etude.study.sections import Changes
 from etude.study.text_source import hash_json
 from etude.text.checked_files import MANIFEST
 from etude.text.run_checksums import CHECKSUMS

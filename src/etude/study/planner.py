@@ -19,7 +19,8 @@ from etude.study.budget import (
 )
 from etude.study.plan import Draft, Plan, Row, format_budget
 from etude.study.plan_cells import list_cells
-from etude.study.settings import FROZEN, MAJORITY, Entry, Localized, Study
+from etude.study.sections import FROZEN, MAJORITY, Localized
+from etude.study.settings import Entry, Study
 from etude.study.starts import open_first, open_start
 from etude.study.text_source import TextSource
 from etude.study.tuning import plan_tuning, tune_draft

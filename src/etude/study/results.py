@@ -16,7 +16,8 @@ from etude.study.claims import compare_with_control, judge_claims, leaves_majori
 from etude.study.length_scores import score_by_length
 from etude.study.plan import Column, Draft, Plan, Row
 from etude.study.prompts import PROMPT_FILE, TaskPrompt
-from etude.study.settings import MEAN, Study
+from etude.study.sections import MEAN
+from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes, average_records
 from etude.study.tuning import describe_tuning, read_setting
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from etude.study.settings import Rule
+from etude.study.sections import Rule
 from etude.study.uncertainty import Estimate
 
 Verdict = Literal["holds", "fails", "not settled", "not tested"]

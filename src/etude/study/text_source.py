@@ -19,7 +19,7 @@ from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.study import cell_code
 from etude.study.altered_corpus import Alterations, choose_pseudo_words, label_senses, write_altered
-from etude.study.settings import Text
+from etude.study.sections import Text
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare

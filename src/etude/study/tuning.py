@@ -19,7 +19,7 @@ from etude.recipes.schema import Recipe
 from etude.study.cells import Cell
 from etude.study.plan import Column, Draft, Plan, Row, Trial, Tuning
 from etude.study.plan_cells import base_cell, teacher_cell, transfer_cell
-from etude.study.settings import Changes, PretrainingTrials, format_value
+from etude.study.sections import Changes, PretrainingTrials, format_value
 
 RATE = "train.lr"
 FIRST_SEED = 1_000  # of trials: no study has so many seeds, so that none of its own is chosen on

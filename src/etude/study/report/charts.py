@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from etude.study.plan import format_scientific
 from etude.study.report.translations import localize_svg
-from etude.study.settings import Localized
+from etude.study.sections import Localized
 
 WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT, TOP, BOTTOM = 34, 104, 12, 40  # margins; names stand to the right of what they name

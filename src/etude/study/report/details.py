@@ -20,7 +20,7 @@ from etude.study.report.html import (
     render_swatch,
 )
 from etude.study.report.translations import localize_html, translate
-from etude.study.settings import Localized, format_value
+from etude.study.sections import Localized, format_value
 
 
 def render_cards(results: JsonDict, colours: dict[str, str]) -> str:

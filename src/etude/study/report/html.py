@@ -8,7 +8,7 @@ from typing import Any
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_budget
 from etude.study.report.translations import localize_html, translate
-from etude.study.settings import MEAN
+from etude.study.sections import MEAN
 
 JsonDict = dict[str, Any]
 GREY = "var(--base)"

@@ -17,7 +17,7 @@ from etude.study.report.plots import render_curves, render_lengths, render_quali
 from etude.study.report.summary import render_claims, render_leaderboard
 from etude.study.report.translations import localize_html, translate, translate_html
 from etude.study.report.tuning import render_tuning
-from etude.study.settings import localize
+from etude.study.sections import localize
 from etude.train import checkpoint
 
 # Opens everything for paper, and the reader's own language first; without it the page works in the one it is set to.

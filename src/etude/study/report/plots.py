@@ -17,7 +17,7 @@ from etude.study.report.html import (
     render_swatch,
 )
 from etude.study.report.translations import TRANSLATIONS, localize_html, translate
-from etude.study.settings import Localized, localize
+from etude.study.sections import Localized, localize
 
 
 def render_quality(results: JsonDict, colours: dict[str, str]) -> str:

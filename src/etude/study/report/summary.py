@@ -21,7 +21,7 @@ from etude.study.report.html import (
     render_swatch,
 )
 from etude.study.report.translations import localize_html, translate
-from etude.study.settings import localize
+from etude.study.sections import localize
 
 
 def render_leaderboard(results: JsonDict, colours: dict[str, str]) -> str:

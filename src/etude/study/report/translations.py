@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.recipes.document import parse_file
-from etude.study.settings import Localized, localize
+from etude.study.sections import Localized, localize
 
 _FILE = Path(__file__).with_name("translations.yaml")
 

@@ -8,7 +8,7 @@ from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
 from etude.study.report.html import JsonDict, entry_name, render_section, render_swatch
 from etude.study.report.translations import localize_html, translate
-from etude.study.settings import format_value
+from etude.study.sections import format_value
 
 
 def render_tuning(results: JsonDict, colours: dict[str, str]) -> str:
