@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from etude.pick.pick import PickResult
     from etude.pretraining.bench import Bench
     from etude.pretraining.check import Check
+    from etude.pretraining.cluster_check import ClusterCheck
     from etude.pretraining.training_batch import TrainingBatch
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
@@ -76,6 +77,7 @@ TYPES = {  # what the verbs take and return, and the module it is in
     "BaselineModel": "etude.inference.baseline_model",
     "Bench": "etude.pretraining.bench",
     "Check": "etude.pretraining.check",
+    "ClusterCheck": "etude.pretraining.cluster_check",
     "Continuation": "etude.inference.generation",
     "Corpus": "etude.text.corpus.corpus",
     "Coverage": "etude.view.coverage",
@@ -115,6 +117,7 @@ __all__ = [
     "BaselineModel",
     "Bench",
     "Check",
+    "ClusterCheck",
     "Continuation",
     "Corpus",
     "Coverage",

@@ -176,6 +176,7 @@ def test_torchs_own_path_has_the_same_meaning(projection: int | None, reverse: b
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:RNN module weights")
 def test_torchs_own_path_is_float32_in_both_passes_and_leaves_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_float32_matmul_precision("highest")  # whatever ran before in this process
     layer, layout = build(None), make_layout(LENGTHS)
     x = torch.randn(layout.total, 6)
     switch, seen = torch.backends.cudnn.rnn, []

@@ -33,7 +33,7 @@ def present_check(call: Call[Check | ClusterCheck]) -> None:
     from rich.table import Table
 
     result = call()
-    if "nodes" in call.arguments or "gpus" in call.arguments:
+    if any(call.arguments.get(name) is not None for name in ("nodes", "gpus")):
         from etude.pretraining.cluster_check import ClusterCheck
 
         assert isinstance(result, ClusterCheck)

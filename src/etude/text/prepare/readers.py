@@ -370,7 +370,7 @@ def _require_columns(path: str, settings: ReadSettings, names: list[str], what: 
 
 def build_utf8_error(path: str, offset: int) -> UserError:
     """The message on invalid UTF-8: what the file looks like, and the options to go on."""
-    hint = suggest_encoding(path) or " Name its encoding with --encoding, as in --encoding cp1252."
+    hint = suggest_encoding(path) or " etude prepare reads other encodings with --encoding, such as --encoding cp1252."
     return UserError(
         f"{path} is not UTF-8: byte {offset} is invalid.{hint} Or go on with --errors replace, which puts U+FFFD in "
         "its place."
