@@ -119,8 +119,8 @@ def answer_prompts(arguments: Mapping[str, Any], task_settings: Any, run: Path, 
         outcomes[part] = single[0] if settings.over is None else _subtract(single[1], single[0])
         if part == "test":
             by_shots = {str(result.shots): float(each.score()) for result, each in zip(results, single, strict=True)}
-            if (shown := results[-1].mean_shots) < settings.shots:
-                log.warning("Of %d examples in a prompt %.1f fitted into the context.", settings.shots, shown)
+            if (mean_shots := results[-1].mean_shots) < settings.shots:
+                log.warning("Of %d examples in a prompt %.1f fitted into the context.", settings.shots, mean_shots)
     values = {
         "dev": float(outcomes["dev"].score()), "by_shots": by_shots,
         "step": 0, "tokens": 0, "flops": 0, "seconds": time.perf_counter() - started,
