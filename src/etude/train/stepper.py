@@ -52,6 +52,8 @@ class Stepper:
     ) -> None:
         """`total` is the number of steps, `depth_of` gives the depth of a parameter for `train.layer_decay`."""
         self.model, self.objective, self.rows = model, objective, rows
+        if settings.precision == "auto" and device.type == "cuda":  # on a CPU "auto" is measured, before a run
+            settings = settings.model_copy(update={"precision": peak.resolve_precision("auto", device)})
         self.settings, self.total = settings, total
         self.device, self.ranks, self.progress = device, ranks, progress
         if self.device.type == "cpu":
