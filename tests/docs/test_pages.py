@@ -29,7 +29,16 @@ from tests.docs.code_blocks import DOCS, PAGES, ROOT, etude_lines, read_blocks, 
 
 GROUP = typer.main.get_command(app)
 COMMANDS = dict(commands())
-TEACHING = [page for page in PAGES if page.relative_to(DOCS).parts[0] in ("tutorials", "howto", "systems", "ko")]
+RECORDS = ("results", "studies")  # folders of laboratory records; how a study is written is taught in their README.md
+TEACHING = [page for page in PAGES if page.name == "README.md" or page.relative_to(DOCS).parts[0] not in RECORDS]
+SYSTEMS = [page for page in sorted((DOCS / "systems").glob("*.md")) if page.stem != "index"]
+LABORATORY = re.compile(
+    r"\bcommit [0-9a-f]{7}\b|커밋 [0-9a-f]{7}\b"  # what was measured has a commit,
+    r"|\b20\d\d-[01]\d-[0-3]\d\b"  # a date,
+    r"|\bone H[12]00\b|\bcores? of an? (?:aarch64|x86)|\b(?:busy|slow|shared|Arm|ARM) cores?\b"  # a machine,
+    r"|\d ?± ?\d|\d \[\d[\d.]*, \d[\d.]*\]"  # a deviation or an interval,
+    r"|(?<!-)\b(?:MRR|BLEU|chrF2?|F1|accuracy|hits@\d+|perplexity)(?: of| is| was)? \d+\.\d"  # a score
+)
 
 
 def read(page: Path) -> str:
@@ -156,8 +165,38 @@ def test_yaml_blocks_are_yaml(page: Path) -> None:
 
 @pytest.mark.parametrize("page", TEACHING, ids=name_of)
 def test_teaching_pages_carry_no_laboratory_figures(page: Path) -> None:
-    """A figure has a commit beside it, and stands in docs/results."""
-    assert not re.search(r"\bcommit [0-9a-f]{7}\b|커밋 [0-9a-f]{7}\b", read(page))
+    """Figures stand in docs/results, with all that belongs to them; addresses of links may name a date."""
+    prose = re.sub(r"\]\([^)]*\)", "]", read(page))
+    assert not (figure := LABORATORY.search(prose)), f"{page.name}: {figure[0]!r} belongs to docs/results"
+
+
+@pytest.mark.parametrize(
+    "figure",
+    ["at commit 12ab34f", "2026-11-16", "on one H200", "two cores of an aarch64 CPU", "4.5 ± 0.3", "0.55 [0.50, 0.59]",
+     "MRR 0.59", "BLEU of 71.0"],
+)  # fmt: skip
+def test_laboratory_figures_are_recognised(figure: str) -> None:
+    assert LABORATORY.search(f"It was {figure}.")
+
+
+@pytest.mark.parametrize("page", SYSTEMS, ids=name_of)
+def test_page_of_a_system_is_complete(page: Path) -> None:
+    """The idea in words and a picture, the formula, where it is in the code, how to run it, what was measured."""
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", read(page), re.MULTILINE | re.DOTALL))
+    assert list(sections) == ["The idea", "The formula", "In the code", "Run it", "Measured"]
+    assert f"](pictures/{page.stem}.svg)" in sections["The idea"] and len(sections["The idea"].split()) > 50
+    assert "$$" in sections["The formula"]
+    assert "](../../src/etude/" in sections["In the code"]
+    assert [line for block in read_blocks(sections["Run it"]) for line in etude_lines(block)]
+    assert re.search(r"\]\(\.\./(?:\.\./benchmarks/)?results/", sections["Measured"])
+
+
+def test_every_system_has_a_page() -> None:
+    systems = "word2vec glove fasttext taglm elmo bilstm-crf seq2seq-rnn transformer gpt1 gpt2 gpt3 bert albert electra"
+    systems += " two-tower distilbert tinybert transe ernie kagnet"
+    assert {page.stem for page in SYSTEMS} >= set(systems.split())
+    index = read(DOCS / "systems" / "index.md")
+    assert all(f"]({page.name})" in index for page in SYSTEMS)
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "systems").rglob("*.svg")), ids=name_of)
