@@ -40,7 +40,7 @@ import torch
 
 from etude.pretraining import pretrain as pretraining
 from etude.runs.model_card import describe_hardware, describe_versions
-from etude.text.checked_files import MANIFEST
+from etude.text.checked_files import write_manifest
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import FORMAT, VERSION
 from etude.text.corpus.shard import Shard
@@ -101,7 +101,7 @@ def thinned(whole: Path, out: Path) -> Path:
         parts[name] = writer.finish()
     (out / TOKENIZER_FILE).write_bytes((whole / TOKENIZER_FILE).read_bytes())
     kept = {"format": FORMAT, "version": VERSION, "tokenizer": manifest["tokenizer"], "parts": parts}
-    (out / MANIFEST).write_text(json.dumps(kept), encoding="utf-8")
+    write_manifest(out, kept)
     return out
 
 

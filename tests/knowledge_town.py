@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from etude.graph.graph import Graph
 from etude.text.corpus.shard import Shard
 from etude.text.corpus.split_writer import SplitWriter
 from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.manifests import write_manifest
 
 TYPES = ["baker", "singer", "doctor", "pilot"]
 VERBS = ["met", "saw", "called", "knew", "helped", "greeted", "liked", "visited"]
@@ -88,7 +88,7 @@ def write_corpus(
         "format": "etude corpus", "version": 1, "parts": parts, "entities": {"graph": graph},
         "tokenizer": {"fingerprint": tokenizer.fingerprint, "kind": tokenizer.kind, "vocab": tokenizer.vocab},
     }  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     tokenizer.save(folder)
 
 

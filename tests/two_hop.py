@@ -14,6 +14,7 @@ import numpy as np
 
 from etude.graph.graph import Graph
 from etude.graph.graph_files import FORMAT, SUFFIXES, VERSION
+from tests.manifests import write_manifest
 
 COLOURS = ["crimson", "azure", "olive", "amber", "violet"]
 RELATIONS = ["keeps", "has colour", "fears", "sells"]
@@ -29,7 +30,7 @@ def write_graph(folder: Path, graph: Graph) -> Path:
         (folder / file).write_bytes(content)
         files[file] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {"format": FORMAT, "version": VERSION, "fingerprint": graph.fingerprint, "files": files}
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    write_manifest(folder, manifest)
     return folder
 
 

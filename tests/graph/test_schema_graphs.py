@@ -141,10 +141,30 @@ def test_a_damaged_shard_is_built_again_and_another_graph_has_a_folder_of_its_ow
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"concepts.npy": 1}'])
+def test_a_damaged_list_of_a_shard_is_built_again(tmp_path: Path, content: bytes) -> None:
+    """It was a traceback."""
+    builder, texts = random_builder(), random_texts(2)
+    expected = [graph.concepts.tolist() for graph in build_schema_graphs(builder, texts, tmp_path)]
+    next(tmp_path.glob("*/00000/shard.json")).write_bytes(content)
+    assert [graph.concepts.tolist() for graph in build_schema_graphs(builder, texts, tmp_path)] == expected
+
+
+def test_a_damaged_manifest_is_one_message(tmp_path: Path) -> None:
+    builder, texts = random_builder(), random_texts(2)
+    build_schema_graphs(builder, texts, tmp_path)
+    manifest = next(tmp_path.glob("*/manifest.json"))
+    whole = manifest.read_bytes()
+    for content in (b"", whole[:20], b"[]", whole[:-1]):
+        manifest.write_bytes(content)
+        with pytest.raises(UserError, match=r"manifest\.json.*Delete the folder"):
+            build_schema_graphs(builder, texts, tmp_path)
+
+
 def test_a_folder_of_something_else_is_one_message(tmp_path: Path) -> None:
     builder, texts = random_builder(), random_texts(2)
     build_schema_graphs(builder, texts, tmp_path)
     manifest = next(tmp_path.glob("*/manifest.json"))
     manifest.write_text(json.dumps({"format": "another"}), encoding="utf-8")
-    with pytest.raises(UserError, match="delete the folder"):
+    with pytest.raises(UserError, match="Delete the folder"):
         build_schema_graphs(builder, texts, tmp_path)

@@ -34,6 +34,7 @@ from etude.text.prepare.readers import Position, ReadSettings, read_blocks
 from etude.text.prepare.sources import find_sources
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train.memory import peak_bytes
+from tests.manifests import read_values, write_manifest
 
 LIMIT = 2 << 30
 HUGE = [10**7, 10**9, 2**31, 10**10, 10**12, 2**40, 2**53, 10**15, 2**62, 10**17]
@@ -138,13 +139,12 @@ def read_deep_json(folder: Path, draw: random.Random) -> object:
 def read_manifest(folder: Path, draw: random.Random) -> object:
     corpus = folder / "corpus"
     shutil.copytree(SAMPLES / "corpus", corpus)
-    path = corpus / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_values(corpus)
     part = manifest["parts"]["train"]
     target = draw.choice([part, part["shards"][0], part["counts"], manifest["tokenizer"]])
     key = draw.choice([key for key, value in target.items() if isinstance(value, int)])
     target[key] = draw.choice(HUGE)
-    path.write_text(json.dumps(manifest))
+    write_manifest(corpus, manifest)
     opened = Corpus.open(corpus)
     return opened.tokens(0, opened.total), opened.token_counts()
 

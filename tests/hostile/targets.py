@@ -52,6 +52,7 @@ from etude.train.metrics_log import read_metrics
 from etude.transfer.prompt_file import PromptFile
 from tests.hostile.mutations import mutate_bytes, mutate_json
 from tests.hostile.samples import Samples
+from tests.manifests import read_values, resign, write_manifest
 
 Mutate = Callable[[bytes, random.Random], bytes]
 OUT = "out"  # where a verb writes, in the folder of its input
@@ -113,15 +114,14 @@ def read_tokenizer(path: Path) -> None:
 
 def rehash(folder: Path) -> None:
     """Put the hash and length of every file into a corpus's or a graph's manifest: only ids and bounds are wrong."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_bytes())
+    manifest = read_values(folder)
     if "parts" in manifest:
         for split, part in manifest["parts"].items():
             entries = {name: entry for shard in part.get("shards", []) for name, entry in shard["files"].items()}
             _rehash_entries(folder / split, entries | ({"counts.npy": part["counts"]} if "counts" in part else {}))
     else:
         _rehash_entries(folder, manifest["files"])
-    path.write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
 
 
 def _rehash_entries(folder: Path, entries: dict[str, dict[str, object]]) -> None:
@@ -164,12 +164,18 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
     )
     etude.prepare_graph([str(source / "graph.tsv")], out=source / "graph")
     for name, folder in (("corpus", source / "corpus"), ("pair corpus", source / "pair-corpus")):
-        add_folder(f"{name} manifest", folder, "manifest.json", read_corpus, mutate=mutate_json, share=2)
+        add_folder(f"{name} manifest", folder, "manifest.json", read_corpus, mutate=mutate_json, share=0.5)
+        add_folder(
+            f"{name} signed manifest", folder, "manifest.json", read_corpus, mutate=mutate_json, share=2, fix=resign
+        )
         for file in sorted((folder / "train").iterdir()):
             relative = f"train/{file.name}"
             add_folder(f"{name} {file.name}", folder, relative, read_corpus, fix=rehash, share=1)
     add_folder("corpus tokenizer", source / "corpus", "tokenizer.json", read_corpus, share=1)
-    add_folder("graph manifest", source / "graph", "manifest.json", read_graph, mutate=mutate_json, share=2)
+    add_folder("graph manifest", source / "graph", "manifest.json", read_graph, mutate=mutate_json, share=0.5)
+    add_folder(
+        "graph signed manifest", source / "graph", "manifest.json", read_graph, mutate=mutate_json, share=2, fix=resign
+    )
     for file in sorted((source / "graph").glob("*.*.*")):
         add_folder(f"graph {file.name}", source / "graph", file.name, read_graph, fix=rehash)
     # --- of runs

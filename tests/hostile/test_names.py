@@ -18,6 +18,7 @@ from etude.study.settings import Study
 from etude.text.corpus.corpus import Corpus
 from tests.hostile.commands import run_command
 from tests.hostile.samples import Samples
+from tests.manifests import read_values, write_manifest
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07[bold]x[/bold]\r\u202e"
 
@@ -33,11 +34,10 @@ def test_a_study_does_not_leave_its_folder(samples: Samples, tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["../../x.tokens.u16", "/etc/passwd", "0.tokens.u16/../x", "0.tokens.u16\0", "x"])
 def test_paths_of_a_manifest_stay_inside(samples: Samples, tmp_path: Path, name: str) -> None:
     shutil.copytree(samples.folder / "corpus", tmp_path / "corpus")
-    path = tmp_path / "corpus" / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_values(tmp_path / "corpus")
     files = manifest["parts"]["train"]["shards"][0]["files"]
     files[name] = files.pop("00000.tokens.u16")
-    path.write_text(json.dumps(manifest))
+    write_manifest(tmp_path / "corpus", manifest)
     with pytest.raises(UserError, match=r"manifest\.json is damaged"):
         Corpus.open(tmp_path / "corpus")
 

@@ -23,10 +23,10 @@ from etude.inference.task_model import TaskModel
 from etude.pretraining import pretrain as pretraining
 from etude.runs.run import Run
 from etude.tasks.data.examples import Examples
-from etude.text.checked_files import MANIFEST
 from etude.train import checkpoint
 from etude.train.loop import Loop
 from tests.knowledge_town import Town, build_town, typing_records
+from tests.manifests import read_values, write_manifest
 
 SMALL: dict[str, Any] = {
     "model.width": 32, "model.heads": 2, "objective.row_tokens": 64, "train.batch_tokens": 256, "train.workers": 0,
@@ -111,9 +111,9 @@ def test_kill_and_resume_is_bit_equal(
 def test_wrong_inputs_have_one_message(town: Town, tmp_path: Path) -> None:
     other = tmp_path / "corpus"
     shutil.copytree(town.corpus, other)
-    manifest = json.loads((other / MANIFEST).read_text())
+    manifest = read_values(other)
     manifest["entities"]["graph"] = "0" * 64
-    (other / MANIFEST).write_text(json.dumps(manifest))
+    write_manifest(other, manifest)
     vectors = town.folder / "transe"
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (other, {"entities": vectors}, "another graph"),

@@ -16,7 +16,6 @@ Adjacency is that of the train triples alone: what is held out must not be read 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +28,7 @@ from etude.graph.adjacency import Adjacency
 from etude.graph.array_writer import write_arrays
 from etude.graph.graph_files import FORMAT, VERSION, GraphManifest, GraphReport, MappedArrays, read_manifest
 from etude.graph.names import Names, Texts, pack_texts, sort_names
-from etude.text.checked_files import MANIFEST
+from etude.text.checked_files import write_manifest
 
 SPLITS = ("train", "valid", "test")
 ALIAS_SEPARATOR = "\n"  # between the aliases of one entity, which are lines
@@ -120,7 +119,7 @@ class Graph:
             "format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint,
             "files": write_arrays(aside, self._arrays),
         }  # fmt: skip
-        (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        write_manifest(aside, manifest)
         aside.rename(folder)
         return type(self).open(folder)
 

@@ -27,9 +27,10 @@ import numpy as np
 from etude.errors import UserError
 from etude.graph.path_kernel import compile_search
 from etude.graph.schema_graphs import SchemaBuilder, SchemaGraph
+from etude.text.checked_files import MANIFEST, parse_manifest, write_manifest
 
 FORMAT = "etude schema graphs 1"
-MANIFEST, SHARD = "manifest.json", "shard.json"
+SHARD = "shard.json"
 SHARD_TEXTS = 1024
 COMPILE_TEXTS = 1024  # from so many on, the loops are compiled before processes are forked
 PARTS = tuple(field.name for field in fields(SchemaGraph))
@@ -162,13 +163,14 @@ def _open_folder(cache: Path, builder: SchemaBuilder, texts: Texts) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
-            _write(path, json.dumps(manifest, indent=1).encode())
+            write_manifest(folder, manifest)
     except OSError as error:
         raise UserError(
             f"{folder}: schema graphs cannot be written there ({error.strerror}). Set task.cache."
         ) from None
-    if json.loads(path.read_text(encoding="utf-8")) != manifest:
-        raise UserError(f"{path} is not of these schema graphs: delete the folder, it is only a cache.")
+    advice = "Delete the folder: it is only a cache."
+    if parse_manifest(path, path.read_bytes(), advice) != manifest:
+        raise UserError(f"{path} is not of these schema graphs. {advice}")
     return folder
 
 
@@ -192,9 +194,14 @@ def _read_shard(folder: Path) -> Arrays | None:
     listing = folder / SHARD
     if not listing.is_file():
         return None
-    hashes: dict[str, str] = json.loads(listing.read_text(encoding="utf-8"))
-    if sorted(hashes) != sorted(f"{name}.npy" for name in {*PARTS, *BOUNDS.values()}) or any(
-        not (folder / name).is_file() or _hash(folder / name) != value for name, value in hashes.items()
+    try:
+        hashes: dict[str, str] = json.loads(listing.read_bytes())
+    except (ValueError, RecursionError):
+        hashes = {}
+    if (
+        not isinstance(hashes, dict)
+        or sorted(hashes) != sorted(f"{name}.npy" for name in {*PARTS, *BOUNDS.values()})
+        or any(not (folder / name).is_file() or _hash(folder / name) != value for name, value in hashes.items())
     ):
         log.warning("%s is damaged and is built again", folder)
         shutil.rmtree(folder)

@@ -11,7 +11,6 @@ are merged there too. Only words that are one token are merged, and only where t
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,12 +21,13 @@ import numpy as np
 
 from etude.chance import Permutation, fold
 from etude.errors import UserError
-from etude.text.checked_files import MANIFEST
+from etude.text.checked_files import write_manifest
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.entities import restart_mentions
-from etude.text.corpus.manifest import SPLITS, SplitEntry
+from etude.text.corpus.manifest import SPLITS, SplitEntry, read_manifest
 from etude.text.corpus.shard import Shard, choose_id_dtype
 from etude.text.corpus.split_writer import SplitWriter
+from etude.text.tokenizer.pair_tokenizer import TARGET_FILE
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE
 
 FIRST_RANK = 100  # rank of the most frequent word that is merged: before it stand words that any neighbour may have
@@ -47,20 +47,21 @@ def write_altered(source: Path, target: Path, changes: Alterations) -> None:
     partial = target.with_name(target.name + ".writing")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    manifest = json.loads((source / MANIFEST).read_text(encoding="utf-8"))
+    manifest = read_manifest(source)
     pairs = choose_pseudo_words(Corpus.open(source), changes.pseudo_words)
     for split in SPLITS:
-        if manifest["parts"].get(split, {}).get("tokens"):
+        if split in manifest["parts"] and manifest["parts"][split]["tokens"]:
             split_changes = Alterations() if split == "valid" else changes
             manifest["parts"][split] = _write_split(Corpus.open(source, split), partial / split, split_changes, pairs)
     manifest["remade"] = asdict(changes)
-    shutil.copyfile(source / TOKENIZER_FILE, partial / TOKENIZER_FILE)
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in (TOKENIZER_FILE, *([TARGET_FILE] if "target_tokenizer" in manifest else [])):
+        shutil.copyfile(source / name, partial / name)
+    write_manifest(partial, manifest)
     partial.rename(target)
 
 
 def _write_split(corpus: Corpus, folder: Path, changes: Alterations, pairs: dict[int, int]) -> SplitEntry:
-    vocab = corpus.tokenizer.vocab
+    vocab = corpus.tokenizer.largest_vocab
     writer = SplitWriter(
         folder, vocab, choose_id_dtype(vocab), surfaces=corpus.tokenizer.word_level, entities=corpus.graph is not None
     )

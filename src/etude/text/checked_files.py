@@ -1,12 +1,18 @@
-"""Files that a manifest vouches for: their length and SHA-256, and the manifest itself. Of corpora and of graphs."""
+"""Manifests, and the files that they vouch for by length and SHA-256. Of corpora, graphs and counts of words.
+
+A manifest has a hash of itself, too: `sha256` is that of the same text without it. One writer and one reader know the
+text, byte for byte, so a flipped bit is noticed wherever it is, also where the values would stay valid.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tokenize
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 from pydantic import Field
@@ -15,7 +21,7 @@ from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 from etude.errors import UserError, escape_path
 from etude.settings import Count, Shape, check_values
 
-MANIFEST = "manifest.json"
+MANIFEST, SIGNATURE = "manifest.json", "sha256"
 ALWAYS_HASHED = 1 << 25  # bytes, 32 MB: hashed in some hundredths of a second, so whenever they are opened
 
 
@@ -26,27 +32,83 @@ class FileEntry(TypedDict):
     sha256: NotRequired[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]  # not while the file is being written
 
 
+def write_manifest(folder: Path, values: Mapping[str, object]) -> None:
+    """Write the manifest of a folder, with a hash of itself; it has all of its text, or stays as it was."""
+    write_atomically(folder / MANIFEST, format_manifest(values))
+
+
+def format_manifest(values: Mapping[str, object]) -> str:
+    """Return the text of a manifest, with a hash of itself."""
+    digest = hashlib.sha256(_format_values(values).encode()).hexdigest()
+    return _format_values({**values, SIGNATURE: digest})
+
+
+def _format_values(values: Mapping[str, object]) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+
+def parse_manifest(path: Path, content: bytes, advice: str) -> dict[str, Any]:
+    """Return the values of a manifest without its hash, which is checked. `advice` says what to do."""
+    values = _parse_json(path, content, advice)
+    _check_signature(path, values, content, advice)
+    return values
+
+
+def _parse_json(path: Path, content: bytes, advice: str) -> dict[str, Any]:
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: it is not JSON. {advice}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is not the manifest of anything. {advice}")
+    return values
+
+
+def _check_signature(path: Path, values: dict[str, Any], content: bytes, advice: str) -> None:
+    """Take the hash out of the values of a manifest, and check that they are written as they were."""
+    if values.pop(SIGNATURE, None) is None:
+        raise UserError(
+            f"{path} has no {SIGNATURE} of itself: it was altered, or an earlier version wrote it. {advice}"
+        )
+    try:
+        is_whole = format_manifest(values).encode() == content
+    except (UnicodeEncodeError, RecursionError):
+        is_whole = False
+    if not is_whole:
+        raise UserError(f"{path} was altered: it does not fit its own {SIGNATURE}. {advice}")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that it has all of its text, or stays as it was."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, command: str) -> Shape:
     """Read the manifest of a folder that holds a `noun` ("corpus", "graph"), checked against its shape.
 
     `command` is what makes one.
     """
-    path = folder / MANIFEST
+    path, advice = folder / MANIFEST, f"Prepare the {noun} again."
     try:
-        manifest = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_file():
             raise UserError(f"{folder} is not a {noun}: it is a file. Make one with '{command} -o FOLDER'.") from None
         what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {folder}'.") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path} is damaged: it is not JSON. Prepare the {noun} again.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != f"etude {noun}":
+    manifest = _parse_json(path, content, advice)
+    if manifest.get("format") != f"etude {noun}":
         raise UserError(f"{path} is not the manifest of a {noun}. Make one with '{command}'.")
     if manifest.get("version") != version:
         text = str(manifest.get("version"))[:20]
         raise UserError(f"{path} has format version {escape_path(text)}; this version of etude reads {version}.")
-    return check_values(manifest, shape, str(path), f"Prepare the {noun} again.")
+    _check_signature(path, manifest, content, advice)
+    return check_values(manifest, shape, str(path), advice)
 
 
 def check_file(path: Path, entry: FileEntry, hashing: bool, noun: str) -> None:

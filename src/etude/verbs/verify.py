@@ -33,7 +33,7 @@ def verify(folder: str | Path) -> Verified:
     if (path / MANIFEST).is_file():
         try:
             content = json.loads((path / MANIFEST).read_bytes())
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UserError(f"{path / MANIFEST} is damaged: it is not JSON. Prepare the folder again.") from None
         is_graph = isinstance(content, dict) and content.get("format") == "etude graph"
         return _verify_graph(path) if is_graph else _verify_corpus(path)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.manifests import read_values, write_manifest
 
 from etude.errors import UserError
 from etude.graph.graph import Graph
@@ -249,8 +250,7 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
 
     def edit(**changes: object):
         def change(folder: Path) -> None:
-            manifest = json.loads((folder / "manifest.json").read_text()) | changes
-            (folder / "manifest.json").write_text(json.dumps(manifest))
+            write_manifest(folder, read_values(folder) | changes)
 
         return change
 
@@ -271,9 +271,9 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
 
         def change(folder: Path) -> None:
             np.array(values, dtype).tofile(folder / name)
-            manifest = json.loads((folder / "manifest.json").read_text())
+            manifest = read_values(folder)
             manifest["files"][name]["sha256"] = hash_file(folder / name)
-            (folder / "manifest.json").write_text(json.dumps(manifest))
+            write_manifest(folder, manifest)
 
         return change
 

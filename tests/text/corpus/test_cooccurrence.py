@@ -153,10 +153,40 @@ def test_what_is_broken_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Remove"):
         count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")
     (tmp_path / "c" / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        Cooccurrences.open(tmp_path / "c", 10)
     with pytest.raises(UserError, match="does not hold co-occurrences"):
-        Cooccurrences.open(tmp_path / "c")
+        Cooccurrences.open(tmp_path / "absent", 10)
     with pytest.raises(UserError, match="too many pairs"):
         count_cooccurrences(Texts([[2, 3]], vocab=1 << 31), CountSettings(10), tmp_path / "d")
+
+
+def test_a_flipped_bit_is_refused_by_name(tmp_path: Path) -> None:
+    """Counts had no hash: another number of meetings was learnt."""
+    count_cooccurrences(Texts([[2, 3, 4, 2, 5]]), CountSettings(2), tmp_path / "c")
+    for path in sorted((tmp_path / "c").iterdir()):
+        whole = path.read_bytes()
+        for place in range(0, len(whole), max(1, len(whole) // 20)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            with pytest.raises(UserError, match=path.name if path.name != "manifest.json" else "cooccurrence|c"):
+                Cooccurrences.open(tmp_path / "c", 10)
+        path.write_bytes(whole)
+    assert len(Cooccurrences.open(tmp_path / "c", 10)) > 0
+
+
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    """A stranger's corpus may bring counts whose hashes are right."""
+    count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")
+    with pytest.raises(UserError, match="vocabulary of 4 has not"):
+        Cooccurrences.open(tmp_path / "c", 4)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    work = tmp_path / ".c.counting"
+    work.mkdir()
+    (work / "run-0").write_bytes(b"x" * 16)
+    assert len(count_cooccurrences(Texts([[2, 3, 4]]), CountSettings(2), tmp_path / "c")) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_runs_are_merged_block_by_block(tmp_path: Path) -> None:

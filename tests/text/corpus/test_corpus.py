@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.manifests import write_manifest
 
 from etude.errors import UserError
 from etude.text.corpus import corpus as corpus_module
@@ -71,7 +72,7 @@ def _through_shards(tmp_path: Path, blocks: list[list[list[list[int]]]], limit: 
     nested = [document for block in blocks for document in block]
     manifest = {"format": "etude corpus", "version": 1, "parts": {"train": entry},
                 "tokenizer": {"fingerprint": WORDS.fingerprint, "kind": WORDS.kind, "vocab": WORDS.vocab}}  # fmt: skip
-    (tmp_path / "c" / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(tmp_path / "c", manifest)
     WORDS.save(tmp_path / "c")
     corpus = Corpus.open(tmp_path / "c", verify=True)
     _check(corpus, nested, random)

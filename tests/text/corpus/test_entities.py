@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.manifests import read_values, write_manifest
 
 from etude.errors import UserError
 from etude.study.altered_corpus import Alterations, write_altered
@@ -52,7 +53,7 @@ def write_corpus(folder: Path, entities: bool = True) -> Path:
     }  # fmt: skip
     if entities:
         manifest["entities"] = {"graph": "g1"}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     CHARACTERS.save(folder)
     return folder
 
@@ -99,10 +100,10 @@ def test_broken_mentions_are_found(tmp_path: Path) -> None:
     column = np.fromfile(path, "<i4")
     column[4] = -2  # the second sentence would start inside a mention
     column.tofile(path)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_values(folder)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     manifest["parts"]["train"]["shards"][0]["files"][path.name]["sha256"] = digest
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     with pytest.raises(UserError, match="broken mentions"):
         Corpus.open(folder, verify=True)
 

@@ -14,13 +14,14 @@ shuffling that training needs: the file is the same, bit for bit, whatever the m
 
 from __future__ import annotations
 
-import json
+import fcntl
 import logging
 import math
 import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,12 @@ import numpy as np
 
 from etude.chance import fold, random_bits
 from etude.errors import UserError
+from etude.text.checked_files import ALWAYS_HASHED, MANIFEST, hash_file, parse_manifest, write_manifest
 from etude.text.corpus.corpus import Corpus
 
 log = logging.getLogger("etude")
 
-FORMAT = "etude co-occurrences 1"
-MANIFEST = "manifest.json"
+FORMAT = "etude co-occurrences 2"
 FILES: dict[str, np.dtype] = {
     "rows.u32": np.dtype("<u4"),
     "columns.u32": np.dtype("<u4"),
@@ -85,22 +86,27 @@ class Cooccurrences:
         return len(self.rows)
 
     @classmethod
-    def open(cls, folder: Path) -> Cooccurrences:
-        """Map the entries of a folder into memory."""
+    def open(cls, folder: Path, vocab: int) -> Cooccurrences:
+        """Map the entries of a folder into memory; files are hashed where they are small, ids and counts checked."""
+        advice = f"Remove {folder}, and they are counted again."
         try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            entries, form = manifest["entries"], manifest["format"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{folder} does not hold co-occurrences: {error}. Remove it, and they are counted."
-            ) from None
+            manifest = parse_manifest(folder / MANIFEST, (folder / MANIFEST).read_bytes(), advice)
+            entries, form, hashes = manifest["entries"], manifest["format"], manifest["sha256s"]
+            expected = {name: str(hashes[name]) for name in FILES}
+        except (OSError, KeyError, TypeError) as error:
+            raise UserError(f"{folder} does not hold co-occurrences: {error!r}. {advice}") from None
         arrays = []
         for name, dtype in FILES.items():
             path = folder / name
-            if form != FORMAT or not path.is_file() or path.stat().st_size != entries * dtype.itemsize:
-                raise UserError(f"{path} is not what was written. Remove {folder}, and they are counted again.")
+            size = path.stat().st_size if path.is_file() else -1
+            is_whole = form == FORMAT and type(entries) is int and size == entries * dtype.itemsize
+            if not is_whole or (size <= ALWAYS_HASHED and hash_file(path) != expected[name]):
+                raise UserError(f"{path} is not what was written. {advice}")
             arrays.append(np.memmap(path, dtype, "r") if entries else np.zeros(0, dtype))
-        return cls(*arrays)
+        rows, columns, counts = arrays
+        if entries and not (max(rows.max(), columns.max()) < vocab and counts.min() > 0 and counts.max() < np.inf):
+            raise UserError(f"{folder} holds words that the vocabulary of {vocab:,} has not, or no counts. {advice}")
+        return cls(rows, columns, counts)
 
 
 def count_cooccurrences(corpus: Corpus, settings: CountSettings, folder: Path, memory: int = 1 << 31) -> Cooccurrences:
@@ -108,27 +114,57 @@ def count_cooccurrences(corpus: Corpus, settings: CountSettings, folder: Path, m
 
     The folder appears when it is complete.
     """
+    vocab = corpus.tokenizer.vocab
     if (folder / MANIFEST).is_file():
-        return Cooccurrences.open(folder)
-    if corpus.tokenizer.vocab**2 * max(1, settings.window) >= 1 << 63:
-        raise UserError(f"A vocabulary of {corpus.tokenizer.vocab:,} words has too many pairs. Prepare a smaller one.")
+        return Cooccurrences.open(folder, vocab)
+    if vocab**2 * max(1, settings.window) >= 1 << 63:
+        raise UserError(f"A vocabulary of {vocab:,} words has too many pairs. Prepare a smaller one.")
     memory = max(memory, MIN_MEMORY)
-    work = folder.with_name(f".{folder.name}.counting-{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
+    with _work_folder(folder) as work:
+        if work is None:  # another process counted it meanwhile
+            return Cooccurrences.open(folder, vocab)
         runs = list(_write_runs(corpus, settings, work, memory))
         entries = _write_entries(
             merge_runs(runs, max(1, memory // (8 * ENTRY_BYTES * max(1, len(runs))))), settings, corpus, work, memory
         )
         for run in runs:
             run.unlink()
-        (work / MANIFEST).write_text(json.dumps({"format": FORMAT, "entries": entries, **vars(settings)}), "utf-8")
+        hashes = {name: hash_file(work / name) for name in FILES}
+        write_manifest(work, {"format": FORMAT, "entries": entries, **vars(settings), "sha256s": hashes})
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(work, folder)
+    return Cooccurrences.open(folder, vocab)
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path | None]:
+    """Yield an empty folder of one process beside `folder`; None where another one filled `folder` meanwhile.
+
+    What a process that was killed left there is removed.
+    """
+    work = folder.with_name(f".{folder.name}.counting")
+    handle = _lock_folder(work)
+    try:
+        if (folder / MANIFEST).is_file():
+            yield None
+            return
+        for path in work.iterdir():
+            path.unlink()
+        yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return Cooccurrences.open(folder)
+        os.close(handle)
+
+
+def _lock_folder(folder: Path) -> int:
+    """Make a folder where there is none and lock it; waits for whoever has it, and counts the same."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if folder.is_dir() and os.path.samestat(os.fstat(handle), folder.stat()):
+            return handle
+        os.close(handle)  # it was renamed or removed meanwhile
 
 
 # --- counting ---------------------------------------------------------------------------------------

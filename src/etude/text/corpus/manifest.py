@@ -137,6 +137,7 @@ class Manifest(TypedDict):
     sources: NotRequired[list[SourceEntry]]
     report: NotRequired[Report]
     entities: NotRequired[EntitiesEntry]
+    remade: NotRequired[dict[str, float]]  # of an altered copy: how it was altered (study/altered_corpus.py)
 
 
 def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.errors import UserError, suggest_name
+from etude.text.checked_files import write_atomically
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import FORMAT, VERSION, Manifest, SampleEntry, TokenizerEntry
 from etude.text.corpus.shard import choose_id_dtype
@@ -32,7 +33,7 @@ from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
-from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing, write_atomically
+from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing
 from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer import training
 from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer, open_tokenizers

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.errors import UserError
+from etude.text.checked_files import write_atomically
 from etude.text.corpus.manifest import SPLITS, SplitEntry
 from etude.text.corpus.shard import Shard
 from etude.text.corpus.split_writer import SplitWriter
@@ -25,7 +26,7 @@ from etude.text.prepare.messages import Arrays, Head, Message, bytes_to_array
 from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
 from etude.text.prepare.scan import DUPLICATES, HASHES, ScanResult
 from etude.text.prepare.sources import Source
-from etude.text.prepare.work_folder import CORPUS, LINKING, STATE, WorkFolder, write_atomically
+from etude.text.prepare.work_folder import CORPUS, LINKING, STATE, WorkFolder
 from etude.text.prepare.worker import build_request
 from etude.text.prepare.worker_pool import WorkerPool
 from etude.text.tokenizer.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etude.errors import UserError, WriteError, explain_os_error, explain_write_failure
-from etude.text.checked_files import MANIFEST
+from etude.text.checked_files import write_atomically, write_manifest
 
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
 
@@ -78,7 +78,7 @@ class WorkFolder:
         corpus = self.folder / CORPUS
         # without a state, what a process that dies in the next lines leaves is not continued
         (self.folder / STATE).unlink(missing_ok=True)
-        write_atomically(corpus / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+        write_manifest(corpus, manifest)
         replaced = self.folder / "replaced"
         if self.out.exists():
             self.out.rename(replaced)
@@ -91,16 +91,6 @@ def refuse_existing(out: Path, force: bool) -> None:
     """Raise UserError if something is at `out` that only --force may replace."""
     if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it has all of its text, or stays as it was."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _sync_folder(folder: Path) -> None:
