@@ -12,6 +12,8 @@ gradient.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +29,22 @@ IGNORE = -100  # torch's own default for "no target"
 # to the whole gradient of the table (GPT-2's 32,768 tokens: four chunks 554,600 tokens/s on an H200, two 558,000).
 _LOGITS, _LOGITS_GPU = 2**25, 2**30
 _BLOCK = 2**18  # logits of a block on a CPU: 1 MiB in float32, which stays in a core's cache
+_block = _BLOCK
 _COLUMNS = 64  # on a GPU columns are padded, and slots split, to a multiple of this
+
+
+@contextmanager
+def use_large_blocks() -> Iterator[None]:
+    """Compute the loss of a chunk on a CPU in one block: for fake tensors, which cost by their number.
+
+    In float32 a block is a view of the chunk's logits, so it takes no memory of its own, whatever its size.
+    """
+    global _block
+    _block = _LOGITS
+    try:
+        yield
+    finally:
+        _block = _BLOCK
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
@@ -223,7 +240,7 @@ def _cpu_chunk_loss_and_grad(
     is_used = (targets != IGNORE)[:, None]
     label = targets.clamp(min=0)[:, None]
     losses = torch.empty(len(targets), 1, dtype=upcast(product[:0]).dtype)
-    rows = max(1, _BLOCK // product.shape[1])
+    rows = max(1, _block // product.shape[1])
     for start in range(0, len(targets), rows):
         piece = slice(start, start + rows)
         logits = upcast(product[piece])

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.losses import use_large_blocks
 from etude.objectives.base import Batch, Objective
 from etude.train import optim, recomputation, sharding
 from etude.train.cluster_plan import Mesh, Traffic
@@ -77,12 +78,13 @@ def take_fake_step(model: Model, objective: Objective, batch: Batch, settings: S
             optimizer = optim.build(settings, named, None, sharding.MatrixExchange(device_mesh))
             states = optim.state_tensors(optimizer, named)
             counter = TrafficCounter()
-            with counter:
+            with counter, use_large_blocks():
                 _run(learner, batch, settings)
             gradients = sum(_local_bytes(p.grad) for _, p in named if p.grad is not None)
             optimizer.zero_grad(set_to_none=True)
-            tracker = FSDPMemTracker(learner, optimizer)  # replaces hooks of FSDP, so it comes second
-            with tracker:
+            # replaces hooks of FSDP by some that gather a layer of several modules several times: so it comes second
+            tracker = FSDPMemTracker(learner, optimizer)
+            with tracker, use_large_blocks():
                 _run(learner, batch, settings)
             peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
             return FakeStep(
