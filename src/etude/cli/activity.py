@@ -91,6 +91,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         self.activity = activity
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)  # bars that are drawn put themselves in its place, and print lines above themselves
         with self.activity.cleared():
             super().emit(record)
 

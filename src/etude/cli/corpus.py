@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from etude.cli.adapter import Call, Command, long_flag
 from etude.cli.advice import advise, has_gpu
+from etude.cli.bars import bars_shown
 from etude.cli.exits import exit_interrupted
 from etude.cli.graph import RELATIONS, SHARED, print_graph, print_next_steps, refuse_text_options
 from etude.cli.printing import echo, make_console
@@ -120,16 +121,16 @@ def _progress_shown() -> Iterator[Callable[[Progress], None]]:
         yield ProgressLines()
         return
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description:>9}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.fields[documents]}"),
     )  # fmt: skip
-    with Bars(*columns, console=console) as bars:
+    with bars_shown(*columns, console=console) as bars:
         tasks: dict[str, Any] = {}
 
         def show(progress: Progress) -> None:
+            bars.start()
             if progress.phase not in tasks:
                 tasks[progress.phase] = bars.add_task(progress.phase, total=None, rate="", documents="")
             total = progress.total or None
@@ -170,12 +171,18 @@ class ProgressLines:
 
 
 def present_world(call: Call[World]) -> None:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:>22}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, transient=True) as bar:
-        line = bar.add_task("text", total=1.0)
-        town = call(on_progress=lambda part, share: bar.update(line, description=part, completed=share))
+    console = make_console(stderr=True)
+    with bars_shown(*columns, console=console, transient=True) as bars:
+        line = bars.add_task("text", total=1.0)
+
+        def show(part: str, share: float) -> None:
+            bars.start()
+            bars.update(line, description=part, completed=share)
+
+        town = call(on_progress=show) if console.is_terminal else call()
     out, seed, language = (call.options[name] for name in ("out", "seed", "language"))
     size = (out / "text.txt").stat().st_size / 1e6
     echo(f"{out / 'text.txt'}: {size:.1f} MB about town {seed} ({language})")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.advice import advise_on_time, format_duration
+from etude.cli.bars import bars_shown
 from etude.cli.exits import exit_interrupted
 from etude.cli.printing import echo, make_console
 from etude.cli.transfer import print_task_run
@@ -132,18 +133,23 @@ LEGEND = """\
 
 
 def present_bench(call: Call[Bench]) -> None:
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TextColumn, TimeElapsedColumn
 
     console = make_console(soft_wrap=True)
     is_random = "corpus" not in call.arguments
-    with Progress(TextColumn("{task.description}…"), TimeElapsedColumn(), console=console, transient=True) as bar:
-        line = bar.add_task("loading", total=None)
+    columns = (TextColumn("{task.description}…"), TimeElapsedColumn())
+    with bars_shown(*columns, console=console, transient=True) as bars:
+        line = bars.add_task("loading", total=None)
+
+        def show(stage: str) -> None:
+            bars.start()
+            bars.update(line, description=stage)
 
         def print_result(result: Bench) -> None:
             last = result.trials[-1:]
             console.print(bench_row(result, last[0]) if last else bench_heading(result, is_random))
 
-        result = call(on_stage=lambda stage: bar.update(line, description=stage), on_result=print_result)
+        result = call(**({"on_stage": show} if console.is_terminal else {}), on_result=print_result)
     console.print("\n" + bench_summary(result) + "\n\n" + LEGEND)
 
 
