@@ -5,7 +5,7 @@
     python benchmarks/sharded_gpu.py --small                # on a CPU, at a tiny size: only that everything runs
 
 overhead   BERT-base and GPT-2: FSDP2 with one rank against the plain path, two processes that take turns.
-plans      four shapes: the peak and the time of a step that `etude check --nodes 1 --gpus 1` foretells, and the measured.
+plans      four shapes: the peak and the time of a step that `etude check --nodes 1 --gpus 1` plans, and measured.
 large      GPT-3 2.7 B with recompute: memory and tokens a second of Etude and of a plain FSDP2 script (`PlainModel`):
            torch's own layers, compiled block by block, fused AdamW, bf16, the same shapes and recomputation.
 
@@ -307,8 +307,8 @@ def compare_large(own: dict[str, Any] | None, small: bool) -> dict[str, Any]:
     plain = side.measure(steps)
     side.close()
     print(
-        f"large {LARGE}, recompute=all: Etude {tokens / own['seconds']:,.0f} tokens/s, {own['peak'] / 1e9:.1f} GB; plain "
-        f"FSDP2 script {tokens / plain['seconds']:,.0f} tokens/s, {plain['peak'] / 1e9:.1f} GB",
+        f"large {LARGE}, recompute=all: Etude {tokens / own['seconds']:,.0f} tokens/s, {own['peak'] / 1e9:.1f} GB; "
+        f"plain FSDP2 script {tokens / plain['seconds']:,.0f} tokens/s, {plain['peak'] / 1e9:.1f} GB",
         flush=True,
     )
     return {"own": own, "plain": plain}
