@@ -57,6 +57,9 @@ class Run:
         folder = Path(folder)
         refuse_unfinished_search(folder)
         if not (folder / RECIPE).is_file():
+            if (folder / "manifest.json").is_file():
+                command = f"'etude pretrain RECIPE {folder} -o runs/NAME'"
+                raise UserError(f"{folder} is a corpus or a graph, not a run. {command} makes one.")
             raise UserError(
                 f"{folder} is not a run: it holds no {RECIPE}. 'etude pretrain RECIPE CORPUS -o {folder}' makes one."
             )

@@ -22,8 +22,8 @@ COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".zip")
 UTF8 = ("utf-8", "utf8", "utf_8", "utf-8-sig")
 
 
-def suggest_encoding(path: str | Path) -> str:
-    """Return a hint such as " It reads as CP949 ...", or "" where nothing fits."""
+def suggest_encoding(path: str | Path, is_labelled: bool = False) -> str:
+    """Return a hint such as " It reads as CP949 ...", or "" where nothing fits; labels are read in UTF-8 alone."""
     try:
         status = Path(path).stat()
         name = _guess_of_file(str(path), status.st_size, status.st_mtime_ns)
@@ -31,10 +31,11 @@ def suggest_encoding(path: str | Path) -> str:
         return ""
     if not name:
         return ""
-    return (
-        f" It reads as {NAMES.get(name, name)}: iconv -f {name} -t UTF-8 turns it into UTF-8, and etude prepare "
-        f"reads it with --encoding {name.lower()}."
-    )
+    convert = f"iconv -f {name} -t UTF-8 {path} > converted{Path(path).suffix}"
+    kind = f" It reads as {NAMES.get(name, name)}: "
+    if is_labelled:
+        return f"{kind}'{convert}' writes it anew in UTF-8."
+    return f"{kind}etude prepare reads it with --encoding {name.lower()}, and '{convert}' writes it anew in UTF-8."
 
 
 @lru_cache(maxsize=8)

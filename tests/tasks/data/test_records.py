@@ -135,7 +135,8 @@ def write(folder: Path, name: str, content: str) -> Path:
         ("a.csv", "text,text,label\nx,y,1\n", r":1: the header names 'text' twice"),
         ("a.csv", 'text,label\n"two\nlines",1\n,0\n', r":4: the text .* is empty"),
         ("a.tsv", "text\tlabel\nx y\t1\nx\ty\t1\n", r"a\.tsv:3: 3 fields"),
-        ("a.tsv", "phrase\tlabel\nx\t1\n", r":2: there is no column 'text'"),
+        ("a.tsv", "phrase\tlabel\nx\t1\n", r":2: there is no column 'text'.*as in -c text=review; 'etude tasks TASK'"),
+        ("a.csv", 'text,label\n" ",1\n', r":2: the text in the column 'text' is empty.*--skip-bad"),
         ("a.jsonl", "", r"a\.jsonl holds no examples"),
         ("a.csv", "text,label\n", r"holds no examples"),
         ("a.txt", "x", r"a\.txt: examples are read from \.jsonl, \.csv, \.tsv, \.json"),
@@ -228,3 +229,11 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     path.write_bytes(b"no parquet at all")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         list(records(path))
+
+
+def test_columns_are_known_in_any_case(tmp_path: Path) -> None:
+    """A spreadsheet's "Review" is a review; a name that fits exactly goes first."""
+    (tmp_path / "a.csv").write_text("Id,Review,Label\n1,fine,good\n")
+    assert rows_of(read(tmp_path / "a.csv")) == [("fine", "good")]
+    (tmp_path / "b.csv").write_text("TEXT,review,label\nno,yes,good\n")
+    assert rows_of(read(tmp_path / "b.csv")) == [("yes", "good")]

@@ -69,21 +69,28 @@ def gather(
     return examples
 
 
+REMEDY = "Fill it, or leave such lines out with --skip-bad."
+
+
 # --- fields -----------------------------------------------------------------------------------------
 
 
 def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], usual: Sequence[str]) -> str:
-    """The column of a role: the one named by `columns`, else the first usual name that the record has."""
+    """The column of a role: the one named by `columns`, else the first usual name that the record has, in any case."""
     if role in columns:
         return columns[role]
-    return next((name for name in usual if name in record), usual[0])
+    exact = next((name for name in usual if name in record), None)
+    if exact is not None:
+        return exact
+    folded = {str(name).casefold(): name for name in reversed(record)}
+    return next((folded[name.casefold()] for name in usual if name.casefold() in folded), usual[0])
 
 
 def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
     if column not in record:
         raise UserError(
             f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))} "
-            "'-c role=name' names another."
+            "Name yours by its role, as in -c text=review; 'etude tasks TASK' lists the roles."
         )
     return record[column]
 
@@ -97,7 +104,7 @@ def checked_text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a text.")
     if not value.strip():
-        raise UserError(f"{where}: the text in the column '{column}' is empty. Fill it, or remove the line.")
+        raise UserError(f"{where}: the text in the column '{column}' is empty. {REMEDY}")
     if not value.isascii():
         try:
             value.encode()
@@ -116,7 +123,7 @@ def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no label.")
     name = str(value).strip()
     if not name:
-        raise UserError(f"{where}: the label in the column '{column}' is empty. Fill it, or remove the line.")
+        raise UserError(f"{where}: the label in the column '{column}' is empty. {REMEDY}")
     return name
 
 

@@ -89,7 +89,7 @@ def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserErro
                 number,
                 UserError(
                     f"{path}:{number}: not UTF-8 at byte {problem.start} of the line. Convert the file."
-                    f"{suggest_encoding(path)}"
+                    f"{suggest_encoding(path, is_labelled=True)}"
                 ),
             )
 
