@@ -116,7 +116,7 @@ def test_encoders_are_scored_in_time(
         contender.name = encoder.name
         return race.enter(contender, encoder)
 
-    def tune(entry: Entry) -> None:
+    def tune(_: Race, entry: Entry) -> None:
         if race.clock.left - race.reserve() > 30.0:
             spend(30.0)
             tuned.append(entry.contender.name)
@@ -125,10 +125,10 @@ def test_encoders_are_scored_in_time(
     monkeypatch.setattr(stages, "open_pool", lambda race: pool)
     monkeypatch.setattr(rounds, "plan_pretraining", plan)
     monkeypatch.setattr(race, "run_probe", probe)
-    monkeypatch.setattr(race, "run_tuned", tune)
+    monkeypatch.setattr(rounds, "run_tuned", tune)
     monkeypatch.setattr(race, "run_baselines", lambda vectors=None: spend(min(cheap, 0.5 * 60 * minutes)))
     monkeypatch.setattr(stages, "run_vectors", lambda *_: spend(0.05 * 60 * minutes))
-    monkeypatch.setattr(stages, "settle_ties", lambda _: None)
+    monkeypatch.setattr(stages, "use_time_left", lambda _: None)
     monkeypatch.setattr(race, "ranking", lambda: sorted(race.entries, key=lambda name: order[name.split()[0]]))
     monkeypatch.setattr(race, "standing", lambda name: type("S", (), {"score": 0.5})())
 

@@ -76,6 +76,7 @@ def test_with_a_start(kind: str, base: Callable[[str], Path], tmp_path: Path) ->
     check_result(result, kind)
     names = {row["name"] for row in result.results["rows"]}
     assert {"tfidf", "small frozen"} <= names, names
-    if "small fine-tuned" not in names:  # on a busy machine it may not end in time, and the table says so
+    if not any(name.startswith("small fine-tuned") for name in names):
+        # on a busy machine it may not end in time, and the table says so
         (skipped,) = result.results["untried"]
         assert skipped["label"]["en"] == "small, fine-tuned" and skipped["reason"]["en"].startswith("not tried: needs")

@@ -10,12 +10,11 @@ import pytest
 
 from etude.pick import pace
 from etude.pick.clock import OutOfTime
-from etude.pick.contenders import TRIAL_EXAMPLES, ProbeContender
+from etude.pick.contenders import FIT_MARGIN, TRIAL_EXAMPLES, ProbeContender
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
 from etude.pick.final import LEAST_SCORED, choose_winner, draw_part, score_held_out
 from etude.pick.pace import FRESH, MOST, Pace
-from etude.pick.race import FIT_MARGIN
 from tests.pick.test_race import FakeTime, Scripted, build_race, data, fake_time
 
 __all__ = ["data", "fake_time"]  # fixtures

@@ -12,12 +12,12 @@ import pytest
 
 from etude.errors import UserError
 from etude.pick.clock import OutOfTime
-from etude.pick.contenders import Contender
+from etude.pick.contenders import FIT_MARGIN, Contender
 from etude.pick.data import PickData
 from etude.pick.final import calibrate, choose_winner, score_held_out
 from etude.pick.journal import Journal
 from etude.pick.labels import read_labels
-from etude.pick.race import FINISHING, FIT_MARGIN, Race
+from etude.pick.race import FINISHING, Race
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
 from etude.tasks.base import Answer

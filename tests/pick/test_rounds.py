@@ -81,10 +81,11 @@ class NoText:
     size = 0
 
 
-def run_shared(race: Race, pool: Any, names: tuple[str, ...] = ("one", "two", "three", "four")) -> list[str]:
+def run_shared(race: Race, pool: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run all rounds; returns the names of the encoders that were fine-tuned."""
     tuned: list[str] = []
-    race.run_tuned = lambda entry: tuned.append(entry.contender.name)  # type: ignore[method-assign]
+    names = "one", "two", "three", "four"
+    monkeypatch.setattr(rounds, "run_tuned", lambda _, entry: tuned.append(entry.contender.name))
     candidates = [Candidate(name, {"en": name, "ko": name}, "bert-toy", {}) for name in names]
     shared = SharedRounds(race, pool, candidates, NoText(), 0.6)  # type: ignore[arg-type]
     shared.start()
@@ -93,9 +94,9 @@ def run_shared(race: Race, pool: Any, names: tuple[str, ...] = ("one", "two", "t
 
 
 @pytest.mark.usefixtures("scores")
-def test_all_at_once_then_the_better_half_for_longer(race: Race) -> None:
+def test_all_at_once_then_the_better_half_for_longer(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool(4, race.store)
-    tuned = run_shared(race, pool)
+    tuned = run_shared(race, pool, monkeypatch)
     assert [job.work["name"].split()[0] for job in pool.jobs] == ["one", "two", "three", "four", "two", "four"]
     assert [name.split()[0] for name in tuned] == ["two", "four"]
     shares = [job.work["minutes"] / (4 if number < 4 else 2) for number, job in enumerate(pool.jobs)]
@@ -106,16 +107,16 @@ def test_all_at_once_then_the_better_half_for_longer(race: Race) -> None:
 
 
 @pytest.mark.usefixtures("scores")
-def test_one_that_fails_is_named_and_the_others_go_on(race: Race) -> None:
-    tuned = run_shared(race, FakePool(4, race.store, failing=("two",)))
+def test_one_that_fails_is_named_and_the_others_go_on(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = run_shared(race, FakePool(4, race.store, failing=("two",)), monkeypatch)
     assert [name.split()[0] for name in tuned] == ["four", "three"]
     assert any("two: CUDA out of memory" in note for note in race.notes)
 
 
 @pytest.mark.usefixtures("scores")
-def test_no_time_is_said(race: Race) -> None:
+def test_no_time_is_said(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     race.clock.total = 40.0
-    assert run_shared(race, FakePool(4, race.store)) == []
+    assert run_shared(race, FakePool(4, race.store), monkeypatch) == []
     assert any("no pre-training: it needs about" in note for note in race.notes)
 
 
@@ -125,6 +126,7 @@ def test_folds_are_fitted_at_once(race: Race, tmp_path: Path, monkeypatch: pytes
     class Tuned(TunedContender):
         def __init__(self) -> None:
             self.name, self.label = "tuned", {"en": "tuned", "ko": "tuned"}
+            self.device, self.length = "cpu", 1.0
 
         @property
         def key(self) -> str:

@@ -2,7 +2,8 @@
 
 BaselineContender   reads plain text, no pre-training (baselines/); with word vectors learnt from the user's text
 ProbeContender      a frozen encoder with a linear head that is solved exactly (transfer/probe.py)
-TunedContender      an encoder fine-tuned with its head (transfer/finetune.py), settings by the number of labels
+TunedContender      an encoder fine-tuned with its head (transfer/finetune.py), settings by the number of labels;
+                    shorter where time is short, longer where it is left
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,14 @@ Label = dict[str, str]  # by language of the report
 BACKWARD = 3  # forward and backward cost three times the forward pass
 STARTUP_SECONDS = 2.0  # of a fine-tuning: opening the model, the first step, writing
 GPU_STEP_SECONDS = 0.04  # of a small batch on a GPU, which waits for its launches
+FIT_MARGIN = 1.5  # a refit may take so many times what its folds took
+TUNED_MARGIN = 1.2  # of one that becomes shorter where it would be late
+LENGTHS: dict[float, tuple[str, str, str]] = {  # of a fine-tuning: what its name and its label add
+    0.25: (" shorter", ", a quarter as long", ", 4분의 1 길이"),
+    0.5: (" short", ", half as long", ", 절반 길이"),
+    1.0: ("", "", ""),
+    2.0: (" long", ", twice as long", ", 두 배 길이"),
+}
 WARM_UP_EXAMPLES = 32
 TRIAL_EXAMPLES = 16  # by which the time of all features is guessed on a processor
 
@@ -47,6 +56,7 @@ class Answerer(ABC):
 
     name: str
     label: Label
+    fit_margin = FIT_MARGIN
 
     @property
     @abstractmethod
@@ -71,10 +81,9 @@ class Answerer(ABC):
         """Estimate the seconds of answering what was set aside, where that is more than a part of a fit."""
         return 0.0
 
-    def estimate(self, data: PickData, seconds: float) -> float:
-        """Estimate the seconds of a fit on all labels from those of a fold."""
-        fold = data.folds[0]
-        return seconds * len(data.refit_on) / max(1, len(fold.train))
+    def estimate(self, data: PickData, seconds: float, count: int) -> float:
+        """Estimate the seconds of a fit on `count` examples from those of a fold."""
+        return seconds * count / max(1, len(data.folds[0].train))
 
 
 class Contender(Answerer):
@@ -238,28 +247,38 @@ class ProbeContender(Contender):
 
 
 class TunedContender(Contender):
-    """An encoder fine-tuned on the labels."""
+    """An encoder fine-tuned on the labels; `length` is a key of LENGTHS, the share of the usual updates."""
 
-    def __init__(self, encoder: Encoder, device: str, settings: Mapping[str, Any], seed: int = 0) -> None:
-        self.encoder, self.device, self.settings, self.seed = encoder, device, dict(settings), seed
-        self.name = f"{encoder.name} fine-tuned"
-        self.label = {"en": f"{encoder.label['en']}, fine-tuned", "ko": f"{encoder.label['ko']}, 미세 조정"}
+    fit_margin = TUNED_MARGIN
+
+    def __init__(self, encoder: Encoder, device: str, length: float = 1.0, seed: int = 0) -> None:
+        self.encoder, self.device, self.length, self.seed = encoder, device, length, seed
+        suffix, english, korean = LENGTHS[length]
+        self.name = f"{encoder.name} fine-tuned{suffix}"
+        self.label = {"en": f"{encoder.label['en']}, fine-tuned{english}",
+                      "ko": f"{encoder.label['ko']}, 미세 조정{korean}"}  # fmt: skip
 
     @property
     def key(self) -> str:
         return hash_json([
-            "tuned", self.encoder.key, self.settings, self.seed, self.device,
+            "tuned", self.encoder.key, self.length, self.seed, self.device,
             code_fingerprint("etude.transfer.finetune", "etude.transfer.few_labels"),
         ])  # fmt: skip
 
     def _overrides(self, data: PickData, count: int) -> dict[str, object]:
         """The settings of a fine-tuning on so many examples."""
         start = open_pretrained(self.encoder.folder)
+        updates, _ = self._count_updates(count)
         return {
             **_task_overrides(data), **few_labels.finetuning_overrides(start, data.settings, count),
-            **self.settings, "train.seed": self.seed, "train.device": self.device,
+            "train.steps": updates, "train.seed": self.seed, "train.device": self.device,
             **({} if self.device == "cpu" else {"train.workers": 1}),
         }  # fmt: skip
+
+    def _count_updates(self, count: int) -> tuple[int, int]:
+        """Updates of a fine-tuning on so many examples, and the examples of each."""
+        updates, batch = few_labels.plan_updates(count)
+        return max(1, round(self.length * updates)), batch
 
     def plan(self, data: PickData, train: np.ndarray, key: str, work: Path) -> tuning.Tuning:
         """The fine-tuning of a trial, for a process of its own; its examples are written to the trial's folder."""
@@ -268,10 +287,13 @@ class TunedContender(Contender):
             key, str(self.encoder.folder), data.labelled.kind, str(examples), dict(data.labelled.columns), overrides
         )
 
-    def _train(self, data: PickData, numbers: np.ndarray, folder: Path, examples: Path, deadline: float | None) -> None:
+    def _train(
+        self, data: PickData, numbers: np.ndarray, folder: Path, examples: Path, deadline: float | None,
+        *, shorten: bool = False,
+    ) -> None:  # fmt: skip
         tuning.tune(
             self.encoder.folder, data.labelled.kind, examples, folder, data.labelled.columns,
-            self._overrides(data, len(numbers)), deadline,
+            self._overrides(data, len(numbers)), deadline, shorten=shorten,
         )  # fmt: skip
 
     def answer(
@@ -288,7 +310,8 @@ class TunedContender(Contender):
         return tuning.read_seconds(work)
 
     def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
-        self._train(data, data.refit_on, out, data.write(data.refit_on, out.parent / "labels"), deadline)
+        examples = data.write(data.refit_on, out.parent / "labels")
+        self._train(data, data.refit_on, out, examples, deadline, shorten=True)
 
     def scale_logits(self, folder: Path, value: float) -> None:
         temperature.scale_logits(folder, value)
@@ -298,17 +321,27 @@ class TunedContender(Contender):
 
         An update costs three forward passes over its examples.
         """
-        train = len(data.folds[0].train)
-        overrides = few_labels.finetuning_overrides(open_pretrained(self.encoder.folder), data.settings, train)
-        updates, batch = overrides["train.steps"], overrides["train.batch_examples"]
-        assert isinstance(updates, int) and isinstance(batch, int)
+        updates, batch = self._count_updates(len(data.folds[0].train))
         least = updates * GPU_STEP_SECONDS if self.device != "cpu" else 0.0
         return STARTUP_SECONDS + max(least, BACKWARD * updates * batch * feature_seconds / len(data.refit_on))
 
+    def estimate(self, data: PickData, seconds: float, count: int) -> float:
+        """By the number of updates, and on a processor of the examples in each: not by the number of labels."""
+
+        def work(examples: int) -> int:
+            updates, batch = self._count_updates(examples)
+            return updates * batch if self.device == "cpu" else updates
+
+        starting = min(seconds, STARTUP_SECONDS)
+        return starting + (seconds - starting) * work(count) / work(len(data.folds[0].train))
+
 
 def _task_overrides(data: PickData) -> dict[str, object]:
-    """The settings of the task that differ from its defaults, as overrides of a fine-tuning."""
-    values = data.settings.model_dump(mode="json", exclude_defaults=True)
+    """The settings of the task that the user gave, as overrides of a fine-tuning.
+
+    Also where one equals the task's default: the recipe of a start may have another (`task.language_model`).
+    """
+    values = data.settings.model_dump(mode="json", exclude_unset=True)
     return {f"task.{name}": value for name, value in values.items()}
 
 

@@ -35,7 +35,8 @@ class PickData:
     scored_on: np.ndarray  # set aside: nothing is chosen on them
     refit_on: np.ndarray  # all that the final model learns from
     folds: list[Fold]  # repeat after repeat
-    planned: int  # folds that every contender is given; the others settle ties, where there is time
+    repeat: int  # folds in which every example is validated once
+    planned: int  # folds that every cheap contender is given; the others settle ties, where there is time
     settings: Any  # of the task
     has_test: bool  # whether the examples set aside are the user's test file
 
@@ -55,7 +56,7 @@ class PickData:
         else:
             chosen_on, test_numbers = hold_out(train, share, seed)
         if dev is not None:
-            folds, planned = [Fold(chosen_on, dev_numbers)], 1
+            folds, count_folds, planned = [Fold(chosen_on, dev_numbers)], 1, 1
         else:
             inner = train.take(chosen_on)
             count_folds, repeats = plan_folds(len(inner), len(inner.classes))
@@ -65,7 +66,7 @@ class PickData:
             planned = count_folds * repeats
         learnt = np.concatenate([chosen_on, dev_numbers])
         refit_on = learnt if test is not None else np.sort(np.concatenate([learnt, test_numbers]))
-        return cls(joined, learnt, test_numbers, refit_on, folds, planned, settings, test is not None)
+        return cls(joined, learnt, test_numbers, refit_on, folds, count_folds, planned, settings, test is not None)
 
     def examples(self, numbers: Iterable[int]) -> Examples[Any]:
         return self.labelled.examples.part(numbers)
@@ -80,6 +81,7 @@ class PickData:
         content = hashlib.blake2b(digest_size=16)
         content.update(json.dumps([self.labelled.kind, self.labelled.columns]).encode())
         content.update(self.settings.model_dump_json().encode())
+        content.update(json.dumps(sorted(self.settings.model_fields_set)).encode())  # given ones win over a recipe's
         for record in self.labelled.records:
             content.update(json.dumps(record, sort_keys=True, default=str).encode())
         return content.hexdigest()

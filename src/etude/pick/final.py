@@ -19,7 +19,7 @@ from etude.inference.abstention import Abstention
 from etude.pick import calibration
 from etude.pick.clock import OutOfTime
 from etude.pick.contenders import Contender
-from etude.pick.race import FIT_MARGIN, Entry, Race
+from etude.pick.race import Entry, Race
 from etude.tasks.base import Answer
 from etude.train import checkpoint
 
@@ -60,12 +60,19 @@ def choose_winner(race: Race) -> Entry:
 
 def _first_in_time(race: Race, ranking: list[str]) -> str:
     in_time = (
-        name for name in ranking if 2 * FIT_MARGIN * race.refit_seconds(race.entries[name]) <= 1.1 * race.clock.left
-    )
+        name for name in ranking
+        if _fit_seconds(race, race.entries[name]) * race.entries[name].contender.fit_margin
+        <= (1 + LATEST) * race.clock.left
+    )  # fmt: skip
     chosen = next(in_time, None) or min(ranking, key=lambda name: race.refit_seconds(race.entries[name]))
     for name in ranking[: ranking.index(chosen)]:
         race.notes.append(f"{race.entries[name].contender.label['en']} was better, but no time is left to refit it")
     return chosen
+
+
+def _fit_seconds(race: Race, entry: Entry) -> float:
+    """Seconds of the scored fit and the refit, without the answers."""
+    return race.scored_seconds(entry) + race.refit_seconds(entry)
 
 
 def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
@@ -74,13 +81,13 @@ def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
     Where there is no time to answer all of a large test file, a part of it is drawn.
     """
     data = race.data
-    seconds = race.refit_seconds(entry)
+    margin, seconds = entry.contender.fit_margin, _fit_seconds(race, entry)
     end, late = race.finishing_seconds(), LATEST * race.clock.total
-    deadline = race.clock.deadline(end + FIT_MARGIN * seconds) + late
-    if end + 2 * seconds > race.clock.left + late:  # a fit of a baseline cannot be stopped on the way
+    deadline = race.clock.deadline(end + margin * race.refit_seconds(entry)) + late
+    if end + seconds > race.clock.left + late:  # a fit of a baseline cannot be stopped on the way
         return None
-    room, needed = race.clock.left + late - end - 2 * FIT_MARGIN * seconds, race.answering_seconds(entry)
-    fitting = 1.0 if not needed else min(1.0, max(0.0, room) / (FIT_MARGIN * needed))
+    room, needed = race.clock.left + late - end - margin * seconds, race.answering_seconds(entry)
+    fitting = 1.0 if not needed else min(1.0, max(0.0, room) / (margin * needed))
     share = race.journal.decide("scored share", lambda: fitting)
     numbers = draw_part(data.scored_on, share, race.seed)
     try:
@@ -161,7 +168,9 @@ def write_best(
     shutil.rmtree(writing, ignore_errors=True)
     contender = entry.contender
     assert isinstance(contender, Contender)  # only such are ranked
-    contender.refit(race.data, writing, None)
+    # late by half of what is allowed: a fine-tuning that would end after it becomes shorter
+    latest = race.clock.deadline(race.finishing_seconds()) + LATEST * race.clock.total / 2
+    contender.refit(race.data, writing, latest)
     if scaling is not None and scaling.temperature != 1.0:
         contender.scale_logits(writing, scaling.temperature)
     if scaling is not None and scaling.threshold is not None and accuracy is not None:

@@ -1,7 +1,8 @@
 """The race of a pick: contenders with their answers, who leads, and trials that end in time.
 
 Before each piece of work the time for refitting the present leader is set aside; work that cannot end before it is not
-begun, and work in flight stops there. Who is tried in which order: pick/stages.py.
+begun, and work in flight stops there. Folds are taken one by one, and each is counted: contenders are compared on the
+folds that both have. Who is tried in which order: pick/stages.py.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FINISHING_SHARE = 0.02
 MOST_FINISHING = 0.25  # of the whole, however long loading took
 CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
 SCORING_SHARE = 0.15  # of the time at most for answering a test file: a better model is worth more than a finer score
-FIT_MARGIN = 1.5  # a refit may take so many times what its folds took
+BEHIND_FOLDS, BEHIND_ERRORS = 3, 2.0  # a dear contender that is so many standard errors behind after so many folds ends
 BASELINE_LABELS = {
     "tfidf": {"en": "TF-IDF, logistic regression", "ko": "TF-IDF, 로지스틱 회귀"},
     "ngrams": {"en": "bag of n-grams", "ko": "n-그램 가방"},
@@ -69,6 +70,8 @@ class Entry:
     trials: Trials
     encoder: Encoder | None = None
     note: str = ""  # why it has not every fold
+    scored_cost: float = 0.0  # seconds of a fit on what was chosen on, as trials.cost is of one on all labels
+    estimated: float = 0.0  # seconds of a fold as they were foreseen; 0 where nothing was
 
     @property
     def is_selectable(self) -> bool:
@@ -91,6 +94,8 @@ class Race:
     rounds: list[dict[str, Any]] = field(default_factory=list)
     untried: list[dict[str, Label]] = field(default_factory=list)  # label and reason of those that were not worth it
     pace: Pace = field(default_factory=Pace)
+    tie_rounds: int = 0  # that were planned so far (pick/ties.py)
+    fitted_ahead: dict[str, range] = field(default_factory=dict)  # the folds of a contender that were begun together
 
     def __post_init__(self) -> None:
         assert self.journal.clock is not None
@@ -114,7 +119,7 @@ class Race:
     def reserve(self, entry: Entry | None = None) -> float:
         """Seconds that scoring and refitting take, for the slower of the leader and `entry`, and the end after them."""
         entries = [candidate for candidate in (self.leader(), entry) if candidate is not None]
-        fits = (FIT_MARGIN * self.final_seconds(candidate) for candidate in entries)
+        fits = (candidate.contender.fit_margin * self.final_seconds(candidate) for candidate in entries)
         return self.finishing_seconds() + max(fits, default=0.0)
 
     def finishing_seconds(self) -> float:
@@ -125,8 +130,8 @@ class Race:
 
     def final_seconds(self, entry: Entry) -> float:
         """Seconds that the scored fit, its answers and the refit take now; of a large test file, those for a part."""
-        most = SCORING_SHARE * self.clock.total / FIT_MARGIN
-        return 2 * self.refit_seconds(entry) + min(most, self.answering_seconds(entry))
+        most = SCORING_SHARE * self.clock.total / entry.contender.fit_margin
+        return self.scored_seconds(entry) + self.refit_seconds(entry) + min(most, self.answering_seconds(entry))
 
     def answering_seconds(self, entry: Entry) -> float:
         """Seconds that answers to all examples set aside take now, where that is more than a part of a fit."""
@@ -136,22 +141,42 @@ class Race:
         """Seconds that a fit on all labels takes now: as its folds say, and longer where the machine became slower."""
         return entry.trials.cost * self.pace.slowdown(entry.trials.pace)
 
+    def scored_seconds(self, entry: Entry) -> float:
+        """Seconds that the fit takes now whose answers to the examples set aside are scored."""
+        return entry.scored_cost * self.pace.slowdown(entry.trials.pace)
+
+    def room(self, entry: Entry | None = None) -> float:
+        """Seconds until work must end, so that the slower of the leader and `entry` can be scored and refitted."""
+        return self.clock.left - self.reserve(entry)
+
+    def set_cost(self, entry: Entry, fold_seconds: float) -> None:
+        """Foresee the fits of the end from the seconds of a fold."""
+        data, estimate = self.data, entry.contender.estimate
+        entry.trials.cost = estimate(data, fold_seconds, len(data.refit_on))
+        entry.scored_cost = estimate(data, fold_seconds, len(data.chosen_on))
+
     # --- trials -------------------------------------------------------------------------------------
 
+    def build_entry(self, contender: Answerer, encoder: Encoder | None = None) -> Entry:
+        return Entry(contender, Trials(contender.name, 0.0), encoder)
+
     def enter(self, contender: Answerer, encoder: Encoder | None = None) -> Entry:
-        entry = Entry(contender, Trials(contender.name, 0.0), encoder)
+        entry = self.build_entry(contender, encoder)
         self.entries[contender.name] = entry
         return entry
 
-    def run_folds(self, entry: Entry, share: float = 1.0) -> None:
+    def run_folds(self, entry: Entry, share: float = 1.0, until: int | None = None) -> None:
         """Run a contender's folds as far as the time goes, in a share of the whole that the first fold is held against.
 
-        An error of the contender ends only its own folds.
+        An error of the contender ends only its own folds. `until` is how many there are to be, all that are planned if
+        not given.
         """
-        planned = self.data.planned
-        number = self._run_until(entry, planned, f"folds {entry.contender.name}", partial(self._count_folds, share))
-        if not entry.note and number < planned:
-            entry.note = f"{number} of {planned} folds: there was no time for more"
+        until = self.data.planned if until is None else until
+        number = self._run_until(
+            entry, until, f"folds {entry.contender.name}", partial(self._count_folds, share, until)
+        )
+        if not entry.note and number < until:
+            entry.note = f"{number} of {self.data.planned} folds: there was no time for more"
         if entry.trials.answers:
             self._report(entry)
         elif entry.note:
@@ -169,8 +194,10 @@ class Race:
     def _run_until(self, entry: Entry, allowed: int, decision: str, count: Callable[[float], int]) -> int:
         """Run the next folds, as many as `count` says after the first of them; returns how many there are."""
         number = len(entry.trials.answers)
-        while number < allowed:
+        allowed = min(allowed, self.journal.values["decisions"].get(decision, allowed))
+        while number < allowed and not self._is_behind(entry):
             try:
+                self._check_time(entry, number)
                 self._fit_ahead(entry, range(number, allowed))
                 answers, seconds = self._trial(entry, number)
             except OutOfTime:
@@ -183,20 +210,42 @@ class Race:
                 break
             entry.trials.answers[number], entry.trials.seconds[number] = answers, seconds
             entry.trials.paces[number] = self._stored_pace(entry.contender, number)
-            mean = float(np.mean(list(entry.trials.seconds.values())))
-            entry.trials.cost = entry.contender.estimate(self.data, mean)
+            self.set_cost(entry, float(np.mean(list(entry.trials.seconds.values()))))
             number += 1
             allowed = self.journal.decide(decision, partial(count, seconds))
         return number
+
+    def _is_behind(self, entry: Entry) -> bool:
+        """Whether more folds of a fine-tuning would change nothing: it is clearly behind on those that it has.
+
+        As in a race of models (Maron and Moore 1994): its time is worth more to those that may still win.
+        """
+        leader, count = self.leader(), len(entry.trials.answers)
+        if not isinstance(entry.contender, TunedContender) or count < BEHIND_FOLDS or leader in (None, entry):
+            return False
+        assert leader is not None
+        difference, error = self.comparison.difference(leader.trials, entry.trials)
+        if difference <= BEHIND_ERRORS * error:
+            return False
+        entry.note = f"{count} of {self.data.planned} folds: clearly behind"
+        return True
+
+    def _check_time(self, entry: Entry, number: int) -> None:
+        """Raise OutOfTime where the next fold would not end in time, by those before it."""
+        seconds = list(entry.trials.seconds.values())
+        fold = self.data.folds[number]
+        is_done = self.store.state(self._trial_key(entry.contender, fold.train, fold.valid)) == "done"
+        if seconds and not is_done and float(np.mean(seconds)) > self.room(entry):
+            raise OutOfTime
 
     def _stored_pace(self, contender: Answerer, number: int) -> float:
         fold = self.data.folds[number]
         result = self.store.result(self._trial_key(contender, fold.train, fold.valid))
         return float(result.get("pace", self.first_pace))  # picks of earlier versions stored none
 
-    def _count_folds(self, share: float, seconds: float) -> int:
+    def _count_folds(self, share: float, until: int, seconds: float) -> int:
         """How many folds fit into a share of the whole time, at so many seconds each."""
-        return max(1, min(self.data.planned, int(share * self.clock.total / max(seconds, 1e-3))))
+        return max(1, min(until, int(share * self.clock.total / max(seconds, 1e-3))))
 
     def _trial(self, entry: Entry, number: int) -> tuple[list[Answer], float]:
         fold, contender = self.data.folds[number], entry.contender
@@ -205,10 +254,16 @@ class Race:
     def _fit_ahead(self, entry: Entry, numbers: range) -> None:
         """Fine-tune the next folds at once where there are processes for it: their trials then find what they need."""
         contender, pool = entry.contender, self.pool
-        if pool is None or not isinstance(contender, TunedContender) or numbers[0] % pool.slots:
+        if (
+            pool is None
+            or not isinstance(contender, TunedContender)
+            or numbers[0] in self.fitted_ahead.get(contender.name, ())
+        ):
             return
+        together = numbers[: pool.slots]
+        self.fitted_ahead[contender.name] = together
         deadline, jobs = self.clock.deadline(self.reserve(entry)), []
-        for number in numbers[: pool.slots]:
+        for number in together:
             fold = self.data.folds[number]
             key = self._trial_key(contender, fold.train, fold.valid)
             if self.store.state(key) in ("done", "failed"):
@@ -285,27 +340,6 @@ class Race:
         self.run_folds(entry, CHEAP_SHARE)
         self.journal.decide(f"features {encoder.key}", lambda: contender.feature_seconds)
         return entry if entry.trials.answers else None
-
-    def run_tuned(self, probed: Entry) -> None:
-        """Fine-tune an encoder whose features were read, where a fold, the scored fit and the refit end in time."""
-        encoder = probed.encoder
-        assert encoder is not None and isinstance(probed.contender, ProbeContender)
-        contender = TunedContender(encoder, self.device, {}, self.seed)
-        entry = self.enter(contender, encoder)
-        measured = probed.contender.feature_seconds
-        seconds = self.journal.decide(f"features {encoder.key}", lambda: measured)
-        estimate = contender.estimate_fold(self.data, seconds)
-        entry.trials.cost = contender.estimate(self.data, estimate)
-        fits = self.journal.decide(f"fits {contender.name}", lambda: estimate + self.reserve(entry) < self.clock.left)
-        if not fits:
-            del self.entries[contender.name]
-            needed = f"{2 * entry.trials.cost + estimate:.0f}"
-            self.skip(contender.label, {"en": f"not tried: needs about {needed} s",
-                                        "ko": f"시도하지 않음: 약 {needed}초 필요"})  # fmt: skip
-            return
-        self.run_folds(entry)
-        if not entry.trials.answers:
-            self.notes.append(f"{contender.label['en']}: {entry.note}")
 
 
 def format_seconds(seconds: float) -> str:

@@ -15,6 +15,7 @@ from etude.pick import candidates as candidate_list
 from etude.pick.candidates import Round, plan_rounds, plan_shared_rounds
 from etude.pick.clock import OutOfTime
 from etude.pick.encoders import Candidate, Encoder, Pretraining, plan_pretraining, read_encoder, run_pretraining
+from etude.pick.fine_tuning import run_tuned
 from etude.pick.race import Entry, Race, format_seconds
 from etude.pick.text import PickText
 from etude.pick.worker_pool import Job, WorkerPool
@@ -92,7 +93,7 @@ def run_rounds(race: Race, stage: str, entering: Sequence[Candidate], text: Pick
             return
         alive = [candidate for candidate, _ in results[: planned.survivors]]
     for _, entry in results:
-        race.run_tuned(entry)
+        run_tuned(race, entry)
 
 
 def rank_round(
@@ -149,8 +150,10 @@ class SharedRounds:
             if not results:
                 return
             self.alive = [candidate for candidate, _ in results[: planned.survivors]]
+        if self.race.pool is not None and not self.race.pool.processes:
+            self.race.pool = self.pool  # its processes have torch and the card open already
         for _, entry in results:
-            self.race.run_tuned(entry)
+            run_tuned(self.race, entry)
 
     def _submit(self, planned: Round) -> None:
         race, together = self.race, min(self.pool.slots, len(self.alive))

@@ -12,8 +12,8 @@ is taken after scaling by the temperature that suits a contender best (Guo et al
 a model is no worse a choice.
 
 One that had time for fewer folds is compared on those it has, and passes whom it beats by more than the standard error
-of the paired difference, by two of them where it has less than half of the other's folds: little evidence must not
-overturn much by luck. What is still equal goes to the cheaper: nothing is decided by the order of a list.
+of the paired difference, by two of them where it validated less than half of the other's examples: little evidence must
+not overturn much by luck. What is still equal goes to the cheaper: nothing is decided by the order of a list.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from etude.tasks.base import Answer, Answers
 from etude.tasks.outcomes import Outcome
 
 DRAWS = 1_000
+MOST_DRAWN = 6  # sets of folds whose draws are kept: contenders are compared on the same ones
 FLOOR = 1e-6  # of a probability in the log loss
 NEARLY_ALL = 0.75  # of the folds of the one that has most
 TIE_ERRORS = 1.5  # standard errors of the difference within which scores are equal
-FEW, MANY_ERRORS = 0.5, 2.0  # below this share of another's folds, a lead must be so many standard errors
+FEW, MANY_ERRORS = 0.5, 2.0  # below this share of another's examples, a lead must be so many standard errors
 Score = Callable[[np.ndarray, Answers], Outcome]  # the examples' numbers and their answers
 
 
@@ -73,6 +74,7 @@ class Comparison:
         # answers of a fold do not change, and the ranking is asked for again and again
         self._ratings: dict[tuple[str, tuple[int, ...]], tuple[float, float, float | None]] = {}
         self._differences: dict[tuple[str, str, tuple[int, ...]], tuple[float, float]] = {}
+        self._drawn: dict[tuple[int, ...], np.ndarray] = {}
 
     def _examples(self, numbers: Sequence[int]) -> np.ndarray:
         return np.concatenate([self.folds[number].valid for number in numbers])
@@ -83,12 +85,19 @@ class Comparison:
 
     def _weights(self, numbers: Sequence[int]) -> np.ndarray:
         """(draws, answers): how often each is drawn; the answers to one example in several repeats go together."""
+        key = tuple(numbers)
+        if key in self._drawn:
+            return self._drawn[key]
         examples = self._examples(numbers)
         unique, inverse = np.unique(examples, return_inverse=True)
         rng = np.random.default_rng([self.seed, len(unique)])
         counts = np.stack([np.bincount(rng.integers(len(unique), size=len(unique)), minlength=len(unique))
                            for _ in range(DRAWS)])  # fmt: skip
-        return counts[:, inverse].astype(np.float64)
+        weights: np.ndarray = counts[:, inverse].astype(np.float64)
+        while len(self._drawn) >= MOST_DRAWN:
+            self._drawn.pop(next(iter(self._drawn)))
+        self._drawn[key] = weights
+        return weights
 
     def rate(self, trials: Trials, numbers: Sequence[int] | None = None) -> Standing:
         """Return the standing of a contender over the folds `numbers`, all it has if None: at least one."""
@@ -177,9 +186,13 @@ class Comparison:
         first = sorted([ranking[0], *tied], key=lambda name: losses[name] or 0.0)
         return [*first, *(name for name in ranking if name not in first)]
 
+    def _count_examples(self, trials: Trials) -> int:
+        """How many examples were validated: repeats of the same ones are little new evidence."""
+        return len(np.unique(self._examples(sorted(trials.answers))))
+
     def _beats(self, partial: Trials, rival: Trials) -> bool:
         if not partial.answers.keys() & rival.answers.keys():
             return False
         difference, error = self.difference(partial, rival)
-        has_few = len(partial.answers) < FEW * len(rival.answers)
+        has_few = self._count_examples(partial) < FEW * self._count_examples(rival)
         return difference > (MANY_ERRORS if has_few else 1.0) * error

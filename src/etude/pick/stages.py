@@ -2,7 +2,8 @@
 
 Cheap contenders come first, so that there is something to return at any moment: baselines, then linear heads on the
 features of the starts. What is left of the time goes to word vectors of the text, to rounds of pre-training, and to
-fine-tuning the encoders whose features were best. Time that is left after that settles ties.
+fine-tuning the encoders whose features were best. Time that is left after that settles ties and goes into longer
+fine-tunings; a pick that has nothing left to try ends early.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from contextlib import closing, nullcontext
 from etude.baselines import registry as baselines
 from etude.pick import candidates as candidate_list
 from etude.pick.encoders import Candidate, Encoder
+from etude.pick.fine_tuning import run_longer, run_tuned
 from etude.pick.race import BASELINE_LABELS, Race
 from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds, text_share
 from etude.pick.text import PickText
-from etude.pick.ties import settle_ties
+from etude.pick.ties import describe_ending, settle_ties
 from etude.pick.worker_pool import WorkerPool
-from etude.pick.worth import drop_unpaying
+from etude.pick.worth import bound_speed, drop_unpaying
 
 VECTOR_SHARE = 0.12  # of the time for word vectors of the text, at most
 LONG_VECTOR_SHARE = 0.3  # where no encoder from scratch can read enough: their time is better spent so
@@ -46,12 +48,12 @@ def run_race(
             left, share = PRETRAIN_SHARE * (race.clock.left - race.reserve()), text_share(race, text)
             if must_pay:
                 scratch = drop_unpaying(race, scratch, text, share, left)
-            continued = drop_unpaying(race, continued, text, share, left)
+            continued = drop_unpaying(race, continued, text, share, left, bound_speed(race, probed))
             run_vectors(race, text, VECTOR_SHARE if scratch else LONG_VECTOR_SHARE)
         order = race.ranking()
         probed.sort(key=lambda entry: order.index(entry.contender.name))
         for entry in probed:  # the best start first
-            race.run_tuned(entry)
+            run_tuned(race, entry)
         if shared is not None:
             shared.finish()
         elif text is not None:
@@ -59,7 +61,16 @@ def run_race(
                 run_rounds(race, "continued pre-training", continued, text, PRETRAIN_SHARE)
             if scratch:
                 run_rounds(race, "pre-training from scratch", scratch, text, PRETRAIN_SHARE)
+        use_time_left(race)
+
+
+def use_time_left(race: Race) -> None:
+    """Settle ties and try longer fine-tunings while there is time, and say how it ended."""
     settle_ties(race)
+    while run_longer(race):
+        settle_ties(race)
+    race.notes.append(race.journal.decide("ending", lambda: describe_ending(race)))
+    race.on_progress(race.notes[-1])
 
 
 def open_pool(race: Race) -> WorkerPool:

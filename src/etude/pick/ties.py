@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from etude.pick.race import Entry, Race
+from etude.pick.race import Entry, Race, format_seconds
 
 SLOWER = 1.3  # a fold may take so many times what the others took
 
 
 def settle_ties(race: Race) -> None:
     """Give the leader and its near ties more folds, a repeat at a time, until one leads or the time is used."""
-    total, number = len(race.data.folds), 0
-    step = race.data.planned if race.data.planned < total else total
+    number = race.tie_rounds
     while True:
-        number += 1
-        plan: dict[str, int] = race.journal.decide(f"ties {number}", lambda: plan_folds(race, step))
+        number = race.tie_rounds = number + 1
+        plan: dict[str, int] = race.journal.decide(f"ties {number}", lambda: plan_folds(race, race.data.repeat))
         if not plan:
             return
         names = ", ".join(race.entries[name].contender.label["en"] for name in plan)
@@ -44,6 +43,23 @@ def plan_folds(race: Race, step: int) -> dict[str, int]:
     if estimate_seconds(entries, counts, until) > race.clock.left - max(race.reserve(entries[name]) for name in tied):
         return {}
     return {name: until for name in tied if counts[name] < until}
+
+
+def describe_ending(race: Race) -> str:
+    """One line that says whether the time was used, and what the choice rests on."""
+    entries = {name: entry for name, entry in race.entries.items() if entry.is_selectable and entry.trials.answers}
+    tied = race.comparison.find_ties({name: entry.trials for name, entry in entries.items()})
+    if not tied:
+        return "Nothing could be compared."
+    leader, rivals = entries[tied[0]].contender.label["en"], len(tied) - 1
+    spent, total = format_seconds(race.clock.spent), format_seconds(race.clock.total)
+    if not rivals:
+        return f"Settled after {spent} of {total}: {leader} leads clearly, and nothing is left to try that could pay."
+    near = f"{rivals} other{'s' if rivals > 1 else ''}"
+    counts = {len(entries[name].trials.answers) for name in tied}
+    if min(counts) == len(race.data.folds):
+        return f"Ended after {spent} of {total}: {leader} and {near} are within their error after all folds."
+    return f"Ended after {spent} of {total}: {leader} and {near} are within their error, and more folds take too long."
 
 
 def estimate_seconds(entries: Mapping[str, Entry], counts: Mapping[str, int], until: int) -> float:

@@ -52,16 +52,20 @@ def run_tuning(store: CellStore, planned: Tuning, deadline: float) -> None:
 
 def tune(
     base: str | Path, task: str, examples: Path, folder: Path, columns: Mapping[str, str],
-    overrides: Mapping[str, object], deadline: float | None,
+    overrides: Mapping[str, object], deadline: float | None, *, shorten: bool = False,
 ) -> None:  # fmt: skip
-    """Fine-tune into a folder, or go on there; OutOfTime where it does not end by the deadline."""
+    """Fine-tune into a folder, or go on there; OutOfTime where it does not end by the deadline.
+
+    With `shorten` a new one becomes shorter instead, and ends in any case.
+    """
     start = time.monotonic()
     if (folder / RECIPE).is_file():
         run = complete_finished(finetune.resume(folder, quiet=True, deadline=deadline))
     else:
         run = finetune.finetune(
-            base, task, examples, folder, columns=columns, overrides=overrides, quiet=True, deadline=deadline
-        )
+            base, task, examples, folder, columns=columns, overrides=overrides, quiet=True, deadline=deadline,
+            shorten=shorten,
+        )  # fmt: skip
     seconds = read_seconds(folder.parent) + time.monotonic() - start
     checkpoint.write_text(folder.parent / SECONDS, json.dumps(seconds))
     if not run.finished:

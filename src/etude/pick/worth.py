@@ -10,30 +10,38 @@ the table says why.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 
 import torch
 
 from etude.errors import UserError
+from etude.pick.contenders import BACKWARD
 from etude.pick.encoders import Candidate, tokenizer_of
-from etude.pick.race import Race
+from etude.pick.race import Entry, Race
 from etude.pick.text import PickText
 from etude.pick.worker_pool import count_cores
 from etude.pretraining.continued import continued_recipe, read_start
+from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import resolve_recipe
-from etude.pretraining.trial import measure_speed
+from etude.pretraining.trial import measure_speed, shorten_steps
+from etude.recipes.learner import build_learner
 
 SCRATCH_TOKENS = 10e6  # that an encoder from scratch must read
 CONTINUED_TOKENS = 1e6  # that a start must read to go on
 TRIAL_SECONDS = 1.5
 TRIAL_BYTES = 400_000  # of text that a trial of speed is made with: to prepare all of it would cost what it saves
-CORE_SPEED = 50_000  # tokens a second that no core reaches: where even that is too slow, nothing is measured
+CORE_SPEED = 20_000  # tokens a second that no core reaches: where even that is too slow, nothing is measured
 
 
 def drop_unpaying(
-    race: Race, candidates: Sequence[Candidate], text: PickText, share: float, seconds: float
-) -> list[Candidate]:
+    race: Race, candidates: Sequence[Candidate], text: PickText, share: float, seconds: float,
+    fastest: float = math.inf,
+) -> list[Candidate]:  # fmt: skip
     """Those that would read enough if they had all of these seconds: all or none; the table says why.
+
+    `fastest` tokens a second are more than they could reach: where that is too slow, nothing is measured.
 
     The first of a list is measured. The others are of its size, and a trial of each would cost what it saves.
     A GPU reads enough in any case.
@@ -42,7 +50,7 @@ def drop_unpaying(
         return list(candidates)
     first = candidates[0]
     reason: dict[str, str] | None = race.journal.decide(
-        f"worth {first.name}", lambda: _describe_too_little(race, first, text, share, max(0.0, seconds))
+        f"worth {first.name}", lambda: _describe_too_little(race, first, text, share, max(0.0, seconds), fastest)
     )
     if reason is None:
         return list(candidates)
@@ -52,13 +60,14 @@ def drop_unpaying(
 
 
 def _describe_too_little(
-    race: Race, candidate: Candidate, text: PickText, share: float, seconds: float
+    race: Race, candidate: Candidate, text: PickText, share: float, seconds: float, fastest: float
 ) -> dict[str, str] | None:
     """Why a candidate is not worth so many seconds of pre-training, in both languages; None where it is."""
     needed = CONTINUED_TOKENS if candidate.is_start else SCRATCH_TOKENS
     if seconds * CORE_SPEED * count_cores() < needed:
         return {"en": f"not tried: {seconds:.0f} s were left for it", "ko": f"시도하지 않음: 남은 시간 {seconds:.0f}초"}
-    speed = _measure(race, candidate, text, min(share, _trial_share(text)))
+    is_hopeless = fastest * seconds < needed
+    speed = fastest if is_hopeless else _measure(race, candidate, text, min(share, _trial_share(text)))
     tokens = speed * seconds
     if speed <= 0 or tokens >= needed:  # what cannot be measured fails when it is tried, and says so
         return None
@@ -67,6 +76,20 @@ def _describe_too_little(
         "en": f"not tried: would read {numbers[0]} tokens in {numbers[1]} s, and pays from about {numbers[2]} on",
         "ko": f"시도하지 않음: {numbers[1]}초에 {numbers[0]} 토큰을 읽게 되며, 약 {numbers[2]}부터 쓸모가 있음",
     }
+
+
+def bound_speed(race: Race, probed: Sequence[Entry]) -> float:
+    """Tokens a second that no start can train at, by the seconds that reading the labels' features took.
+
+    A token has two bytes at least on average, and an update costs three forward passes. On a busy processor a trial of
+    a model of 20 million parameters took six minutes, only to say that it is too slow.
+    """
+    decisions = race.journal.values["decisions"]
+    keys = [f"features {entry.encoder.key}" for entry in probed if entry.encoder is not None]
+    records = race.data.labelled.records[: len(race.data.refit_on)]  # those of a test file come last, and are not read
+    size = sum(len(json.dumps(record, ensure_ascii=False, default=str).encode()) for record in records)
+    seconds = [float(decisions.get(key, 0.0)) for key in keys]
+    return max((size / 2 / BACKWARD / each if each > 0 else math.inf for each in seconds), default=math.inf)
 
 
 def _trial_share(text: PickText) -> float:
@@ -83,6 +106,12 @@ def _measure(race: Race, candidate: Candidate, text: PickText, share: float) -> 
             recipe = resolve_recipe(continued_recipe(read_start(candidate.recipe), overrides), corpus, ())
         else:
             recipe = resolve_recipe(candidate.recipe, corpus, overrides)
-        return measure_speed(recipe, corpus, torch.device(race.device), TRIAL_SECONDS).tokens_per_second
+        device = torch.device(race.device)
+        with torch.device("meta"):
+            _, objective = build_learner(recipe, corpus.tokenizer)
+        row_tokens = build_rows(recipe, corpus, objective).row_tokens
+        # three steps of a published batch take a processor a minute
+        trial = shorten_steps(recipe, device, row_tokens)
+        return measure_speed(trial, corpus, device, TRIAL_SECONDS).tokens_per_second
     except UserError:
         return 0.0

@@ -27,15 +27,19 @@ UPDATES = 200  # at least
 EPOCHS = 3  # at least
 
 
+def plan_updates(examples: int) -> tuple[int, int]:
+    """Return the number of updates for so many examples, and the examples of each."""
+    batch = min(8 if examples < 100 else 16 if examples < 500 else 32, examples)
+    return max(UPDATES, math.ceil(EPOCHS * examples / batch)), batch
+
+
 def finetuning_overrides(start: Pretrained, settings: Strict, examples: int) -> dict[str, object]:
     """Overrides for `finetune` on so many examples, as {"train.epochs": 16}; `settings` of the task win over them.
 
     Without a dev set: all examples train, and the last weights count. On some dozen held-out examples the choice of an
     epoch is a draw, and it would spend labels.
     """
-    batch = 8 if examples < 100 else 16 if examples < 500 else 32
-    batch = min(batch, examples)
-    updates = max(UPDATES, math.ceil(EPOCHS * examples / batch))
+    updates, batch = plan_updates(examples)
     overrides: dict[str, object] = {
         "train.steps": updates,
         "train.batch_examples": batch,

@@ -39,6 +39,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, schedule
 from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
+from etude.train.pace import Pace
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
 from etude.train.run_state import SelectionMetric, TrainResult
@@ -90,11 +91,13 @@ def finetune(
     skip_bad: bool = False,
     quiet: bool = False,
     deadline: float | None = None,
+    shorten: bool = False,
 ) -> Run:
     """Train a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}.
 
     With {"distill.teacher": run}, it learns the task from a teacher (tasks/distilled_task.py). Stopped by a signal or
-    by `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run; `resume` goes on.
+    by `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run; `resume` goes on. With
+    `shorten` the deadline does not stop it: one that would be late becomes a shorter run (train/pace.py), and finishes.
     """
     refuse_existing(Path(out))
     kind, overrides = resolve_dataset(task, overrides)
@@ -117,7 +120,7 @@ def finetune(
                 run = Run.create(out, start.recipe, start.tokenizer, files, start.model.links)
             ranks.barrier()
             with discard_untrained(run, ranks), lock_run(run, ranks):
-                return _train(run, transfer, device, ranks, quiet, deadline)
+                return _train(run, transfer, device, ranks, quiet, deadline, shorten)
 
 
 def resume(folder: str | Path, quiet: bool = False, deadline: float | None = None) -> Run:
@@ -232,7 +235,13 @@ def _total_steps(settings: TrainSettings, rows: Rows[Any], model: Model, objecti
 
 
 def _train(
-    run: Run, transfer: Transfer, device: torch.device, ranks: Ranks, quiet: bool, deadline: float | None
+    run: Run,
+    transfer: Transfer,
+    device: torch.device,
+    ranks: Ranks,
+    quiet: bool,
+    deadline: float | None,
+    shorten: bool = False,
 ) -> Run:
     plan, model, task, dev = transfer.plan, transfer.model, transfer.task, transfer.dev
     settings = plan.train
@@ -265,10 +274,12 @@ def _train(
         )
         if plan.transfer.gradual:
             loop.thaw(max(1, round(plan.transfer.gradual * transfer.epoch_steps)))
+        if shorten and deadline is not None:
+            loop.pace = Pace(deadline, total)
         loop.saver.end_with_best()
         return loop
 
-    loop, outcome = train_loop(build_loop, settings, device, ranks, quiet, deadline)
+    loop, outcome = train_loop(build_loop, settings, device, ranks, quiet, None if shorten else deadline)
     if outcome.finished:
         _load_best(loop, outcome)
         if ranks.is_first:

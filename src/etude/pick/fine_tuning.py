@@ -1,0 +1,119 @@
+"""Fine-tuning in a pick: how long it is, how many folds it gets, and what the time that is left is good for.
+
+A fine-tuning costs a hundred times what a linear head does. So it is as long as there is time for: of the lengths in
+contenders.py the longest of which one repeat of the folds, in which every example is validated once, the scored fit and
+the refit end in time; where there is none, the longest of which some folds do. More folds settle ties (pick/ties.py).
+What a fold takes is foreseen from the seconds of reading the features, and corrected by what the fine-tunings before it
+took.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+from etude.pick.contenders import LENGTHS, ProbeContender, TunedContender
+from etude.pick.encoders import Encoder
+from etude.pick.race import Entry, Race
+
+LEAST_FOLDS = 3  # that must end in time: fewer say too little to be worth the time
+LEAST_RATIO, MOST_RATIO = 0.2, 5.0  # of what folds took to what was foreseen
+USUAL = 1.0  # the length that few labels need
+
+
+class Length(TypedDict):
+    """The decision how long a fine-tuning is."""
+
+    length: float | None  # None: it is not tried
+    needed: float  # seconds that the shortest would need
+
+
+def run_tuned(race: Race, probed: Entry) -> None:
+    """Fine-tune an encoder whose features were read, where a fold, the scored fit and the refit end in time."""
+    encoder = probed.encoder
+    assert encoder is not None and isinstance(probed.contender, ProbeContender)
+    measured = probed.contender.feature_seconds
+    seconds = race.journal.decide(f"features {encoder.key}", lambda: measured)
+    lengths = [length for length in LENGTHS if length <= USUAL]
+    decision = race.journal.decide(f"length {encoder.name}", lambda: choose_length(race, encoder, seconds, lengths))
+    if decision["length"] is None:
+        needed = f"{decision['needed']:.0f}"
+        race.skip(TunedContender(encoder, race.device).label,
+                  {"en": f"not tried: needs about {needed} s", "ko": f"시도하지 않음: 약 {needed}초 필요"})  # fmt: skip
+        return
+    _run(race, encoder, seconds, decision["length"], count_first_folds(race))
+
+
+def run_longer(race: Race) -> bool:
+    """Try the best fine-tuning at twice its length where it leads or nearly so; returns whether it did."""
+    entries = {name: entry for name, entry in race.entries.items() if entry.is_selectable and entry.trials.answers}
+    tied = race.comparison.find_ties({name: entry.trials for name, entry in entries.items()})
+    tuned = [entries[name] for name in tied if isinstance(entries[name].contender, TunedContender)]
+    if not tuned:
+        return False
+    entry, contender = tuned[0], tuned[0].contender
+    assert isinstance(contender, TunedContender) and entry.encoder is not None
+    encoder, longer = entry.encoder, 2 * contender.length
+    if longer not in LENGTHS or TunedContender(encoder, race.device, longer, race.seed).name in race.entries:
+        return False
+    seconds = float(race.journal.values["decisions"].get(f"features {encoder.key}", 0.0))
+    decision = race.journal.decide(
+        f"length {encoder.name} {longer:g}", lambda: choose_length(race, encoder, seconds, [longer])
+    )
+    if decision["length"] is None:
+        return False
+    race.on_progress(f"{TunedContender(encoder, race.device, longer).label['en']}: time is left for it")
+    _run(race, encoder, seconds, longer, count_first_folds(race))
+    return True
+
+
+def count_first_folds(race: Race) -> int:
+    """The folds of one repeat, and as many more as run at once with the last of them."""
+    slots = race.pool.slots if race.pool is not None else 1
+    return min(race.data.planned, slots * math.ceil(race.data.repeat / slots))
+
+
+def choose_length(race: Race, encoder: Encoder, feature_seconds: float, lengths: list[float]) -> Length:
+    """The longest of which a repeat, or enough folds, the scored fit and the refit end in time."""
+    entries = {length: _build_entry(race, encoder, feature_seconds, length) for length in sorted(lengths, reverse=True)}
+    repeat = count_first_folds(race)
+    for folds in (repeat, min(LEAST_FOLDS, repeat)):
+        for length, entry in entries.items():
+            if _estimate_folds(race, entry, folds) <= race.room(entry):
+                return {"length": length, "needed": 0.0}
+    shortest = entries[min(lengths)]
+    needed = _estimate_folds(race, shortest, min(LEAST_FOLDS, repeat)) + race.final_seconds(shortest)
+    return {"length": None, "needed": needed}
+
+
+def _estimate_folds(race: Race, entry: Entry, folds: int) -> float:
+    """Seconds of so many folds, as many at once as there are processes."""
+    slots = race.pool.slots if race.pool is not None else 1
+    return math.ceil(folds / slots) * entry.estimated
+
+
+def _build_entry(race: Race, encoder: Encoder, feature_seconds: float, length: float) -> Entry:
+    """A contender that is not entered, with what it is foreseen to cost."""
+    contender = TunedContender(encoder, race.device, length, race.seed)
+    entry = race.build_entry(contender, encoder)
+    entry.estimated = measure_ratio(race) * contender.estimate_fold(race.data, feature_seconds)
+    race.set_cost(entry, entry.estimated)
+    return entry
+
+
+def measure_ratio(race: Race) -> float:
+    """How many times longer than foreseen the folds of the last fine-tuning took, 1 where there was none."""
+    ratio = 1.0
+    for entry in race.entries.values():
+        if entry.estimated and entry.trials.seconds:
+            mean = sum(entry.trials.seconds.values()) / len(entry.trials.seconds)
+            ratio *= mean / entry.estimated
+    return min(MOST_RATIO, max(LEAST_RATIO, ratio))
+
+
+def _run(race: Race, encoder: Encoder, feature_seconds: float, length: float, folds: int) -> None:
+    entry = _build_entry(race, encoder, feature_seconds, length)
+    race.entries[entry.contender.name] = entry
+    race.run_folds(entry, until=folds)
+    if not entry.trials.answers:
+        race.notes.append(f"{entry.contender.label['en']}: {entry.note}")
