@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.nn.cuda_graphs import CudaGraphs
 from etude.pretraining.bench import random_corpus
 from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import resolve_recipe
@@ -37,7 +38,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.train import optim, peak
 from etude.train.loop import Loop
 from etude.train.progress import Progress
-from etude.train.recorded_step import CudaGraphs, Sums
+from etude.train.recorded_step import Sums
 from etude.train.tensor_lists import StaticTables
 
 MODERN = {

@@ -38,6 +38,7 @@ from etude.train.loop import Loop
 
 PAD, UNK, START, END = 0, 1, 2, 5  # ids of our trained tokenizers
 BEAMS = 4
+SEARCH = Search(BEAMS, penalty=1.0, convention="generate")  # as the others: `generate` of transformers has 1, too
 LR = 5e-4
 
 
@@ -81,6 +82,12 @@ class Side(ABC):
     """A toolkit under test."""
 
     name: str
+    per_batch: int = 256  # sentences that are decoded at once
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether nothing is left to be compiled or recorded, as far as that can be known."""
+        return True
 
     @abstractmethod
     def step(self) -> int:
@@ -130,17 +137,27 @@ class Etude(Side):
                          device=device)  # fmt: skip
         self.batches = self.loop.loader.steps(0, 10**6)
         self.tokenizer, self.device = corpus.tokenizer, device
+        self.recorded, self.steps_since = 0, 0  # shapes of steps, and steps since the last one
 
     def step(self) -> int:
         step = next(self.batches)
         self.loop.advance(step)
+        if self.loop.recorder is not None:
+            recorded = sum(recording.is_recorded for recording in self.loop.recorder.recordings.values())
+            self.steps_since = self.steps_since + 1 if recorded == self.recorded else 0
+            self.recorded = recorded
         return int(step.counts["loss"])
+
+    @property
+    def is_warm(self) -> bool:
+        recorder = self.loop.recorder
+        return recorder is None or recorder.has_obstacle() or self.steps_since >= 60
 
     def decode(self, sources: list[np.ndarray]) -> list[list[int]]:
         loaded = LoadedModel(self.model.eval(), self.objective.eval(), self.tokenizer, str(self.device))
         half = torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
         with half:
-            return [list(best[0].ids) for best in translate_tokens(loaded, sources, Search(BEAMS, penalty=1.0))]
+            return [list(best[0].ids) for best in translate_tokens(loaded, sources, SEARCH)]
 
     def weights(self) -> dict[str, Tensor]:
         """Under our names."""
@@ -236,8 +253,8 @@ class Marian(Side):
         return torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
 
     @torch.no_grad()
-    def decode(self, sources: list[np.ndarray], per_batch: int = 0) -> list[list[int]]:
-        per_batch = per_batch or (256 if self.device.type == "cuda" else 64)
+    def decode(self, sources: list[np.ndarray]) -> list[list[int]]:
+        per_batch = self.per_batch
         order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
         results: list[list[int]] = [[] for _ in sources]
         model = self.model.eval()
@@ -332,10 +349,10 @@ class Joey(Side):
         return int(batch.ntokens)
 
     @torch.no_grad()
-    def decode(self, sources: list[np.ndarray], per_batch: int = 0) -> list[list[int]]:
+    def decode(self, sources: list[np.ndarray]) -> list[list[int]]:
         from joeynmt.search import search
 
-        per_batch = per_batch or (256 if self.device.type == "cuda" else 64)
+        per_batch = self.per_batch
         order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
         results: list[list[int]] = [[] for _ in sources]
         self.model.eval()

@@ -8,7 +8,8 @@ MULTI30K is a folder with train.jsonl.xz and valid.jsonl.xz, fields en and fr. S
 Training is in real target tokens a second, decoding (4 beams, all sentences of valid) in sentences a second. The sides
 take turns for some rounds; a ratio is the median of those of the rounds, and every round is told. Before decoding, the
 Transformers of all three have the same weights, ours after the training of the first part, so that they write the same
-text (the share of equal translations is told); recurrent ones decode with what they learnt in the same rounds.
+text (the share of equal translations is told); recurrent ones decode with what they learnt in the same rounds. Each
+peer decodes as many sentences at once as it does fastest.
 
 Before the first round a side trains until its speed is steady, because compilations and recordings come with new shapes
 of batches, and translates all sentences once. Every side and round prints a line with its figure when it is over, and
@@ -27,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from translation_peers import Etude, Joey, Marian, Pairs, Side, Size
 
@@ -68,7 +70,7 @@ def train_for(side: Side, seconds: float, device: torch.device) -> float:
 def warm_up(kind: str, side: Side, seconds: float, device: torch.device, results: Results) -> None:
     """Train until everything is compiled, tuned and allocated: two windows in a row as fast as the best, to 10 %.
 
-    It ends at the latest after six times the seconds asked for; a fifth of those is a window.
+    It ends at the latest after eight times the seconds asked for; a fifth of those is a window.
     """
     started = last = now(device)
     steps = tokens = since = 0
@@ -85,8 +87,22 @@ def warm_up(kind: str, side: Side, seconds: float, device: torch.device, results
                     f"now {rates[-1]:,.0f} a second")  # fmt: skip
         last, since = moment, 0
         is_steady = len(rates) > 5 and min(rates[-2:]) >= 0.9 * max(rates)
-        if moment - started >= seconds and (is_steady or moment - started >= 6 * seconds):
+        is_ready = is_steady and side.is_warm
+        if moment - started >= seconds and (is_ready or moment - started >= 8 * seconds):
             return
+
+
+def choose_batch(side: Side, sources: list[np.ndarray], device: torch.device) -> dict[int, float]:
+    """Let a peer decode as many sentences at once as it does fastest; seconds of each size, the second time."""
+    seconds = {}
+    for per_batch in (128, 256, 512, 1024) if device.type == "cuda" else (32, 64, 128):
+        side.per_batch = per_batch
+        side.decode(sources)
+        started = now(device)
+        side.decode(sources)
+        seconds[per_batch] = now(device) - started
+    side.per_batch = min(seconds, key=seconds.__getitem__)
+    return seconds
 
 
 class Results:
@@ -201,9 +217,12 @@ def measure(
         return len(sources) / (now(device) - started)
 
     for side in sides:  # compiles, allocates
-        started = now(device)
-        side.decode(sources)
-        results.log(f"{size.kind} decoding, warm-up: {side.name} in {now(device) - started:.1f} s")
+        if side is ours:
+            side.decode(sources)
+            continue
+        seconds = choose_batch(side, sources, device)
+        told = ", ".join(f"{count} at once {value:.2f} s" for count, value in seconds.items())
+        results.log(f"{size.kind} decoding, {side.name}: {told}")
     rounds = options.rounds if options.sentences > 32 else 1
     decoding = take_turns(size.kind, "decoding", "sentences a second", sides, rounds, decode, results)
     decoding["mean_length"] = {name: statistics.mean(map(len, texts)) for name, texts in written.items()}

@@ -107,11 +107,10 @@ def test_the_best_come_first_and_scores_are_those_of_whole_passes() -> None:
 def test_coverage_is_the_sum_over_source_tokens() -> None:
     search = Search(penalty=0.0, coverage=0.5)
     attended = torch.tensor([[0.2, 1.7, 0.5], [1.0, 1.0, 1.0]])
-    scores = search.score(torch.tensor([-3.0, -2.0]), 4, attended)
+    scores = search.score(torch.tensor([-3.0, -2.0]), torch.tensor(search.divisor(4)), attended)
     assert scores.tolist() == pytest.approx([-3.0 + 0.5 * (np.log(0.2) + np.log(0.5)), -2.0])
-    assert float(Search(penalty=0.6).score(torch.tensor(-3.0), 4, None)) == pytest.approx(-3.0 / 1.5**0.6)
-    generate = Search(penalty=0.6, convention="generate")
-    assert float(generate.score(torch.tensor(-3.0), 4, None)) == pytest.approx(-3.0 / 4**0.6)
+    assert Search(penalty=0.6).divisor(4) == pytest.approx(1.5**0.6)
+    assert Search(penalty=0.6, convention="generate").divisor(4) == pytest.approx(4**0.6)
 
 
 def test_mistakes_are_told() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.nn.cuda_graphs import CudaGraphs
 from etude.nn.packed import pack
 from etude.objectives.base import Batch
 from etude.pretraining import bench
@@ -24,7 +25,7 @@ from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.train import recorded_step
 from etude.train.loop import Loop
-from etude.train.recorded_step import CudaGraphs, StepRecorder, Sums
+from etude.train.recorded_step import StepRecorder, Sums
 from etude.train.static_batch import NotRecordable, allocate_batch, copy_batch, hide_host_values, signature
 
 TINY = {

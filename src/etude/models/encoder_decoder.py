@@ -280,7 +280,8 @@ class TransformerDecoding(Decoding):
     def step(self, tokens: Tensor) -> Tensor:
         if self.layout is None or self.layout.total != len(tokens):
             self.layout = Layout.from_bounds(np.arange(len(tokens) + 1), 1).to(tokens.device)
-        positions = torch.full_like(tokens, self.cache.length)
+        place = self.cache.place
+        positions = torch.full_like(tokens, self.cache.length) if place is None else place.expand(len(tokens))
         packed = Packed(tokens, positions, None, self.layout)
         states = self.model.decode(packed, self.source, weights=self.weights, cache=self.cache)
         if states.weights is not None:
@@ -288,9 +289,15 @@ class TransformerDecoding(Decoding):
         return states.last
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        self.cache.reorder(rows)
+        self.cache.reorder(rows, in_place=self.cache.place is not None and sources is None)
         if sources is not None:
             self.source.select(sources)
+
+    def make_static(self, length: int, room: int) -> bool:
+        if self.weights:  # are lists of the host
+            return False
+        self.cache.make_static(length, room)
+        return True
 
     @property
     def attention(self) -> Tensor | None:

@@ -31,6 +31,13 @@ class Decoding(ABC):
         `sources` are the sources that stay, in this order, each with `beams` hypotheses of its own; all, if None.
         """
 
+    def make_static(self, length: int, room: int) -> bool:
+        """Keep states of up to `room` tokens, `length` of which were read, where steps can be recorded on a GPU.
+
+        From then on `step` and `select` without sources change these states in place. False where that is not possible.
+        """
+        return False
+
     @property
     @abstractmethod
     def attention(self) -> Tensor | None:

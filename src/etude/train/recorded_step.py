@@ -16,14 +16,13 @@ recorded says why, once, and is taken the ordinary way.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from etude.nn.cuda_graphs import Graph
 from etude.objectives.base import Batch
 from etude.train.static_batch import NotRecordable, allocate_batch, copy_batch, hide_host_values, signature
 from etude.train.tensor_lists import StaticTables
@@ -37,89 +36,6 @@ MAX_SHAPES = 64  # recordings at once: pairs sorted by length have some dozens o
 IDLE_STEPS = 200  # a recording that was not used for so many steps makes room: a batch ramp leaves its shapes behind
 MAX_TERMS = 32  # of a loss
 MAX_UNRECORDED = 256  # shapes seen before this run is taken for one whose shapes always change
-
-
-class Graph(Protocol):
-    """A recording of a function that reads and writes static memory."""
-
-    hides_host: ClassVar[bool]  # whether values of the host would be baked into it
-
-    def warm_up(self, function: Callable[[], Sums]) -> Sums:
-        """Run a function as it is written, where it will be recorded."""
-
-    def record(self, function: Callable[[], Sums]) -> None:
-        """Record a function without running it."""
-
-    def replay(self) -> Sums:
-        """Run what was recorded; the results are valid until the next replay."""
-
-
-class CudaGraphs:
-    """Makes recordings that share one pool of memory and one stream: only one is replayed at a time."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self) -> Graph:
-        return CudaGraph(self)
-
-
-class CudaGraph:
-    """A CUDA graph."""
-
-    hides_host: ClassVar[bool] = True
-
-    def __init__(self, graphs: CudaGraphs) -> None:
-        self.stream, self.pool = graphs.stream, graphs.pool
-        self.graph = torch.cuda.CUDAGraph()
-        self.sums: Sums = {}
-
-    def warm_up(self, function: Callable[[], Sums]) -> Sums:
-        """Run on the stream of the recording: autograd remembers the stream where it first met a parameter."""
-        current = torch.cuda.current_stream(self.stream.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            sums = function()
-        current.wait_stream(self.stream)
-        for value in sums.values():
-            value.record_stream(current)
-        return sums
-
-    def record(self, function: Callable[[], Sums]) -> None:
-        """Record without the garbage collector: what it frees meanwhile (graphs of an earlier run) may break this."""
-        current, was_enabled = torch.cuda.current_stream(self.stream.device), gc.isenabled()
-        gc.collect()
-        gc.disable()
-        try:
-            # thread_local: another thread may allocate meanwhile; it does not launch anything on this stream
-            with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
-                self.sums = function()
-        except Exception:
-            torch.cuda.set_stream(current)
-            self._release_generator()
-            raise
-        finally:
-            torch.cuda.set_stream(current)  # torch stays on the other stream where a recording fails
-            if was_enabled:
-                gc.enable()
-
-    def _release_generator(self) -> None:
-        """Free the generator of random numbers, which believes that a recording that failed goes on.
-
-        Every later draw in this process would raise "Offset increment outside graph capture"; a recording that ends
-        well takes the belief away.
-        """
-        torch.cuda.synchronize(self.stream.device)
-        value = torch.zeros(1, device=self.stream.device)
-        stream = torch.cuda.Stream(self.stream.device)
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"):
-            value.add_(1)
-
-    def replay(self) -> Sums:
-        self.graph.replay()
-        return self.sums
 
 
 class Scalars:

@@ -19,13 +19,14 @@ from etude.chance import fold
 from etude.errors import UserError
 from etude.models.base import Model
 from etude.nn.attention.dispatch import load_kernels
+from etude.nn.cuda_graphs import CudaGraphs
 from etude.objectives.base import Batch, Objective, Rows
 from etude.train import compilation, failures, malloc, memory, optim, peak, recomputation, schedule
 from etude.train.learner import Learner, total_loss
 from etude.train.loader import Loader, Step
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
-from etude.train.recorded_step import CudaGraphs, StepRecorder
+from etude.train.recorded_step import StepRecorder
 from etude.train.settings import Settings
 from etude.train.strategy import Strategy, available_memory, choose_strategy, refuse_sharding
 from etude.train.workers import default_workers

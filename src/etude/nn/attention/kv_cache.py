@@ -101,23 +101,43 @@ class KVCache:
 
 
 class LockstepCache(KVCache):
-    """A cache of sequences of one length, each with one new token a step: nothing to mask, nothing to place."""
+    """A cache of sequences of one length, each with one new token a step: nothing to mask, nothing to place.
+
+    A step can be recorded (nn/cuda_graphs.py) after `make_static`: then the buffers stay where they are, the place of
+    the next token lies on the device, and queries see the whole room under a mask.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.length = 0  # tokens kept of every sequence
+        self.length = 0  # tokens kept of every sequence; not counted while the cache is static
+        self.place: Tensor | None = None  # (1,) the same on the device, where the cache is static
+        self._mask: Tensor | None = None  # (1, 1, 1, room) of the present step, added to scores
 
     @property
     def longest(self) -> int:
-        return self.length
+        return self.length if self.place is None else self.keys[0].shape[1] - 1
+
+    def make_static(self, length: int, room: int) -> None:
+        """Give every sequence, of which `length` tokens are kept, room for so many; from now on in one place."""
+        for buffers in (self.keys, self.values):
+            for layer, buffer in enumerate(buffers):
+                buffers[layer] = buffer.new_zeros(len(buffer), room, *buffer.shape[2:])
+                buffers[layer][:, :length] = buffer[:, :length]
+        self.place = torch.full((1,), length, device=self.keys[0].device)
 
     def start_step(self, layout: Layout, path: str | None = None) -> None:
         if not layout.equal or layout.longest != 1:
             raise ValueError("a step of this cache has one token of every sequence")
+        if self.place is not None:
+            places = torch.arange(self.keys[0].shape[1], device=self.place.device)
+            mask = torch.zeros(places.shape, dtype=self.keys[0].dtype, device=self.place.device)
+            self._mask = mask.masked_fill(places > self.place, torch.finfo(mask.dtype).min)[None, None, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         if window is not None:
             raise ValueError("a cache of one length has no windows")
+        if self.place is not None:
+            return self._attend_static(self.place, layer, query, key, value)
         if layer == len(self.keys):
             self.keys.append(key.new_zeros(len(key), 0, *key.shape[1:]))
             self.values.append(value.new_zeros(len(value), 0, *value.shape[1:]))
@@ -133,16 +153,31 @@ class LockstepCache(KVCache):
             self.values[layer][:, :stop].transpose(1, 2),
         )[:, :, 0]  # (S, H, d)
 
-    def finish_step(self) -> None:
-        self.length += 1
+    def _attend_static(self, place: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keys, values = self.keys[layer], self.values[layer]
+        keys.index_copy_(1, place, key.detach()[:, None])
+        values.index_copy_(1, place, value.detach()[:, None])
+        return F.scaled_dot_product_attention(
+            query[:, :, None], keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self._mask
+        )[:, :, 0]  # (S, H, d)
 
-    def reorder(self, rows: Tensor) -> None:
-        """Keep only these sequences, (S,), in this order; one may be named twice."""
+    def finish_step(self) -> None:
+        if self.place is None:
+            self.length += 1
+        else:
+            self.place.add_(1)
+
+    def reorder(self, rows: Tensor, in_place: bool = False) -> None:
+        """Keep only these sequences, (S,), in this order; one may be named twice. `in_place`: they are as many."""
+        used = self.length if self.place is None else self.keys[0].shape[1]
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
+                if in_place:
+                    buffer.copy_(buffer.index_select(0, rows))
+                    continue
                 selection = buffer.new_empty(len(rows), *buffer.shape[1:])
                 # what lies beyond the tokens is never read
-                torch.index_select(buffer[:, : self.length], 0, rows, out=selection[:, : self.length])
+                torch.index_select(buffer[:, :used], 0, rows, out=selection[:, :used])
                 buffers[layer] = selection
 
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from etude.models.seq2seq import Seq2Seq
+from etude.nn.cuda_graphs import CudaGraphs
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
 from etude.objectives.translate import Translate
-from etude.tasks.translate.search import Hypothesis, Search, search_targets
+from etude.tasks.translate.recorded_search import search_recorded
+from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
 
 EXTRA = 50  # tokens of a target beyond those of its source, at most
 HYPOTHESES = {"cpu": 512, "cuda": 4096}  # decoded at once; bounds memory, never changes a result
@@ -44,10 +46,11 @@ def search_sources(
         decoding = model.start_decoding(packed, search.beams, weights=search.coverage > 0)
         lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
         limits = (lengths + EXTRA).clamp(max=model.max_length)
-        targets = search_targets(
-            decoding, log_probs, search, start=start, end=objective.end, lengths=lengths.to(device),
-            limits=limits.to(device),
-        )  # fmt: skip
+        beams = Beams(search, start, objective.end, lengths.to(device), limits.to(device))
+        if device.type == "cuda":
+            targets = search_recorded(decoding, log_probs, beams, CudaGraphs(device, frees_memory=False))
+        else:
+            targets = search_targets(decoding, log_probs, beams)
         for place, best in targets:
             results[numbers[place]] = best
     return results

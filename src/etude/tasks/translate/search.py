@@ -50,16 +50,16 @@ class Search:
         if self.convention == "generate" and self.coverage:
             raise UserError("coverage belongs to the convention wu: leave one of the two out.")
 
-    def divisor(self, tokens: Tensor | int) -> Tensor | float:
+    def divisor(self, tokens: int) -> float:
         """What a log-probability of so many tokens, the end among them, is divided by."""
-        return tokens**self.penalty if self.convention == "generate" else ((5 + tokens) / 6) ** self.penalty
+        return float(tokens**self.penalty if self.convention == "generate" else ((5 + tokens) / 6) ** self.penalty)
 
-    def score(self, log_probs: Tensor, tokens: int, attended: Tensor | None) -> Tensor:
+    def score(self, log_probs: Tensor, divisor: Tensor, attended: Tensor | None) -> Tensor:
         """Scores (...) of hypotheses; `attended` (..., source tokens) sums the attention of all target tokens.
 
         Padding of a source has to be 1 there, which counts for nothing.
         """
-        scores = log_probs / self.divisor(tokens)
+        scores = log_probs / divisor
         if self.coverage and attended is not None:
             scores = scores + self.coverage * attended.clamp(1e-9, 1.0).log().sum(-1)
         return scores
@@ -98,6 +98,17 @@ class _Targets:
             self.scores[sources], self.log_probs[sources], self.ids[sources], self.lengths[sources], self.ended[sources]
         )
 
+    def copy_(self, targets: _Targets) -> None:
+        """Take the values of others, in place."""
+        for mine, theirs in (
+            (self.scores, targets.scores),
+            (self.log_probs, targets.log_probs),
+            (self.ids, targets.ids),
+            (self.lengths, targets.lengths),
+            (self.ended, targets.ended),
+        ):
+            mine.copy_(theirs)
+
     def merge(self, added: _Targets) -> _Targets:
         """The best of both, as many as here, best first."""
         scores, places = torch.cat([self.scores, added.scores], 1).topk(self.scores.shape[1])
@@ -130,98 +141,138 @@ def _gather(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(1, places[:, :, None].expand(-1, -1, values.shape[2]))
 
 
+class Beams:
+    """The hypotheses of G sources in progress, K of each.
+
+    `extend` changes these tensors in place and never waits for a GPU, so that it can be recorded with the step of the
+    decoder. A source whose search has ended stays as it is until `drop_done` takes it out.
+    """
+
+    def __init__(self, search: Search, start: int, end: int, lengths: Tensor, limits: Tensor) -> None:
+        device, sources, room = limits.device, len(limits), int(limits.max())
+        self.search, self.end = search, end
+        self.lengths, self.limits = lengths, limits  # (G,) of sources; of targets at most
+        self.numbers = torch.arange(sources)  # (G,) of the sources that are left, on the host
+        self.length = torch.zeros((), dtype=torch.int64, device=device)  # tokens of every hypothesis
+        self.totals = torch.full((sources, search.beams), -torch.inf, device=device)  # (G, K) log-probabilities
+        self.totals[:, 0] = 0.0
+        self.ids = torch.zeros((sources, search.beams, room), dtype=torch.int64, device=device)  # (G, K, room)
+        self.tokens = torch.full((sources * search.beams,), start, device=device)  # (S,) the last of each
+        self.attended: Tensor | None = None  # (G, K, longest) sums of attention, where coverage counts
+        self.finished = _Targets.empty(sources, search.beams, room, device)
+        self.is_done = torch.zeros(sources, dtype=torch.bool, device=device)  # (G,)
+        # of every length, in the digits of the host
+        divisors = [search.divisor(max(1, length)) for length in range(room + 1)]
+        self.divisors = torch.tensor(divisors, device=device)
+
+    def extend(self, log_probs: Tensor, attention: Tensor | None) -> Tensor:
+        """Extend all by the next token, given its log-probabilities (S, V); return the row each comes from, (S,)."""
+        search, sources, beams = self.search, len(self.totals), self.search.beams
+        self.length += 1
+        values, parents, words = self._choose(log_probs)  # (G, C)
+        extended = _gather(self.ids, parents)  # (G, C, room)
+        extended.index_copy_(2, self.length.view(1) - 1, words[:, :, None])
+        attended = self._sum_attention(attention, parents)
+        is_ended = words == self.end
+        is_last = (self.limits == self.length)[:, None]
+        stops = is_ended | is_last if search.convention == "generate" else is_ended
+        # an end that is not among the likeliest is no candidate, and of what is done nothing changes
+        candidates = torch.arange(values.shape[1], device=values.device)  # (C,)
+        counts = stops & (candidates < beams) & ~self.is_done[:, None]
+        scores = search.score(values, self.divisors[self.length], attended)
+        lengths = torch.where(is_ended, self.length - 1, self.length)
+        targets = _Targets(scores.masked_fill(~counts, -torch.inf), values, extended, lengths, is_ended)
+        self.finished.copy_(self.finished.merge(targets))
+        # likeliest first, ended ones last
+        rank = candidates + is_ended * values.shape[1]
+        chosen = _fill_row(rank.topk(min(beams, values.shape[1]), largest=False).indices, beams)
+        totals = values.gather(1, chosen).masked_fill(is_ended.gather(1, chosen), -torch.inf)
+        stays = self.is_done[:, None]
+        self.totals.copy_(torch.where(stays, self.totals, totals))
+        self.ids.copy_(torch.where(stays[:, :, None], self.ids, _gather(extended, chosen)))
+        self.tokens.copy_(words.gather(1, chosen).view(-1))
+        if attended is not None:
+            self.attended = _gather(attended, chosen)
+        self.is_done |= self._has_ended() | is_last[:, 0]
+        first = torch.arange(sources, device=values.device)[:, None] * beams
+        return (first + parents.gather(1, chosen)).view(-1)
+
+    def _choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The likeliest extensions of each source: their log-probabilities, hypotheses and tokens, (G, C) each."""
+        sources, beams = self.totals.shape
+        vocab = log_probs.shape[1]
+        # those of a source are among those of its hypotheses
+        values, words = log_probs.topk(min(2 * beams, vocab))  # (S, c)
+        each = values.shape[1]
+        totals = (values.view(sources, beams, each) + self.totals[:, :, None]).view(sources, beams * each)
+        values, places = totals.topk(min(2 * beams, totals.shape[1]))  # (G, C)
+        return values, places // each, words.view(sources, beams * each).gather(1, places)
+
+    def _sum_attention(self, attention: Tensor | None, parents: Tensor) -> Tensor | None:
+        """(G, C, longest) attention of all tokens of the extensions, where coverage counts."""
+        if not self.search.coverage or attention is None:
+            return None
+        attention = attention.float().view(*self.totals.shape, -1)
+        if self.attended is None:  # padding of a source counts as looked at
+            behind = torch.arange(attention.shape[2], device=attention.device) >= self.lengths[:, None]
+            self.attended = behind[:, None].expand_as(attention).float()
+        return _gather(self.attended + attention, parents)
+
+    def _has_ended(self) -> Tensor:
+        """(G,) whether the search of a source has ended."""
+        search, scores = self.search, self.finished.scores
+        alive = self.totals[:, 0]  # the likeliest
+        if search.beams == 1:
+            return (scores[:, 0] > -torch.inf) | (alive == -torch.inf)
+        if search.convention == "generate":
+            worst = scores[:, -1]  # -inf: fewer than `beams` are finished
+            return alive / self.divisors[self.length] <= worst
+        # a log-probability and a coverage only fall, and the longest target has the largest divisor
+        bound = alive / self.divisors[self.limits]
+        return (scores[:, search.best - 1] >= bound) | (alive == -torch.inf)
+
+    def drop_done(self) -> tuple[dict[int, list[Hypothesis]], Tensor]:
+        """Take out what has ended: the best targets of each such source, and which sources stay, (G,)."""
+        search = self.search
+        leaving, staying = self.is_done.nonzero()[:, 0], (~self.is_done).nonzero()[:, 0]
+        # where nothing is finished, what the greatest length cut
+        lengths = torch.minimum(self.length, self.limits)[leaving, None].expand(-1, search.beams)
+        scores = search.score(
+            self.totals[leaving], self.divisors[lengths], None if self.attended is None else self.attended[leaving]
+        )
+        cut = _Targets(scores, self.totals[leaving], self.ids[leaving], lengths, torch.zeros_like(scores).bool())
+        results = {}
+        best = zip(self.finished.select(leaving).results(search.best), cut.results(search.best), strict=True)
+        for number, (ended, unfinished) in zip(self.numbers[leaving.cpu()].tolist(), best, strict=True):
+            results[number] = ended or sorted(unfinished, key=lambda target: target.score, reverse=True)
+        self.numbers = self.numbers[staying.cpu()]
+        self.tokens = self.tokens.view(-1, search.beams)[staying].view(-1)
+        self.totals, self.ids, self.limits = self.totals[staying], self.ids[staying], self.limits[staying]
+        self.lengths, self.is_done = self.lengths[staying], self.is_done[staying]
+        self.attended = None if self.attended is None else self.attended[staying]
+        self.finished = self.finished.select(staying)
+        return results, staying
+
+
 def search_targets(
-    decoding: Decoding,
-    log_probs: Callable[[Tensor], Tensor],
-    search: Search,
-    *,
-    start: int,
-    end: int,
-    lengths: Tensor,
-    limits: Tensor,
+    decoding: Decoding, log_probs: Callable[[Tensor], Tensor], beams: Beams
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield the number of each source and its best targets, when its search has ended.
 
-    `log_probs` turns states (S, D) into log-probabilities (S, V) of the next token. `lengths` (G,) are those of the
-    sources, `limits` (G,) the greatest numbers of target tokens, their ends among them.
+    `log_probs` turns states (S, D) into log-probabilities (S, V) of the next token.
     """
-    device, beams, sources = limits.device, search.beams, len(limits)
-    numbers = torch.arange(sources)
-    room = int(limits.max())
-    totals = torch.full((sources, beams), -torch.inf, device=device)
-    totals[:, 0] = 0.0
-    ids = torch.zeros((sources, beams, room), dtype=torch.int64, device=device)
-    finished = _Targets.empty(sources, beams, room, device)
-    tokens = torch.full((sources * beams,), start, device=device)
-    attended: Tensor | None = None
-    length = 0
-    while len(numbers):
-        length += 1
-        scores = log_probs(decoding.step(tokens))
-        sources, vocab = len(numbers), scores.shape[1]
-        flat = (scores.view(sources, beams, vocab) + totals[:, :, None]).view(sources, beams * vocab)
-        values, places = flat.topk(min(2 * beams, flat.shape[1]))  # (G, C)
-        parents, words = places // vocab, places % vocab
-        extended = _gather(ids, parents)  # (G, C, room)
-        extended[:, :, length - 1] = words
-        if search.coverage and decoding.attention is not None:
-            attention = decoding.attention.float().view(sources, beams, -1)
-            if attended is None:  # padding of a source counts as looked at
-                behind = torch.arange(attention.shape[2], device=device) >= lengths[:, None]
-                attended = behind[:, None].expand_as(attention).float()
-            attended = _gather(attended + attention, parents)  # (G, C, longest)
-        is_ended = words == end
-        is_last = (limits == length)[:, None]
-        stops = is_ended | is_last if search.convention == "generate" else is_ended
-        # an end that is not among the likeliest is no candidate
-        counts = stops & (torch.arange(values.shape[1], device=device) < beams)
-        targets = _Targets(
-            search.score(values, length, attended).masked_fill(~counts, -torch.inf),
-            values, extended, torch.where(is_ended, length - 1, length), is_ended,
-        )  # fmt: skip
-        finished = finished.merge(targets)
-        # likeliest first, ended ones last
-        rank = torch.arange(values.shape[1], device=device) + is_ended * values.shape[1]
-        chosen = rank.topk(min(beams, values.shape[1]), largest=False).indices
-        chosen = _fill_row(chosen, beams)
-        totals = values.gather(1, chosen).masked_fill(is_ended.gather(1, chosen), -torch.inf)
-        ids, parents, words = _gather(extended, chosen), parents.gather(1, chosen), words.gather(1, chosen)
-        attended = None if attended is None else _gather(attended, chosen)
-        is_done = _is_done(search, finished, totals, length, limits) | is_last[:, 0]
-        done = is_done.tolist()
-        rows = (torch.arange(sources, device=device)[:, None] * beams + parents).view(-1)
-        if not any(done):
-            tokens = words.reshape(-1)
+    while len(beams.numbers):
+        rows = beams.extend(log_probs(decoding.step(beams.tokens)), decoding.attention)
+        if not any(beams.is_done.tolist()):
             decoding.select(rows)
             continue
-        leaving, staying = (is_done.nonzero()[:, 0], (~is_done).nonzero()[:, 0])
-        cut = _Targets(search.score(totals, length, attended), totals, ids, torch.full_like(words, length), words < 0)
-        best = zip(finished.select(leaving).results(search.best), cut.select(leaving).results(search.best), strict=True)
-        for number, (ended_targets, cut_targets) in zip(numbers[leaving.cpu()].tolist(), best, strict=True):
-            yield number, ended_targets or sorted(cut_targets, key=lambda target: target.score, reverse=True)
-        numbers = numbers[staying.cpu()]
-        totals, ids, words, limits, lengths = (part[staying] for part in (totals, ids, words, limits, lengths))
-        finished = finished.select(staying)
-        attended = None if attended is None else attended[staying]
-        if len(numbers):
-            tokens = words.reshape(-1)
-            decoding.select(rows.view(sources, beams)[staying].view(-1), staying)
+        results, staying = beams.drop_done()
+        yield from results.items()
+        if len(staying):
+            decoding.select(rows.view(-1, beams.search.beams)[staying].view(-1), staying)
 
 
 def _fill_row(chosen: Tensor, beams: int) -> Tensor:
     """(G, C) -> (G, beams): where a vocabulary has fewer extensions than beams, the last is there again."""
     missing = beams - chosen.shape[1]
     return chosen if missing <= 0 else torch.cat([chosen, chosen[:, -1:].expand(-1, missing)], 1)
-
-
-def _is_done(search: Search, finished: _Targets, totals: Tensor, length: int, limits: Tensor) -> Tensor:
-    """(G,) whether the search of a source has ended."""
-    alive = totals[:, 0]  # the likeliest
-    if search.beams == 1:
-        return (finished.scores[:, 0] > -torch.inf) | (alive == -torch.inf)
-    if search.convention == "generate":
-        worst = finished.scores[:, -1]  # -inf: fewer than `beams` are finished
-        return alive / search.divisor(length) <= worst
-    # a log-probability and a coverage only fall, and the longest target has the largest divisor
-    bound = alive / search.divisor(limits)
-    return (finished.scores[:, search.best - 1] >= bound) | (alive == -torch.inf)

@@ -1,0 +1,121 @@
+"""Search in recorded stages writes what search step by step does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from etude.inference.translation import require_translator, translate_tokens
+from etude.models import encoder_decoder, recurrent_seq2seq
+from etude.models.seq2seq import Seq2Seq
+from etude.nn.cuda_graphs import Graph
+from etude.nn.packed import pack
+from etude.objectives import translate as objective_kind
+from etude.objectives.translate import Translate
+from etude.tasks.translate import recorded_search
+from etude.tasks.translate.decoding import make_scorer
+from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
+from tests.inference.test_translation import make
+from tests.objectives.small_corpus import tokenizer
+from tests.train.test_recorded_step import Replay
+
+VOCAB, CONTEXT = 30, 40
+DRAW = np.random.default_rng(0)
+SOURCES = [DRAW.integers(6, VOCAB, length).tolist() for length in (3, 9, 1, 5, 17, 2, 7)]
+
+
+class Recorder:
+    """Makes graphs of a CPU, and counts them and their replays."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Replay] = []
+
+    def __call__(self) -> Graph:
+        self.graphs.append(Replay())
+        return self.graphs[-1]
+
+    @property
+    def replays(self) -> int:
+        return sum(graph.replays for graph in self.graphs)
+
+
+@torch.no_grad()
+def run(
+    model: Seq2Seq, objective: Translate, search: Search, recorder: Recorder | None, extra: int = 20
+) -> dict[int, list[Hypothesis]]:
+    packed = pack([[*source, objective.end] for source in SOURCES])
+    decoding = model.start_decoding(packed, search.beams)
+    lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
+    beams = Beams(search, objective.start_token, objective.end, lengths, (lengths + extra).clamp(max=CONTEXT))
+    score = make_scorer(model, objective, torch.device("cpu"), None)
+    if recorder is None:
+        return dict(search_targets(decoding, score, beams))
+    return dict(recorded_search.search_recorded(decoding, score, beams, recorder))
+
+
+@pytest.mark.parametrize("convention", ["wu", "generate"])
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_stages_write_what_single_steps_do(
+    convention: str, beams: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_search, "ROOM", 4)
+    model, objective = require_translator(make(seed, context=CONTEXT, vocab=VOCAB))
+    for extra in (0, 20):
+        search = Search(beams=beams, best=beams, convention=convention, penalty=0.8)  # type: ignore[arg-type]
+        recorder = Recorder()
+        expected, results = run(model, objective, search, None, extra), run(model, objective, search, recorder, extra)
+        assert results.keys() == expected.keys() == set(range(len(SOURCES)))
+        for number, hypotheses in expected.items():
+            assert [each.ids for each in results[number]] == [each.ids for each in hypotheses]
+            assert [each.is_finished for each in results[number]] == [each.is_finished for each in hypotheses]
+            for mine, other in zip(results[number], hypotheses, strict=True):
+                assert (mine.score, mine.log_prob) == pytest.approx((other.score, other.log_prob), abs=1e-4)
+    longest = max(len(each.ids) for hypotheses in expected.values() for each in hypotheses)
+    assert recorder.replays > 0 or longest < 4
+
+
+def test_sources_of_one_token_and_targets_of_one() -> None:
+    """The first step is the last one: nothing is left to record."""
+    model, objective = require_translator(make(0, context=CONTEXT, vocab=VOCAB))
+    search, recorder = Search(beams=2), Recorder()
+    packed = pack([[7, objective.end]])
+    lengths = torch.tensor([2])
+    with torch.no_grad():
+        beams = Beams(search, objective.start_token, objective.end, lengths, torch.tensor([1]))
+        score = make_scorer(model, objective, torch.device("cpu"), None)
+        decoding = model.start_decoding(packed, search.beams)
+        [(number, hypotheses)] = recorded_search.search_recorded(decoding, score, beams, recorder)
+    assert number == 0 and len(hypotheses) == 1 and len(hypotheses[0].ids) <= 1 and not recorder.graphs
+
+
+def test_a_recurrent_decoder_goes_step_by_step() -> None:
+    torch.manual_seed(0)
+    settings = recurrent_seq2seq.Settings(layers=1, width=16, embedding_width=16, vocab=VOCAB)
+    model = recurrent_seq2seq.build(settings)
+    objective = objective_kind.build(
+        objective_kind.Settings(tied=False, length=CONTEXT), model, tokenizer(VOCAB).special
+    )
+    recorder = Recorder()
+    results, expected = (run(model, objective, Search(), each) for each in (recorder, None))
+    assert {number: best[0].ids for number, best in results.items()} == {
+        number: best[0].ids for number, best in expected.items()
+    }
+    assert not recorder.graphs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("convention", ["wu", "generate"])
+def test_a_gpu_writes_what_a_cpu_does(convention: str) -> None:
+    texts = [np.array([*source, 5]) for source in SOURCES * 20]
+    search = Search(beams=4, best=2, convention=convention)  # type: ignore[arg-type]
+    written = {}
+    for device in ("cpu", "cuda"):
+        loaded = make(1, context=CONTEXT, vocab=VOCAB)
+        loaded.model.to(device)
+        loaded.objective.to(device)
+        loaded.device = device
+        written[device] = [[each.ids for each in best] for best in translate_tokens(loaded, texts, search)]
+    assert written["cpu"] == written["cuda"]
+    assert isinstance(loaded.model, encoder_decoder.EncoderDecoder)
