@@ -79,6 +79,7 @@ def present_demo(call: Call[Report]) -> None:
     best = best_gain(report)
     if best is not None:
         console.print(f"\n{best[0]}: {best[1]:+.1f} points over no pre-training, with the same few labels.")
+    _print_claims(report.results, console)  # what that is worth: a verdict
     console.print(f"Report: {report.page}")
 
 
